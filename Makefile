@@ -1,0 +1,94 @@
+# Every target has a help line; `make` alone prints them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKS := requirements/build.txt requirements/dev.txt
+# The stamp carries the hash of what the environment is made of, so a changed lock makes a new one.
+STAMP := $(VENV)/.stamp-$(shell cat $(LOCKS) | sha256sum | cut -c1-16)
+WITH_JAVA := scripts/with-java
+
+help:  ## print this list
+	@grep -hE '^[a-z0-9-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+# ---- environment -----------------------------------------------------------------------------------------
+
+env: $(STAMP)  ## make .venv from the lock files (does nothing when it is up to date)
+
+$(STAMP):
+	@echo "statebed: making $(VENV) (first time: one to three minutes)"
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "statebed needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make env PYTHON=python3.11")'
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --require-hashes -r requirements/build.txt
+	$(BIN)/python -m pip install -q --no-build-isolation --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
+
+java: ## find Java 17 or newer, or install it where that can be done
+	@$(WITH_JAVA) java -version 2>&1 | head -n 1
+
+lock: env  ## resolve the lock files again (names no index)
+	$(BIN)/uv pip compile requirements/build.in --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/build.txt --custom-compile-command "make lock"
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/dev.txt --custom-compile-command "make lock"
+
+proto: env  ## generate the protobuf code again from its schema
+	$(BIN)/python scripts/generate_proto.py
+
+clean:  ## remove the environment, caches and demo state
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
+
+# ---- see it run ------------------------------------------------------------------------------------------
+
+demo: env  ## run the Nexmark demo job on local Spark; a second run resumes
+	$(WITH_JAVA) $(BIN)/statebed demo
+
+demo-crash: env  ## kill the demo job with SIGKILL in mid-epoch, restart it, compare with a batch recomputation
+	$(WITH_JAVA) $(BIN)/statebed demo --crash
+
+doctor: env  ## check Java, Python, disk and put-if-absent on this machine
+	$(WITH_JAVA) $(BIN)/statebed doctor
+
+# ---- tests -----------------------------------------------------------------------------------------------
+# Each part prints its time; `make test` runs them all.
+
+PYTEST := $(BIN)/python -m pytest -q
+define timed
+	@start=$$(date +%s); $(2); echo "== $(1): $$(( $$(date +%s) - start )) s"
+endef
+
+test: check test-unit test-crash test-s3 test-conformance test-spark test-docs  ## set up everything and run the whole suite (under 15 minutes)
+	@echo "== whole suite passed"
+
+check: env  ## ruff, mypy strict, import directions
+	$(call timed,check,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(PYTEST) tests/architecture)
+
+test-unit: env  ## unit and model tests
+	$(call timed,unit,$(PYTEST) tests/unit tests/model)
+
+test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
+	$(call timed,crash sweep,$(PYTEST) tests/simulation)
+
+test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on loopback)
+	$(call timed,s3,$(PYTEST) tests/s3)
+
+test-conformance: env  ## files read back with nothing but protobuf and DuckDB
+	$(call timed,conformance,$(PYTEST) tests/conformance)
+
+test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
+	$(call timed,spark,$(WITH_JAVA) $(PYTEST) tests/spark)
+
+test-docs: env  ## every code block of README and docs
+	$(call timed,docs,$(WITH_JAVA) $(PYTEST) tests/docs)
+
+test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make test)
+	$(call timed,azure,$(PYTEST) tests/azure)
+
+test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, many kills
+	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
+
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-docs test-azure test-long

@@ -1,0 +1,218 @@
+"""Every error that statebed raises on purpose.
+
+One root, `StatebedError`. Each error has a stable `code`, and says what happened, where, and what to do. Where a
+builtin fits (`ValueError`, `FileNotFoundError`, `PermissionError`), it is a second base, so that callers who know
+nothing of statebed still catch what they expect.
+"""
+
+from typing import ClassVar
+
+FENCED_EXIT_CODE = 86
+"""Exit code of a process whose run was superseded: a supervisor must not restart it."""
+
+
+class StatebedError(Exception):
+    """The root: `code`, `what`, `where` and `fix` are attributes, and the text holds all of them."""
+
+    code: ClassVar[str] = "STATEBED"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.what}"]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.fix:
+            lines.append(f"  what to do: {self.fix}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only arguments do not survive the default pickling of exceptions.
+        return (_rebuild, (type(self), self.what, self.where, self.fix))
+
+
+def _rebuild(kind: type[StatebedError], what: str, where: str, fix: str) -> StatebedError:
+    return kind(what, where=where, fix=fix)
+
+
+# ---- input ---------------------------------------------------------------------------------------------------
+
+
+class InputError(StatebedError, ValueError):
+    """An argument, an option or a graph that cannot work; found before anything is written."""
+
+    code = "INPUT"
+
+
+class InvalidNameError(InputError):
+    """A job, operator, table, sink or savepoint name that cannot be part of an object name."""
+
+    code = "INVALID_NAME"
+
+
+class UnknownSchemeError(InputError):
+    """A state URL whose scheme no store serves."""
+
+    code = "UNKNOWN_SCHEME"
+
+
+# ---- storage -------------------------------------------------------------------------------------------------
+
+
+class StorageError(StatebedError):
+    """The store did not do what was asked."""
+
+    code = "STORAGE"
+
+
+class ObjectMissingError(StorageError, FileNotFoundError):
+    """An object that was asked for is not there."""
+
+    code = "OBJECT_MISSING"
+
+
+class StoreNotWritableError(StorageError, PermissionError):
+    """The folder or bucket cannot be written."""
+
+    code = "STORE_NOT_WRITABLE"
+
+
+class CredentialsError(StorageError, PermissionError):
+    """The store refused who we are, or nobody said who we are."""
+
+    code = "CREDENTIALS"
+
+
+class StoreUnavailableError(StorageError):
+    """The store kept failing until the deadline; nothing is known to be wrong with the request itself."""
+
+    code = "STORE_UNAVAILABLE"
+
+
+class OutcomeUnknownError(StoreUnavailableError):
+    """A write was sent and its answer lost: it may or may not have happened."""
+
+    code = "OUTCOME_UNKNOWN"
+
+
+class PutIfAbsentError(StorageError):
+    """The store ignores the condition of a conditional put, so no commit on it can be trusted."""
+
+    code = "PUT_IF_ABSENT"
+
+
+# ---- format --------------------------------------------------------------------------------------------------
+
+
+class FormatError(StatebedError):
+    """Stored bytes are not what the format says."""
+
+    code = "FORMAT"
+
+
+class CorruptObjectError(FormatError):
+    """A stored object fails its checksum, has another size, or does not parse."""
+
+    code = "CORRUPT_OBJECT"
+
+
+class CorruptRecordError(CorruptObjectError):
+    """A checkpoint record is cut short or damaged."""
+
+    code = "CORRUPT_RECORD"
+
+
+class MissingFileError(FormatError, FileNotFoundError):
+    """A record or a metadata object names a file that is not there."""
+
+    code = "MISSING_FILE"
+
+
+class NewerFormatError(FormatError):
+    """Written by a newer statebed than this one."""
+
+    code = "NEWER_FORMAT"
+
+
+# ---- protocol ------------------------------------------------------------------------------------------------
+
+
+class ProtocolError(StatebedError):
+    """The log does not allow what was asked."""
+
+    code = "PROTOCOL"
+
+
+class FencedError(ProtocolError):
+    """A newer run owns the job: this one must stop and must not be restarted."""
+
+    code = "FENCED"
+    exit_code = FENCED_EXIT_CODE
+
+
+class JobNotFoundError(ProtocolError, LookupError):
+    """No record of this job at this location."""
+
+    code = "JOB_NOT_FOUND"
+
+
+class EpochNotRetainedError(ProtocolError, LookupError):
+    """An epoch that does not exist (any more): below min_epoch, above the head, or not a restorable one."""
+
+    code = "EPOCH_NOT_RETAINED"
+
+
+class BrokenLogError(ProtocolError):
+    """A number between min_epoch and the head has no record: something outside statebed removed it."""
+
+    code = "BROKEN_LOG"
+
+
+class RollbackError(ProtocolError):
+    """A fork would abandon epochs that sinks already have."""
+
+    code = "ROLLBACK_PAST_PUBLISHED"
+
+
+class ReplayError(ProtocolError):
+    """Spark's checkpoint and the state log disagree."""
+
+    code = "REPLAY"
+
+
+class SavepointError(ProtocolError):
+    """A savepoint that exists already, or does not exist."""
+
+    code = "SAVEPOINT"
+
+
+class CollectionError(ProtocolError):
+    """Clean-up was asked for more than a committed record allows, or could not read what it must keep."""
+
+    code = "COLLECTION"
+
+
+class RequestTimeoutError(ProtocolError, TimeoutError):
+    """The live run did not answer a request in time."""
+
+    code = "REQUEST_TIMEOUT"
+
+
+# ---- running -------------------------------------------------------------------------------------------------
+
+
+class NondeterminismError(StatebedError):
+    """Two attempts at the same subtask and epoch gave different bytes."""
+
+    code = "NONDETERMINISM"
+
+
+class SubtaskError(StatebedError):
+    """A subtask did not report, or reported twice, or what it reported cannot be."""
+
+    code = "SUBTASK"

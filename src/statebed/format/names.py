@@ -1,0 +1,135 @@
+"""Names of objects: the only module that formats or parses them.
+
+All names are relative to the job's folder, which `job_folder` names. Numbers of epochs and runs are padded to twelve
+digits, so that the order of names is the order of numbers.
+"""
+
+import re
+
+from statebed.errors import InvalidNameError
+
+EPOCH_DIGITS = 12
+MAX_NAME_LENGTH = 128
+CHECKPOINTS = "checkpoints"
+COMPACTIONS = "compactions"
+SAVEPOINTS = "savepoints"
+REQUESTS = "requests"
+SPARK = "spark"
+
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", re.IGNORECASE | re.ASCII)
+_EPOCH_FOLDER = re.compile(rf"{CHECKPOINTS}/(\d{{{EPOCH_DIGITS}}})")
+_PUBLISHED = re.compile(rf"{CHECKPOINTS}/\d{{{EPOCH_DIGITS}}}/published-(.+)")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Give back `name`, or say why it cannot be part of an object name.
+
+    >>> check_name("job", "rides")
+    'rides'
+    """
+    fix = (
+        f"use 1 to {MAX_NAME_LENGTH} of: letters a-z and A-Z, digits, '_', and inside the name '-' and '.', "
+        "for example 'rides_per_minute'"
+    )
+    if not isinstance(name, str) or not name:
+        raise InvalidNameError(f"the {kind} name is empty", fix=fix)
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidNameError(
+            f"the {kind} name is {len(name)} characters long", where=f"{kind} {name[:40]!r}...", fix=fix
+        )
+    if ".." in name or not _NAME.fullmatch(name):
+        raise InvalidNameError(f"the {kind} name {name!r} cannot be part of an object name", fix=fix)
+    return name
+
+
+def job_folder(job_id: str) -> str:
+    return check_name("job", job_id)
+
+
+def epoch_folder(epoch: int) -> str:
+    return f"{CHECKPOINTS}/{_number(epoch)}"
+
+
+def record(epoch: int) -> str:
+    return f"{epoch_folder(epoch)}/checkpoint.metadata"
+
+
+def operator_metadata(epoch: int, operator_id: str, subtask_index: int, digest: str) -> str:
+    return f"{epoch_folder(epoch)}/operator-{_id('operator', operator_id)}-{subtask_index}.{digest}.metadata"
+
+
+def data_file(epoch: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:
+    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{subtask_index}"
+    return f"{epoch_folder(epoch)}/data/{stem}.{digest}.parquet"
+
+
+def outbox_file(epoch: int, operator_id: str, stream: str, subtask_index: int, digest: str) -> str:
+    stem = f"{_id('operator', operator_id)}-{subtask_index}"
+    if stream:
+        stem = f"{_id('operator', operator_id)}-{_id('stream', stream)}-{subtask_index}"
+    return f"{epoch_folder(epoch)}/outbox/{stem}.{digest}.parquet"
+
+
+def source_log(epoch: int, digest: str) -> str:
+    return f"{epoch_folder(epoch)}/source/{digest}.log"
+
+
+def published(epoch: int, sink_id: str) -> str:
+    return f"{epoch_folder(epoch)}/published-{_id('sink', sink_id)}"
+
+
+def compacted_file(run: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:
+    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{subtask_index}"
+    return f"{COMPACTIONS}/{_number(run)}/{stem}.{digest}.parquet"
+
+
+def savepoint(name: str) -> str:
+    return f"{SAVEPOINTS}/{_id('savepoint', name)}.metadata"
+
+
+def request(request_id: str) -> str:
+    return f"{REQUESTS}/{_id('request', request_id)}"
+
+
+def answer(request_id: str) -> str:
+    return f"{REQUESTS}/{_id('request', request_id)}.answer"
+
+
+def spark_folder(lineage: str) -> str:
+    return f"{SPARK}/{_id('lineage', lineage)}"
+
+
+def epoch_of(path: str) -> int | None:
+    """The epoch in whose folder the object (or the folder itself) lies, or None outside `checkpoints/`."""
+    match = _EPOCH_FOLDER.match(path)
+    return int(match.group(1)) if match else None
+
+
+def run_of_compaction(path: str) -> int | None:
+    """The run that wrote a compacted file, or None for any other object."""
+    folder, _, rest = path.partition("/")
+    number = rest.split("/", 1)[0]
+    return int(number) if folder == COMPACTIONS and number.isdigit() else None
+
+
+def sink_of_marker(path: str) -> str | None:
+    """The sink whose marker the object is, or None."""
+    match = _PUBLISHED.fullmatch(path)
+    return match.group(1) if match else None
+
+
+def _number(value: int) -> str:
+    if not 0 < value < 10**EPOCH_DIGITS:
+        raise InvalidNameError(f"{value} is no number of an epoch or run", fix=f"numbers run from 1 to {10**EPOCH_DIGITS - 1}")
+    return f"{value:0{EPOCH_DIGITS}d}"
+
+
+def _id(kind: str, name: str) -> str:
+    # '-' and '.' separate the parts of an object name, so ids inside one are free of them.
+    check_name(kind, name)
+    if kind in {"operator", "table", "stream"} and ("-" in name or "." in name):
+        raise InvalidNameError(
+            f"the {kind} name {name!r} holds '-' or '.', which separate the parts of an object name",
+            fix=f"use '_' instead: {name.replace('-', '_').replace('.', '_')!r}",
+        )
+    return name

@@ -1,0 +1,47 @@
+"""Ownership of the 64-bit key-hash space: contiguous ranges, one per subtask.
+
+`subtask = ((hash >>> 32) * parallelism) >>> 32` over unsigned hashes, so the JVM and numpy route alike with one
+multiplication, and each subtask owns one range. Ranges hold both their ends: the whole space is (0, 2**64 - 1).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from statebed.errors import InputError
+from statebed.format.checkpoint_pb2 import HashRange
+
+MAX_PARALLELISM = 1 << 16
+WHOLE_SPACE = HashRange(first=0, last=(1 << 64) - 1)
+
+
+def check_parallelism(parallelism: int) -> int:
+    if not 1 <= parallelism <= MAX_PARALLELISM:
+        raise InputError(
+            f"parallelism {parallelism} is out of range",
+            fix=f"choose 1 to {MAX_PARALLELISM}; twice the number of cores is a good start",
+        )
+    return parallelism
+
+
+def owned_range(subtask_index: int, parallelism: int) -> HashRange:
+    """The range of hashes that a subtask owns."""
+    if not 0 <= subtask_index < check_parallelism(parallelism):
+        raise InputError(f"subtask {subtask_index} of {parallelism} does not exist")
+    return HashRange(
+        first=_first_high_word(subtask_index, parallelism) << 32,
+        last=(_first_high_word(subtask_index + 1, parallelism) << 32) - 1,
+    )
+
+
+def subtask_of(hashes: npt.NDArray[np.uint64], parallelism: int) -> npt.NDArray[np.uint32]:
+    """The owner of each hash."""
+    high = hashes >> np.uint64(32)
+    return ((high * np.uint64(check_parallelism(parallelism))) >> np.uint64(32)).astype(np.uint32)
+
+
+def overlaps(one: HashRange, other: HashRange) -> bool:
+    return one.first <= other.last and other.first <= one.last
+
+
+def _first_high_word(subtask_index: int, parallelism: int) -> int:
+    return -(-(subtask_index << 32) // parallelism)

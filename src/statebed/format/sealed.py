@@ -1,0 +1,54 @@
+"""Sealed messages: protobuf with a checksum that a plain parser does not notice.
+
+Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the CRC-32C of
+everything before that byte, little endian. Opening checks, in this order: length and trailer, checksum, parse, format
+version, so a newer version is told apart from damage.
+"""
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from statebed.errors import CorruptObjectError, NewerFormatError
+from statebed.format.digest import crc32c
+
+FORMAT_VERSION = 1
+TRAILER_TAG = 0x7D
+TRAILER_LENGTH = 5
+
+M = TypeVar("M", bound=Message)
+
+
+def seal(message: Message) -> bytes:
+    """Bytes of `message` with its trailer; sets `format_version`, and is deterministic."""
+    message.format_version = FORMAT_VERSION  # type: ignore[attr-defined]
+    message.ClearField("crc32c")
+    body: bytes = message.SerializeToString(deterministic=True)
+    return body + bytes([TRAILER_TAG]) + crc32c(body).to_bytes(4, "little")
+
+
+def open_sealed(
+    kind: type[M], data: bytes, *, where: str, damaged: type[CorruptObjectError] = CorruptObjectError
+) -> M:
+    """The message that `seal` wrote, or an error of the type `damaged` that names the object."""
+    fix = "restore the object from a backup, or fork to an older intact epoch; `statebed verify` lists what is damaged"
+    if len(data) < TRAILER_LENGTH or data[-TRAILER_LENGTH] != TRAILER_TAG:
+        raise damaged(f"a {kind.__name__} of {len(data)} bytes is cut short", where=where, fix=fix)
+    body = data[:-TRAILER_LENGTH]
+    if crc32c(body) != int.from_bytes(data[-4:], "little"):
+        raise damaged(f"the checksum of a {kind.__name__} does not match its bytes", where=where, fix=fix)
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise damaged(f"a {kind.__name__} does not parse: {error}", where=where, fix=fix) from error
+    version: int = message.format_version  # type: ignore[attr-defined]
+    if version > FORMAT_VERSION:
+        raise NewerFormatError(
+            f"a {kind.__name__} of format version {version}; this statebed knows up to {FORMAT_VERSION}",
+            where=where,
+            fix="upgrade statebed on this machine: pip install --upgrade statebed",
+        )
+    if version < 1:
+        raise damaged(f"a {kind.__name__} without a format version", where=where, fix=fix)
+    return message

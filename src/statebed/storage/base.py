@@ -1,0 +1,72 @@
+"""The store protocol: the few verbs that everything durable in statebed rests on.
+
+Paths are relative, '/'-separated and never start or end with '/'. Every implementation gives the same answers and the
+same errors, which `tests/storage_contract.py` checks over all of them:
+
+- a missing object: `head` gives None, `get` and `get_range` raise ObjectMissingError, `delete` succeeds;
+- a transient failure is retried inside until the deadline, then StoreUnavailableError;
+- `put_if_absent` alone may raise OutcomeUnknownError: the caller must repeat it until it hears CREATED or EXISTS.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class PutOutcome(enum.Enum):
+    """What a put-if-absent did."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One stored object, as listed or looked up."""
+
+    path: str
+    size: int
+    modified_us: int
+    """Microseconds since 1970; for people and for age thresholds only, never for decisions of the protocol."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One level of a delimited listing, sorted by name."""
+
+    objects: tuple[ObjectInfo, ...]
+    folders: tuple[str, ...]
+    """Paths without the closing '/'."""
+
+
+class ObjectStore(Protocol):
+    """Bytes under names. Thread-safe. Holds no credentials in `url`."""
+
+    @property
+    def url(self) -> str:
+        """Where this is, as the user wrote it; safe to print."""
+
+    def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
+        """Create the object durably, or leave the one that exists; exactly one of many callers hears CREATED."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the object durably. Only for bytes that are the same whoever writes them."""
+
+    def get(self, path: str) -> bytes:
+        """The whole object."""
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; shorter where the object ends."""
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Size and time of the object, or None."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the folder `prefix` ("" is the root), at any depth, sorted by path."""
+
+    def list_level(self, prefix: str) -> Listing:
+        """The objects and folders directly below the folder `prefix`."""
+
+    def delete(self, path: str) -> None:
+        """Remove the object; one that is not there is no error. Returns when the removal is durable."""

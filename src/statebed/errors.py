@@ -216,3 +216,15 @@ class SubtaskError(StatebedError):
     """A subtask did not report, or reported twice, or what it reported cannot be."""
 
     code = "SUBTASK"
+
+
+class MissingDependencyError(StatebedError, ImportError):
+    """A package or program that this part of statebed needs is not installed."""
+
+    code = "MISSING_DEPENDENCY"
+
+
+class JavaMissingError(MissingDependencyError):
+    """Spark needs Java 17 or newer, and none was found."""
+
+    code = "JAVA_MISSING"

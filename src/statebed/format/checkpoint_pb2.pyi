@@ -218,24 +218,36 @@ Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
 
 @_typing.final
 class Pin(_message.Message):
-    """A savepoint that this and every later record keeps alive, until one leaves it out."""
+    """A savepoint that this and every later record keeps alive, until one leaves it out. Its object is a copy of the
+    pinned record, in the folder of the epoch that introduced the pin.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SAVEPOINT_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    CRC32C_FIELD_NUMBER: _builtins.int
     savepoint: _builtins.str
     epoch: _builtins.int
+    """the pinned one"""
     request_id: _builtins.str
+    path: _builtins.str
+    size: _builtins.int
+    crc32c: _builtins.int
     def __init__(
         self,
         *,
         savepoint: _builtins.str = ...,
         epoch: _builtins.int = ...,
         request_id: _builtins.str = ...,
+        path: _builtins.str = ...,
+        size: _builtins.int = ...,
+        crc32c: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "request_id", b"request_id", "savepoint", b"savepoint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "epoch", b"epoch", "path", b"path", "request_id", b"request_id", "savepoint", b"savepoint", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Pin: _TypeAlias = Pin  # noqa: Y015
@@ -774,6 +786,9 @@ class FileEntry(_message.Message):
     SCHEMA_ID_FIELD_NUMBER: _builtins.int
     SORT_ORDER_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
+    FOOTER_SIZE_FIELD_NUMBER: _builtins.int
+    FOOTER_CRC32C_FIELD_NUMBER: _builtins.int
+    CHUNK_CRC32C_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     size: _builtins.int
     rows: _builtins.int
@@ -788,10 +803,17 @@ class FileEntry(_message.Message):
     sort_order: Global___SortOrder.ValueType
     level: _builtins.int
     """0: written by an epoch; higher: by compaction"""
+    footer_size: _builtins.int
+    """For readers that fetch parts of the file. The footer is its last footer_size bytes; checksums of column chunks
+    stand row group by row group, in the order of the columns.
+    """
+    footer_crc32c: _builtins.int
     @_builtins.property
     def owned(self) -> Global___HashRange:
         """rows outside are not this subtask's, and are to be ignored"""
 
+    @_builtins.property
+    def chunk_crc32c(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -809,10 +831,13 @@ class FileEntry(_message.Message):
         schema_id: _builtins.int = ...,
         sort_order: Global___SortOrder.ValueType = ...,
         level: _builtins.int = ...,
+        footer_size: _builtins.int = ...,
+        footer_crc32c: _builtins.int = ...,
+        chunk_crc32c: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "max_time_us", b"max_time_us", "min_time_us", b"min_time_us", "owned", b"owned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "crc32c", b"crc32c", "level", b"level", "max_key_hash", b"max_key_hash", "max_sequence", b"max_sequence", "max_time_us", b"max_time_us", "min_key_hash", b"min_key_hash", "min_sequence", b"min_sequence", "min_time_us", b"min_time_us", "owned", b"owned", "path", b"path", "rows", b"rows", "schema_id", b"schema_id", "size", b"size", "sort_order", b"sort_order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "chunk_crc32c", b"chunk_crc32c", "crc32c", b"crc32c", "footer_crc32c", b"footer_crc32c", "footer_size", b"footer_size", "level", b"level", "max_key_hash", b"max_key_hash", "max_sequence", b"max_sequence", "max_time_us", b"max_time_us", "min_key_hash", b"min_key_hash", "min_sequence", b"min_sequence", "min_time_us", b"min_time_us", "owned", b"owned", "path", b"path", "rows", b"rows", "schema_id", b"schema_id", "size", b"size", "sort_order", b"sort_order"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_time_us: _TypeAlias = _typing.Literal["max_time_us"]  # noqa: Y015
     _WhichOneofArgType__max_time_us: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us"]  # noqa: Y015
@@ -1130,7 +1155,6 @@ class Request(_message.Message):
     DROP_SAVEPOINT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     COLLECT_FIELD_NUMBER: _builtins.int
-    COMPACT_FIELD_NUMBER: _builtins.int
     CRC32C_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     request_id: _builtins.str
@@ -1144,8 +1168,6 @@ class Request(_message.Message):
     def stop(self) -> Global___StopRequest: ...
     @_builtins.property
     def collect(self) -> Global___CollectRequest: ...
-    @_builtins.property
-    def compact(self) -> Global___CompactRequest: ...
     def __init__(
         self,
         *,
@@ -1156,14 +1178,13 @@ class Request(_message.Message):
         drop_savepoint: Global___DropSavepointRequest | None = ...,
         stop: Global___StopRequest | None = ...,
         collect: Global___CollectRequest | None = ...,
-        compact: Global___CompactRequest | None = ...,
         crc32c: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "compact", b"compact", "drop_savepoint", b"drop_savepoint", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "drop_savepoint", b"drop_savepoint", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "compact", b"compact", "crc32c", b"crc32c", "created_time_us", b"created_time_us", "drop_savepoint", b"drop_savepoint", "format_version", b"format_version", "request_id", b"request_id", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "crc32c", b"crc32c", "created_time_us", b"created_time_us", "drop_savepoint", b"drop_savepoint", "format_version", b"format_version", "request_id", b"request_id", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["savepoint", "drop_savepoint", "stop", "collect", "compact"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["savepoint", "drop_savepoint", "stop", "collect"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
 
@@ -1235,25 +1256,6 @@ class CollectRequest(_message.Message):
     ) -> None: ...
 
 Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
-
-@_typing.final
-class CompactRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATOR_ID_FIELD_NUMBER: _builtins.int
-    TABLE_FIELD_NUMBER: _builtins.int
-    operator_id: _builtins.str
-    table: _builtins.str
-    def __init__(
-        self,
-        *,
-        operator_id: _builtins.str = ...,
-        table: _builtins.str = ...,
-    ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operator_id", b"operator_id", "table", b"table"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-
-Global___CompactRequest: _TypeAlias = CompactRequest  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):

@@ -1,7 +1,7 @@
 """Names of objects: the only module that formats or parses them.
 
-All names are relative to the job's folder, which `job_folder` names. Numbers of epochs and runs are padded to twelve
-digits, so that the order of names is the order of numbers.
+All names are relative to the job's folder, which `job_folder` names. Numbers of epochs and runs are padded to
+twelve digits, so that the order of names is the order of numbers.
 """
 
 import re
@@ -12,7 +12,6 @@ EPOCH_DIGITS = 12
 MAX_NAME_LENGTH = 128
 CHECKPOINTS = "checkpoints"
 COMPACTIONS = "compactions"
-SAVEPOINTS = "savepoints"
 REQUESTS = "requests"
 SPARK = "spark"
 
@@ -83,8 +82,9 @@ def compacted_file(run: int, operator_id: str, table: str, subtask_index: int, d
     return f"{COMPACTIONS}/{_number(run)}/{stem}.{digest}.parquet"
 
 
-def savepoint(name: str) -> str:
-    return f"{SAVEPOINTS}/{_id('savepoint', name)}.metadata"
+def savepoint(epoch: int, name: str, digest: str) -> str:
+    """The copy of a pinned record; it lies in the folder of the epoch that introduces the pin."""
+    return f"{epoch_folder(epoch)}/savepoint-{_id('savepoint', name)}.{digest}.metadata"
 
 
 def request(request_id: str) -> str:
@@ -120,7 +120,9 @@ def sink_of_marker(path: str) -> str | None:
 
 def _number(value: int) -> str:
     if not 0 < value < 10**EPOCH_DIGITS:
-        raise InvalidNameError(f"{value} is no number of an epoch or run", fix=f"numbers run from 1 to {10**EPOCH_DIGITS - 1}")
+        raise InvalidNameError(
+            f"{value} is no number of an epoch or run", fix=f"numbers run from 1 to {10**EPOCH_DIGITS - 1}"
+        )
     return f"{value:0{EPOCH_DIGITS}d}"
 
 

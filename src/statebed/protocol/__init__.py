@@ -1,0 +1,26 @@
+"""The commit protocol: pure decisions over observed facts. No module here does I/O."""
+
+from statebed.protocol.collection import Licence
+from statebed.protocol.commit import Claim
+from statebed.protocol.opening import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
+from statebed.protocol.publication import Delivery, Guarantee, SinkPosition
+from statebed.protocol.records import EpochDraft
+from statebed.protocol.replay import Replay, decide_replay
+from statebed.protocol.retention import Retention
+
+__all__ = [
+    "Claim",
+    "DamagePolicy",
+    "Delivery",
+    "EpochDraft",
+    "Guarantee",
+    "Licence",
+    "Origin",
+    "Recovery",
+    "Replay",
+    "Retention",
+    "RollbackPolicy",
+    "SinkPosition",
+    "Skipped",
+    "decide_replay",
+]

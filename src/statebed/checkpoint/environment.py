@@ -1,0 +1,25 @@
+"""What a run takes from the world besides its store: time, fresh ids, waiting. Injected, so that tests own them."""
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+def _fresh_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The clock (microseconds since 1970), a source of unique ids, and a way to wait (seconds)."""
+
+    now_us: Callable[[], int] = _now_us
+    fresh_id: Callable[[], str] = _fresh_id
+    sleep: Callable[[float], None] = time.sleep
+    written_by: str = f"statebed {version('statebed')}"

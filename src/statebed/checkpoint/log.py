@@ -1,0 +1,162 @@
+"""The log of records, read and appended to. Decisions come from `statebed.protocol`; this module does their I/O."""
+
+from collections.abc import Iterator
+
+from statebed.checkpoint.environment import Environment
+from statebed.errors import (
+    CorruptObjectError,
+    CorruptRecordError,
+    EpochNotRetainedError,
+    FormatError,
+    ObjectMissingError,
+    OutcomeUnknownError,
+)
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.digest import crc32c
+from statebed.format.sealed import open_sealed, seal
+from statebed.protocol.commit import Claim, check_still_in_log, claim_of
+from statebed.protocol.opening import Found, Observation, Recovery, check_unbroken, recover
+from statebed.storage import ObjectStore, PutOutcome
+
+APPEND_ATTEMPTS = 10
+"""How often a put whose answer was lost is repeated before the run gives up, not knowing."""
+RECOVERY_ATTEMPTS = 5
+"""How often the end of the log is read again when it moved while it was read."""
+
+
+class CheckpointLog:
+    """The records of one job; `store` is scoped to the job's folder."""
+
+    def __init__(self, store: ObjectStore, job_id: str, environment: Environment | None = None) -> None:
+        self.store = store
+        self.job_id = names.check_name("job", job_id)
+        self.environment = environment or Environment()
+
+    # ---- reading ---------------------------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """The numbers that have a folder, ascending; a folder may lack its record."""
+        folders = self.store.list_level(names.CHECKPOINTS).folders
+        return sorted(number for folder in folders if (number := names.epoch_of(folder)) is not None)
+
+    def read(self, epoch: int) -> pb.CheckpointMetadata:
+        """One record, checked."""
+        return self.parse(self.read_bytes(epoch), epoch)
+
+    def read_bytes(self, epoch: int) -> bytes:
+        try:
+            return self.store.get(names.record(epoch))
+        except ObjectMissingError as error:
+            raise EpochNotRetainedError(
+                f"there is no record of epoch {epoch}",
+                where=f"{self.store.url}/{names.record(epoch)}",
+                fix="`statebed ls` lists the epochs that are there",
+            ) from error
+
+    def parse(self, data: bytes, epoch: int) -> pb.CheckpointMetadata:
+        """Check the bytes of the record that stands at `epoch`."""
+        where = f"{self.store.url}/{names.record(epoch)}"
+        record = open_sealed(pb.CheckpointMetadata, data, where=where, damaged=CorruptRecordError)
+        if record.epoch != epoch or record.job_id != self.job_id:
+            raise CorruptRecordError(
+                f"the record of job {record.job_id!r}, epoch {record.epoch}, stands at the place of job {self.job_id!r}, epoch {epoch}",
+                where=where,
+                fix="objects were copied by hand: restore the job's folder as it was, or clone the job",
+            )
+        return record
+
+    def exists(self, epoch: int) -> bool:
+        return self.store.head(names.record(epoch)) is not None
+
+    def recover(self) -> Recovery:
+        """The end of the log, and what was passed over to find it."""
+        for _ in range(RECOVERY_ATTEMPTS):
+            recovery = recover(list(self._observe_down()))
+            head = recovery.head
+            if recovery.damaged or head is None or head.epoch == 1 or self.exists(head.epoch - 1):
+                return recovery
+        # The log was read while it moved on, or a record is really gone: only the latter repeats.
+        check_unbroken(head, previous_found=Found.NOTHING)
+        return recovery
+
+    def head(self) -> pb.CheckpointMetadata | None:
+        """The newest readable record, or None for a job that never ran."""
+        return self.recover().head
+
+    def records(self) -> Iterator[pb.CheckpointMetadata]:
+        """Every readable record, ascending; for tools, not for the hot path."""
+        for number in self.numbers():
+            observation = self.observe(number)
+            if observation.record is not None:
+                yield observation.record
+
+    def observe(self, epoch: int) -> Observation:
+        """What stands at one number."""
+        try:
+            return Observation(epoch, Found.RECORD, self.read(epoch))
+        except EpochNotRetainedError:
+            return Observation(epoch, Found.NOTHING)
+        except CorruptObjectError as error:
+            return Observation(epoch, Found.DAMAGE, problem=error.what)
+
+    def savepoint(self, pin: pb.Pin) -> pb.CheckpointMetadata:
+        """The record that a savepoint pinned."""
+        where = f"{self.store.url}/{pin.path}"
+        data = fetch(self.store, pin.path, size=pin.size, crc=pin.crc32c)
+        return open_sealed(pb.CheckpointMetadata, data, where=where, damaged=CorruptRecordError)
+
+    def _observe_down(self) -> Iterator[Observation]:
+        for number in reversed(self.numbers()):
+            observation = self.observe(number)
+            yield observation
+            if observation.found is Found.RECORD:
+                return
+
+    # ---- appending -------------------------------------------------------------------------------------------
+
+    def append(self, record: pb.CheckpointMetadata) -> pb.CheckpointMetadata | None:
+        """Put the record at its number. None: it is ours. Else: the record that stands there (FencedError if collected)."""
+        data = seal(record)
+        path = names.record(record.epoch)
+        for attempt in range(APPEND_ATTEMPTS):
+            try:
+                outcome = self.store.put_if_absent(path, data)
+            except OutcomeUnknownError:
+                self.environment.sleep(min(0.05 * 2**attempt, 2.0))
+                continue
+            if outcome is PutOutcome.EXISTS:
+                existing = self._existing(record.epoch)
+                if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
+                    return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
+            self._check_still_in_log(record.epoch)
+            return None
+        raise OutcomeUnknownError(
+            f"whether record {record.epoch} was committed is not known: the store did not answer {APPEND_ATTEMPTS} times",
+            where=f"{self.store.url}/{path}",
+            fix="start the job again: opening a run finds out, and goes on from whatever is there",
+        )
+
+    def _existing(self, epoch: int) -> pb.CheckpointMetadata | None:
+        try:
+            return self.read(epoch)
+        except EpochNotRetainedError:
+            return None  # taken, and collected since
+
+    def _check_still_in_log(self, number: int) -> None:
+        later = number == 1 and any(self.exists(other) for other in self.numbers() if other > 1)
+        check_still_in_log(number, previous_exists=number == 1 or self.exists(number - 1), later_exists=later)
+
+
+def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
+    """An object that metadata names: there, of the right size, with the right checksum."""
+    from statebed.errors import MissingFileError
+
+    where = f"{store.url}/{path}"
+    try:
+        data = store.get(path)
+    except ObjectMissingError as error:
+        raise MissingFileError("a record names an object that is not there", where=where) from error
+    if len(data) != size or crc32c(data) != crc:
+        raise CorruptObjectError("an object differs from what its record says", where=where)
+    return data

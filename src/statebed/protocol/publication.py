@@ -1,0 +1,73 @@
+"""Publication: what a sink does with an epoch, decided in the same transaction that writes.
+
+A sink that keeps its position (the newest run that opened it, the newest epoch it has) is exactly once: it ignores what
+it has and refuses what comes from a superseded run. A marker per sink and epoch then tells later runs what is done.
+"""
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from statebed.errors import RollbackError
+
+
+class Guarantee(enum.Enum):
+    """What a sink promises about an epoch's rows."""
+
+    EXACTLY_ONCE = "exactly once"
+    AT_LEAST_ONCE = "at least once"
+
+
+class Delivery(enum.Enum):
+    """What to do with an epoch that is offered to a sink."""
+
+    WRITE = "write"
+    SKIP = "skip"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True)
+class SinkPosition:
+    """What a sink remembers, changed in the transaction that writes."""
+
+    run: int
+    epoch: int
+
+
+def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> Delivery:
+    """Write the epoch, skip it because it is there, or refuse it because the run is superseded."""
+    if position is None:
+        return Delivery.WRITE
+    if run < position.run:
+        return Delivery.REFUSE
+    return Delivery.SKIP if epoch <= position.epoch else Delivery.WRITE
+
+
+def check_sink_position(
+    position: SinkPosition | None, *, sink_id: str, lineage: Collection[int], base: int, rollback_allowed: bool
+) -> bool:
+    """Whether the sink must go back: it holds an epoch that the present lineage does not contain.
+
+    Seen when a fork left behind an epoch that reached the sink without its marker. `lineage` holds the retained data
+    epochs of the present lineage.
+    """
+    if position is None or position.epoch == 0 or position.epoch in lineage:
+        return False
+    if lineage and position.epoch < min(lineage):
+        return False  # older than anything retained: it was in the lineage when the sink got it
+    if rollback_allowed:
+        return True
+    raise RollbackError(
+        f"sink {sink_id} already has epoch {position.epoch}, which this lineage (at epoch {base}) does not contain",
+        fix="ask for the rollback (rollback=RollbackPolicy.ALLOW), and correct the sink where it cannot take rows back",
+    )
+
+
+def pending_sinks(wanted: Collection[str], markers: Collection[str]) -> list[str]:
+    """The sinks that an epoch must still be published to."""
+    return [sink for sink in wanted if sink not in markers]
+
+
+def oldest_unpublished(pending: Mapping[int, Collection[str]]) -> int | None:
+    """The oldest epoch that some sink still waits for; retention must not pass it."""
+    return min((epoch for epoch, sinks in pending.items() if sinks), default=None)

@@ -1,0 +1,103 @@
+"""How records are made: each is complete in itself and follows from the one before it.
+
+A record names everything that its epoch consists of, so reading one never needs another. `previous` is always the
+number before; `base` is the data epoch whose state it builds on (never a run_start, which has no state of its own).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import HASH_NAME, HASH_VERSION
+
+
+@dataclass(frozen=True)
+class EpochDraft:
+    """What an epoch consists of, before it has a place in the log."""
+
+    operators: Sequence[pb.OperatorEntry]
+    source_position: pb.SourcePosition = field(default_factory=pb.SourcePosition)
+    outbox: Sequence[pb.OutboxFile] = ()
+    sinks: Sequence[pb.SinkEntry] = ()
+    epoch_time_us: int = 0
+    start_time_us: int = 0
+    parallelism: int = 1
+    status: pb.RecordStatus = pb.COMPLETE
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What only this attempt at a commit knows: its nonce, its time and who writes."""
+
+    nonce: str
+    now_us: int
+    written_by: str
+
+
+def data_epoch_of(record: pb.CheckpointMetadata) -> int:
+    """The epoch whose state the record shows: its own, or for a run_start its base's."""
+    return record.epoch if record.kind == pb.EPOCH else record.base
+
+
+def lineage_name(run: int) -> str:
+    return f"{run:012d}"
+
+
+def build_run_start(
+    *, job_id: str, number: int, head: pb.CheckpointMetadata | None, base: pb.CheckpointMetadata | None, fork: bool, commit: Commit
+) -> pb.CheckpointMetadata:
+    """The record that opens run `number` on the state of `base`; `head` gives what belongs to the log itself."""
+    record = pb.CheckpointMetadata(
+        job_id=job_id,
+        epoch=number,
+        kind=pb.RUN_START,
+        previous=number - 1,
+        base=data_epoch_of(base) if base else 0,
+        lineage=head.lineage if head and not fork else lineage_name(number),
+        run=number,
+        nonce=commit.nonce,
+        start_time_us=commit.now_us,
+        finish_time_us=commit.now_us,
+        status=pb.COMPLETE,
+        min_epoch=head.min_epoch if head else 1,
+        pins=head.pins if head else (),
+        hash_name=HASH_NAME,
+        hash_version=HASH_VERSION,
+        written_by=commit.written_by,
+    )
+    if base:
+        record.epoch_time_us = base.epoch_time_us
+        record.parallelism = base.parallelism
+        record.operators.extend(base.operators)
+        record.source_position.CopyFrom(base.source_position)
+    return record
+
+
+def build_epoch(
+    *, head: pb.CheckpointMetadata, draft: EpochDraft, min_epoch: int, pins: Sequence[pb.Pin], commit: Commit
+) -> pb.CheckpointMetadata:
+    """The record of the epoch that follows `head` in the same run."""
+    return pb.CheckpointMetadata(
+        job_id=head.job_id,
+        epoch=head.epoch + 1,
+        kind=pb.EPOCH,
+        previous=head.epoch,
+        base=data_epoch_of(head),
+        lineage=head.lineage,
+        run=head.run,
+        nonce=commit.nonce,
+        start_time_us=draft.start_time_us or commit.now_us,
+        finish_time_us=commit.now_us,
+        status=draft.status,
+        min_epoch=min_epoch,
+        pins=pins,
+        epoch_time_us=draft.epoch_time_us,
+        hash_name=HASH_NAME,
+        hash_version=HASH_VERSION,
+        parallelism=draft.parallelism,
+        operators=draft.operators,
+        source_position=draft.source_position,
+        outbox=draft.outbox,
+        sinks=draft.sinks,
+        written_by=commit.written_by,
+    )

@@ -1,7 +1,7 @@
 """Checksums and content digests.
 
-CRC-32C guards bytes against damage; the digest names them. The digest is the first 128 bits of SHA-256, in hex: the
-same result has the same name, whoever wrote it.
+CRC-32C guards bytes against damage; the digest names them. The digest is the first 128 bits of SHA-256, in
+hex: the same result has the same name, whoever wrote it.
 """
 
 import hashlib

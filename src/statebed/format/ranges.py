@@ -1,7 +1,8 @@
 """Ownership of the 64-bit key-hash space: contiguous ranges, one per subtask.
 
-`subtask = ((hash >>> 32) * parallelism) >>> 32` over unsigned hashes, so the JVM and numpy route alike with one
-multiplication, and each subtask owns one range. Ranges hold both their ends: the whole space is (0, 2**64 - 1).
+`subtask = ((hash >>> 32) * parallelism) >>> 32` over unsigned hashes, so the JVM and numpy route alike with
+one multiplication, and each subtask owns one range. Ranges hold both their ends: the whole space is (0, 2**64
+- 1).
 """
 
 import numpy as np

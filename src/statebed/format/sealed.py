@@ -1,8 +1,8 @@
 """Sealed messages: protobuf with a checksum that a plain parser does not notice.
 
-Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the CRC-32C of
-everything before that byte, little endian. Opening checks, in this order: length and trailer, checksum, parse, format
-version, so a newer version is told apart from damage.
+Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the
+CRC-32C of everything before that byte, little endian. Opening checks, in this order: length and trailer,
+checksum, parse, format version, so a newer version is told apart from damage.
 """
 
 from typing import TypeVar
@@ -31,7 +31,9 @@ def open_sealed(
     kind: type[M], data: bytes, *, where: str, damaged: type[CorruptObjectError] = CorruptObjectError
 ) -> M:
     """The message that `seal` wrote, or an error of the type `damaged` that names the object."""
-    fix = "restore the object from a backup, or fork to an older intact epoch; `statebed verify` lists what is damaged"
+    fix = (
+        "restore it from a backup, or fork to an older intact epoch; `statebed verify` lists what is damaged"
+    )
     if len(data) < TRAILER_LENGTH or data[-TRAILER_LENGTH] != TRAILER_TAG:
         raise damaged(f"a {kind.__name__} of {len(data)} bytes is cut short", where=where, fix=fix)
     body = data[:-TRAILER_LENGTH]

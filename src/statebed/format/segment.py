@@ -217,6 +217,7 @@ def decode_segment(
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         chosen = range(file.num_row_groups) if row_groups is None else row_groups
         table = file.read_row_groups(list(chosen), columns=None if columns is None else list(columns))
+        table = table if columns is None else table.select(list(columns))
     except (pa.ArrowException, OSError) as error:
         raise CorruptObjectError(
             f"a data file does not decode: {error}", where=entry.path, fix=DAMAGED_FIX
@@ -321,11 +322,9 @@ def _row_group_ends(table: pa.Table, spec: SegmentSpec) -> list[int]:
             int(np.searchsorted(sizes, spent + ROW_GROUP_BYTES, side="right")), start + ROW_GROUP_ROWS
         )
         limit = max(limit, start + 1)
-        bin_end = int(edges[np.searchsorted(edges, start, side="right")])
-        packed = int(np.searchsorted(edges, min(limit, start + PACKED_ROWS), side="right"))
-        if bin_end < limit and edges[packed - 1] > start:
-            bin_end = max(bin_end, int(edges[packed - 1]))
-        start = min(bin_end, limit)
+        first = int(np.searchsorted(edges, start, side="right"))
+        packed = int(np.searchsorted(edges, min(limit, start + PACKED_ROWS), side="right")) - 1
+        start = min(int(edges[max(first, packed)]), limit)
         ends.append(start)
     return ends
 

@@ -1,0 +1,197 @@
+"""Reading parts of a data file: footer first, then only the row groups and columns that are needed.
+
+The file entry names the footer's size, so two reads of ranges are enough for a small need. Everything that is
+read is checked before it is used: the footer and each column chunk against the entry's CRC-32C, pages against
+their own.
+"""
+
+import io
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statebed.errors import CorruptObjectError, InputError
+from statebed.format.checkpoint_pb2 import FileEntry, HashRange
+from statebed.format.digest import crc32c
+from statebed.format.schema import BIN, KEY_HASH
+from statebed.format.segment import DAMAGED_FIX, chunk_ranges
+
+GetRange = Callable[[str, int, int], bytes]
+"""As `ObjectStore.get_range`: path, start, length."""
+
+
+class SegmentReader:
+    """One data file, opened by its footer. Not thread-safe."""
+
+    def __init__(self, entry: FileEntry, get_range: GetRange) -> None:
+        self.entry = entry
+        self._get_range = get_range
+        start = entry.size - entry.footer_size
+        footer = self._fetch(start, entry.footer_size, what="the footer")
+        self._check(footer, entry.footer_crc32c, what="the footer")
+        self.metadata = self._parse(footer)
+
+    @property
+    def row_group_count(self) -> int:
+        return int(self.metadata.num_row_groups)
+
+    def select_row_groups(
+        self,
+        *,
+        owned: HashRange | None = None,
+        start_us: int | None = None,
+        end_us: int | None = None,
+    ) -> tuple[int, ...]:
+        """Row groups that may hold rows of `owned` and of bins in [start_us, end_us); None does not limit."""
+        return tuple(
+            group
+            for group in range(self.row_group_count)
+            if (owned is None or self._may_own(group, owned)) and self._may_hold(group, start_us, end_us)
+        )
+
+    def read(
+        self, *, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of some row groups (all: None), with some columns (all: None), checked."""
+        groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
+        names = None if columns is None else list(columns)
+        wanted = self._column_indices(names)
+        parts: dict[int, bytes] = {}
+        for group in groups:
+            parts |= self._fetch_chunks(group, wanted)
+        try:
+            file = pq.ParquetFile(
+                pa.PythonFile(_FetchedParts(parts, self.entry.size), mode="r"),
+                metadata=self.metadata,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
+            table = file.read_row_groups(groups, columns=names, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(f"does not decode: {error}") from error
+        return (table if names is None else table.select(names)).replace_schema_metadata(None)
+
+    def _column_indices(self, names: list[str] | None) -> list[int]:
+        if names is None:
+            return list(range(self.metadata.num_columns))
+        unknown = sorted(set(names).difference(self.metadata.schema.to_arrow_schema().names))
+        if unknown:
+            raise InputError(f"the data file has no columns {unknown}", where=self.entry.path)
+        # A nested column has several chunks, whose paths begin with its name.
+        return [
+            index
+            for index, path in enumerate(self._paths())
+            if any(path == name or path.startswith(f"{name}.") for name in names)
+        ]
+
+    def _paths(self) -> list[str]:
+        return [self.metadata.schema.column(index).path for index in range(self.metadata.num_columns)]
+
+    def _fetch_chunks(self, group: int, wanted: list[int]) -> dict[int, bytes]:
+        """Checked column chunks by their start; neighbours are fetched together."""
+        ranges = chunk_ranges(self.metadata, group)
+        parts: dict[int, bytes] = {}
+        for run in _neighbours(wanted):
+            start = ranges[run[0]][0]
+            length = sum(ranges[index][1] for index in run)
+            data = self._fetch(start, length, what=f"row group {group}")
+            for index in run:
+                chunk_start, chunk_length = ranges[index]
+                chunk = data[chunk_start - start : chunk_start - start + chunk_length]
+                expected = self.entry.chunk_crc32c[group * len(ranges) + index]
+                self._check(chunk, expected, what=f"column chunk {index} of row group {group}")
+            parts[start] = data
+        return parts
+
+    def _fetch(self, start: int, length: int, *, what: str) -> bytes:
+        data = self._get_range(self.entry.path, start, length) if start >= 0 and length else b""
+        if len(data) != length or not length:
+            raise self._damaged(f"is cut short: {what} has {len(data)} bytes instead of {length}")
+        return data
+
+    def _check(self, data: bytes, expected: int, *, what: str) -> None:
+        if crc32c(data) != expected:
+            raise self._damaged(f"is damaged: the checksum of {what} does not match its bytes")
+
+    def _parse(self, footer: bytes) -> pq.FileMetaData:
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(footer))
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(f"has a footer that does not parse: {error}") from error
+        if metadata.num_rows != self.entry.rows:
+            raise self._damaged(f"holds {metadata.num_rows} rows instead of {self.entry.rows}")
+        if metadata.num_row_groups * metadata.num_columns != len(self.entry.chunk_crc32c):
+            raise self._damaged("has another number of column chunks than its entry says")
+        return metadata
+
+    def _may_own(self, group: int, owned: HashRange) -> bool:
+        statistics = self._statistics(group, KEY_HASH)
+        if statistics is None:
+            return True
+        return bool(statistics.min <= owned.last and owned.first <= statistics.max)
+
+    def _may_hold(self, group: int, start_us: int | None, end_us: int | None) -> bool:
+        statistics = None if start_us is None and end_us is None else self._statistics(group, BIN)
+        if statistics is None:
+            return True
+        return (end_us is None or statistics.min_raw < end_us) and (
+            start_us is None or statistics.max_raw >= start_us
+        )
+
+    def _statistics(self, group: int, column: str) -> pq.Statistics | None:
+        paths = self._paths()
+        if column not in paths:
+            return None
+        statistics = self.metadata.row_group(group).column(paths.index(column)).statistics
+        return statistics if statistics is not None and statistics.has_min_max else None
+
+    def _damaged(self, what: str) -> CorruptObjectError:
+        return CorruptObjectError(f"a data file {what}", where=self.entry.path, fix=DAMAGED_FIX)
+
+
+class _FetchedParts(io.RawIOBase):
+    """A file of which only some parts are in memory; reading any other byte is an error."""
+
+    def __init__(self, parts: dict[int, bytes], size: int) -> None:
+        super().__init__()
+        self._parts = parts
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = origin + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        for start, data in self._parts.items():
+            offset = self._position - start
+            if size >= 0 and offset >= 0 and offset + size <= len(data):
+                self._position += size
+                return data[offset : offset + size]
+        raise OSError(f"{size} bytes at {self._position} lie outside the parts that were fetched")
+
+
+def _neighbours(indices: list[int]) -> list[list[int]]:
+    """Runs of consecutive numbers.
+
+    >>> _neighbours([0, 1, 3])
+    [[0, 1], [3]]
+    """
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return runs

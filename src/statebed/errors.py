@@ -61,6 +61,12 @@ class UnknownSchemeError(InputError):
     code = "UNKNOWN_SCHEME"
 
 
+class SecretInUrlError(InputError):
+    """A state URL that carries a user name, a password or a query: secrets in URLs end up in logs."""
+
+    code = "SECRET_IN_URL"
+
+
 # ---- storage -------------------------------------------------------------------------------------------------
 
 
@@ -74,6 +80,12 @@ class ObjectMissingError(StorageError, FileNotFoundError):
     """An object that was asked for is not there."""
 
     code = "OBJECT_MISSING"
+
+
+class BucketMissingError(StorageError, FileNotFoundError):
+    """The bucket or container itself is not there; statebed never makes one."""
+
+    code = "BUCKET_MISSING"
 
 
 class StoreNotWritableError(StorageError, PermissionError):

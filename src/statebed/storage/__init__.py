@@ -1,0 +1,26 @@
+"""Where bytes live: the store protocol, its implementations, and the way from a URL to one of them."""
+
+from statebed.storage.base import Listing, ObjectInfo, ObjectStore, PutOutcome
+from statebed.storage.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb, cut_to, flip_byte
+from statebed.storage.local import LocalStore
+from statebed.storage.memory import MemoryStore
+from statebed.storage.provider import get_storage_provider
+from statebed.storage.scoped import ScopedStore
+
+__all__ = [
+    "Fault",
+    "FaultStore",
+    "Listing",
+    "LocalStore",
+    "MemoryStore",
+    "ObjectInfo",
+    "ObjectStore",
+    "Operation",
+    "PutOutcome",
+    "ScopedStore",
+    "SimulatedCrash",
+    "Verb",
+    "cut_to",
+    "flip_byte",
+    "get_storage_provider",
+]

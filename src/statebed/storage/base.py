@@ -1,11 +1,14 @@
 """The store protocol: the few verbs that everything durable in statebed rests on.
 
-Paths are relative, '/'-separated and never start or end with '/'. Every implementation gives the same answers and the
-same errors, which `tests/storage_contract.py` checks over all of them:
+Paths are relative, '/'-separated and never start or end with '/'. Every implementation gives the same answers
+and the same errors, which one contract suite checks over all of them:
 
 - a missing object: `head` gives None, `get` and `get_range` raise ObjectMissingError, `delete` succeeds;
 - a transient failure is retried inside until the deadline, then StoreUnavailableError;
-- `put_if_absent` alone may raise OutcomeUnknownError: the caller must repeat it until it hears CREATED or EXISTS.
+- `put_if_absent` alone may raise OutcomeUnknownError: the caller repeats it until CREATED or EXISTS is heard;
+- EXISTS does not mean that somebody else was first. An answer may be lost and the request repeated, inside the
+  store or by the caller, and then finds its own object. Who must know compares a nonce in the bytes;
+- an object and a folder never have the same name: do not use "a" and "a/b" both. File systems refuse it.
 """
 
 import enum
@@ -28,7 +31,7 @@ class ObjectInfo:
     path: str
     size: int
     modified_us: int
-    """Microseconds since 1970; for people and for age thresholds only, never for decisions of the protocol."""
+    """Microseconds since 1970; for people and age thresholds, never for decisions of the protocol."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where this is, as the user wrote it; safe to print."""
+        """Where this is: opens the same store again, in another process too; safe to print."""
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
-        """Create the object durably, or leave the one that exists; exactly one of many callers hears CREATED."""
+        """Create the object durably, or leave the one that exists; one of many callers hears CREATED."""
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the object durably. Only for bytes that are the same whoever writes them."""

@@ -218,6 +218,12 @@ class RequestTimeoutError(ProtocolError, TimeoutError):
 # ---- running -------------------------------------------------------------------------------------------------
 
 
+class SumOverflowError(StatebedError, OverflowError):
+    """A sum that its type cannot hold; sums never wrap."""
+
+    code = "SUM_OVERFLOW"
+
+
 class NondeterminismError(StatebedError):
     """Two attempts at the same subtask and epoch gave different bytes."""
 

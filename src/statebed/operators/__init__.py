@@ -1,0 +1,22 @@
+"""Operators: definitions that travel with tasks, and the subtask that runs them. No Spark in here."""
+
+from statebed.operators.aggregates import Aggregate, BoundAggregate, Function, count, sum  # noqa: A004 (SQL's name)
+from statebed.operators.subtask import SubtaskReport, SubtaskTask, run_subtask
+from statebed.operators.tumbling import TumblingAggregate, input_column
+from statebed.operators.windows import TumblingWindow, parse_duration, tumbling
+
+__all__ = [
+    "Aggregate",
+    "BoundAggregate",
+    "Function",
+    "SubtaskReport",
+    "SubtaskTask",
+    "TumblingAggregate",
+    "TumblingWindow",
+    "count",
+    "input_column",
+    "parse_duration",
+    "run_subtask",
+    "sum",
+    "tumbling",
+]

@@ -1,0 +1,244 @@
+"""Arithmetic of the aggregates: rows to partials, partials to partials, partials to results.
+
+Every partial is exact, so that folding and merging give the same bytes in any order and any grouping of the rows:
+
+- a count is an int64;
+- a sum of integers is a 128-bit number: the column `{name}` holds it modulo 2**64 as int64, and `_{name}_high` how many
+  times 2**64 is to be added (null for none, which is nearly always);
+- a sum of doubles is a list of doubles: `{name}` is the exact sum rounded to the nearest double, and `_{name}_rest` the
+  little-endian doubles of the remainder, each the nearest to what is left (null when nothing is). NaN and the
+  infinities stand alone. Negative zero is zero;
+- a sum of decimals has 38 digits; more raise an error as soon as a partial has them.
+
+So `SELECT {name}` over the state shows the running value.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.errors import SumOverflowError
+from statebed.operators.exact import exact_parts, rounded
+from statebed.operators.grouping import Grouping
+from statebed.state.columns import float64_values, from_numpy, int64_values, validity
+
+_LOW_BITS = np.int64((1 << 32) - 1)
+_WORD = np.int64(32)
+
+
+class Accumulator(Protocol):
+    """How one aggregate computes. Columns go in and come out in the order of `partial_fields`."""
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        """The columns of state it keeps."""
+
+    @property
+    def output_field(self) -> pa.Field:
+        """The column of the result."""
+
+    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+        """One partial per group of batch rows."""
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        """One partial per group of partials."""
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        """The result of each partial."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Number of rows, or of non-null inputs."""
+
+    name: str
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field,)
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, pa.int64(), nullable=False)
+
+    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+        if values is None:
+            return (from_numpy(grouping.sizes, pa.int64()),)
+        return (from_numpy(grouping.add(validity(values).astype(np.int64)), pa.int64()),)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return (from_numpy(grouping.add(int64_values(partials[0])), pa.int64()),)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return partials[0]
+
+
+@dataclass(frozen=True)
+class IntegerSum:
+    """Sum of integers: exact in 128 bits while the window is open, checked against 64 bits when it closes."""
+
+    name: str
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field, pa.field(f"_{self.name}_high", pa.int64()))
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, pa.int64())
+
+    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+        if values is None:
+            raise TypeError(f"the sum {self.name!r} has no input column")
+        column = values if values.type.equals(pa.int64()) else pc.cast(values, pa.int64())
+        return self._add(column, None, grouping)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self._add(partials[0], partials[1], grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        low, high = partials
+        if high.null_count < len(high):
+            raise SumOverflowError(
+                "a sum of integers does not fit 64 bits",
+                where=f"aggregate {self.name!r}",
+                fix="cast its input before the sum: to decimal(38, 0), or to double",
+            )
+        return low
+
+    def _add(self, low: pa.Array, high: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+        valid = validity(low)
+        values = np.where(valid, int64_values(low), np.int64(0))
+        # Halves are added apart: neither overflows below 2**31 rows.
+        lower = grouping.add(values & _LOW_BITS)
+        upper = grouping.add(values >> _WORD) + (lower >> _WORD)
+        excess = (upper + np.int64(1 << 31)) >> _WORD
+        total = ((upper - (excess << _WORD)) << _WORD) | (lower & _LOW_BITS)
+        if high is not None and high.null_count < len(high):
+            excess = excess + grouping.add(np.where(validity(high), int64_values(high), np.int64(0)))
+        any_value = grouping.any(valid)
+        return (
+            from_numpy(total, pa.int64(), valid=any_value),
+            from_numpy(excess, pa.int64(), valid=excess != 0),
+        )
+
+
+@dataclass(frozen=True)
+class FloatSum:
+    """Sum of floats as doubles, correctly rounded once, when its window closes."""
+
+    name: str
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field, pa.field(f"_{self.name}_rest", pa.binary()))
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, pa.float64())
+
+    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+        if values is None:
+            raise TypeError(f"the sum {self.name!r} has no input column")
+        column = values if values.type.equals(pa.float64()) else pc.cast(values, pa.float64())
+        return self._add(column, pa.nulls(len(column), pa.binary()), grouping)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self._add(partials[0], partials[1], grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        leading, rest = partials
+        results = float64_values(leading).copy()
+        # The leading part is the rounded sum already, unless the sum is beyond the largest double.
+        at_the_edge = np.abs(results) == np.finfo(np.float64).max
+        for row in np.flatnonzero(at_the_edge & validity(rest)):
+            results[row] = rounded([float(results[row]), *_doubles(rest[int(row)].as_py())])
+        return from_numpy(results, pa.float64(), valid=validity(leading))
+
+    def _add(self, leading: pa.Array, rest: pa.Array, grouping: Grouping) -> tuple[pa.Array, ...]:
+        order, starts, sizes = grouping.order, grouping.starts, grouping.sizes
+        valid = validity(leading)[order]
+        values = float64_values(leading)[order]
+        has_rest = validity(rest)[order]
+        # A group of one row keeps that row's partial; adding 0.0 turns -0.0 into 0.0.
+        sums = np.where(np.isnan(values), np.nan, values)[starts] + 0.0
+        kept = has_rest[starts] & (sizes == 1)
+        rests: list[bytes | None] = [None] * len(starts)
+        for group in np.flatnonzero(kept):
+            rests[group] = rest[int(order[starts[group]])].as_py()
+        many = np.flatnonzero(sizes > 1)
+        if len(many):
+            flat, usable = values.tolist(), valid.tolist()
+            for group in many:
+                rows = range(int(starts[group]), int(starts[group] + sizes[group]))
+                parts = [flat[row] for row in rows if usable[row]]
+                for row in rows:
+                    if has_rest[row]:
+                        parts.extend(_doubles(rest[int(order[row])].as_py()))
+                if parts:
+                    first, *others = exact_parts(parts)
+                    sums[group] = first
+                    rests[group] = _bytes(others)
+        any_value = grouping.any(validity(leading))
+        return from_numpy(sums, pa.float64(), valid=any_value), pa.array(rests, pa.binary())
+
+
+@dataclass(frozen=True)
+class DecimalSum:
+    """Sum of decimals of one scale."""
+
+    name: str
+    precision: int
+    scale: int
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (pa.field(self.name, pa.decimal128(38, self.scale)),)
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, pa.decimal128(self.precision, self.scale))
+
+    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+        if values is None:
+            raise TypeError(f"the sum {self.name!r} has no input column")
+        return self.merge([values], grouping)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        if grouping.groups == 0:
+            return (pa.nulls(0, self.partial_fields[0].type),)
+        wide = pc.cast(partials[0], pa.decimal256(76, self.scale))
+        table = pa.table({"group": from_numpy(grouping.group_of_rows(), pa.int64()), "value": wide})
+        options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+        sums = table.group_by("group", use_threads=False).aggregate([("value", "sum", options)])
+        column = sums.sort_by("group").column("value_sum").combine_chunks()
+        return (self._narrow(column, self.partial_fields[0].type),)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return self._narrow(partials[0], self.output_field.type)
+
+    def _narrow(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
+        try:
+            return pc.cast(column, kind)
+        except pa.ArrowInvalid as error:
+            raise SumOverflowError(
+                f"a sum of decimals does not fit {kind}",
+                where=f"aggregate {self.name!r}",
+                fix="cast its input before the sum: to a decimal of smaller scale, or to double",
+            ) from error
+
+
+def _doubles(data: bytes) -> Iterable[float]:
+    values: list[float] = np.frombuffer(data, dtype="<f8").tolist()
+    return values
+
+
+def _bytes(values: list[float]) -> bytes | None:
+    packed: npt.NDArray[np.float64] = np.array(values, dtype="<f8")
+    return packed.tobytes() if len(values) else None

@@ -1,0 +1,136 @@
+"""Grouping of rows by window, key hash and key.
+
+Rows are sorted by window and hash, which is numeric and fast; equal neighbours are then compared by key, so a hash never
+stands for a key. Where two keys share a hash, all key columns join the sort. Groups come out in the order of the
+state's files: window, hash, key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.state.columns import boolean_values, from_numpy, int64_values, one_chunk, validity
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_SMALL_RANGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A permutation of rows in which every group is contiguous."""
+
+    order: Integers
+    """Row numbers, group after group."""
+    starts: Integers
+    """Where each group begins in `order`."""
+
+    @property
+    def groups(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """Rows of each group."""
+        return np.diff(self.starts, append=np.int64(len(self.order)))
+
+    @cached_property
+    def first_rows(self) -> Integers:
+        """The number of one row of each group."""
+        return self.order[self.starts]
+
+    def add(self, values: Integers) -> Integers:
+        """Sums per group of values in row order; the caller knows that they fit."""
+        return np.add.reduceat(values[self.order], self.starts) if self.groups else values[:0]
+
+    def any(self, flags: Flags) -> Flags:
+        """Whether any row of each group has its flag set."""
+        return np.logical_or.reduceat(flags[self.order], self.starts) if self.groups else flags[:0]
+
+    def group_of_rows(self) -> Integers:
+        """The group number of each row, in row order."""
+        groups = np.empty(len(self.order), dtype=np.int64)
+        groups[self.order] = np.repeat(np.arange(self.groups, dtype=np.int64), self.sizes)
+        return groups
+
+
+def group_rows(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Grouping:
+    """Group rows of equal bin, hash and key. Key columns are normalised (`normalise_key`)."""
+    rows = len(bins)
+    if rows == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Grouping(order=nothing, starts=nothing)
+    order = _order_by_hash(bins, hashes)
+    starts, collision = _starts(bins[order], hashes[order], [_take(key, order) for key in keys])
+    if collision:
+        order = _order_by_key(bins, hashes, keys)
+        starts, _ = _starts(bins[order], hashes[order], [_take(key, order) for key in keys])
+    return Grouping(order=order, starts=starts)
+
+
+def normalise_key(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column with one NaN and one zero, as Spark groups them."""
+    array = one_chunk(column)
+    if not pa.types.is_floating(array.type):
+        return array
+    zero, nan = pa.scalar(0.0, array.type), pa.scalar(float("nan"), array.type)
+    array = pc.if_else(pc.equal(array, zero), zero, array)
+    return pc.if_else(pc.is_nan(array), nan, array)
+
+
+def _order_by_hash(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:
+    order = np.argsort(hashes)
+    low, high = int(bins.min()), int(bins.max())
+    if low == high:
+        return order
+    distinct = np.unique(bins)
+    if len(distinct) > _SMALL_RANGE:
+        return np.lexsort((hashes, bins)).astype(np.int64)
+    # Numbers of 16 bits are sorted by radix, which keeps the order of hashes.
+    numbers = np.searchsorted(distinct, bins[order]).astype(np.uint16)
+    return order[np.argsort(numbers, kind="stable")]
+
+
+def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Integers:
+    columns = {"bin": from_numpy(bins, pa.int64()), "hash": from_numpy(hashes, pa.uint64())}
+    columns |= {f"key{number}": key for number, key in enumerate(keys)}
+    indices = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return int64_values(indices)
+
+
+def _starts(
+    bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]
+) -> tuple[Integers, bool]:
+    """Where groups begin, and whether two keys share a hash."""
+    same_hash = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
+    same_key = same_hash.copy()
+    for key in keys:
+        same_key &= _equal_neighbours(key)
+    collision = bool(np.any(same_hash & ~same_key))
+    return np.concatenate(([0], np.flatnonzero(~same_key) + 1)).astype(np.int64), collision
+
+
+def _equal_neighbours(key: pa.Array) -> Flags:
+    column = _comparable(key)
+    valid = validity(column)
+    equal = boolean_values(pc.equal(column.slice(1), column.slice(0, max(len(column) - 1, 0))))
+    return equal | ~(valid[1:] | valid[:-1])
+
+
+def _comparable(key: pa.Array) -> pa.Array:
+    """Floats as their bits: NaN equals itself as a key."""
+    if pa.types.is_float64(key.type):
+        return key.view(pa.int64())
+    if pa.types.is_float32(key.type):
+        return key.view(pa.int32())
+    return key.cast(pa.float32()).view(pa.int32()) if pa.types.is_float16(key.type) else key
+
+
+def _take(key: pa.Array, order: Integers) -> pa.Array:
+    return key.take(from_numpy(order, pa.int64()))

@@ -1,0 +1,83 @@
+"""Arrow columns as numpy arrays and back, without a copy where the layout allows.
+
+`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas on first use, which costs a fresh worker more than a second;
+buffers do not.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else empty_array(column.type)
+
+
+def empty_array(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(0, kind)
+
+
+def int64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """The 64-bit values of an integer or timestamp column; what stands at a null is arbitrary."""
+    return _fixed_width(one_chunk(column), np.dtype(np.int64))
+
+
+def uint64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """The 64 bits of each value, read as unsigned."""
+    return _fixed_width(one_chunk(column), np.dtype(np.uint64))
+
+
+def float64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """The values of a double column; what stands at a null is arbitrary."""
+    return _fixed_width(one_chunk(column), np.dtype(np.float64))
+
+
+def validity(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """True where the column holds a value."""
+    array = one_chunk(column)
+    bitmap = array.buffers()[0] if array.null_count else None
+    if bitmap is None:
+        return np.full(len(array), not pa.types.is_null(array.type), dtype=np.bool_)
+    return _bits(bitmap, offset=array.offset, length=len(array))
+
+
+def boolean_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """The values of a boolean column, False at nulls."""
+    array = one_chunk(column)
+    if len(array) == 0:
+        return np.zeros(0, dtype=np.bool_)
+    return _bits(array.buffers()[1], offset=array.offset, length=len(array)) & validity(array)
+
+
+def from_numpy(
+    values: npt.NDArray[np.generic], kind: pa.DataType, *, valid: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """An Arrow array of fixed-width `kind` over the bits of `values`, null where `valid` is False."""
+    nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
+    if valid is None or nulls == 0:
+        bitmap = None
+    else:
+        # Zero under a null, so that equal columns have equal bytes.
+        values = np.where(valid, values, np.zeros(1, dtype=values.dtype))
+        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))], nulls)
+
+
+def _fixed_width(array: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+    if len(array) == 0:
+        return np.zeros(0, dtype=dtype)
+    if array.type.bit_width != dtype.itemsize * 8:
+        raise TypeError(f"{array.type} is not {dtype.itemsize * 8} bits wide")
+    values = np.frombuffer(array.buffers()[1], dtype=dtype)
+    return values[array.offset : array.offset + len(array)]
+
+
+def _bits(bitmap: pa.Buffer, *, offset: int, length: int) -> npt.NDArray[np.bool_]:
+    first = offset // 8
+    raw = np.frombuffer(bitmap, dtype=np.uint8)[first : (offset + length + 7) // 8]
+    return np.unpackbits(raw, bitorder="little")[offset - 8 * first :][:length].astype(np.bool_)

@@ -1,0 +1,46 @@
+"""The command line: `statebed --help` lists its commands.
+
+An error that statebed raises on purpose is printed as its text, and its exit code is the process's; `--debug`
+shows the traceback as well. Wrong usage exits with 2.
+"""
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+
+from statebed.errors import StatebedError
+
+__all__ = ["main"]
+
+UNAVAILABLE_EXIT_CODE = 69
+
+
+@dataclass
+class Invocation:
+    """What the options before the command said."""
+
+    debug: bool = False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and give back the process's exit code."""
+    missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        sys.stderr.write(f"statebed: the command line needs {names}. Run: pip install 'statebed[cli]'\n")
+        return UNAVAILABLE_EXIT_CODE
+    from statebed.cli.app import app  # noqa: PLC0415 - typer is an extra, looked for above
+
+    invocation = Invocation()
+    try:
+        app(args=arguments, prog_name="statebed", obj=invocation)
+    except StatebedError as error:
+        if invocation.debug:
+            traceback.print_exception(error)
+        else:
+            sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 0
+    return 0

@@ -1,0 +1,139 @@
+"""The commands and their options. Each imports what it needs when it runs, so that `--help` is fast."""
+
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+DEFAULT_STATE = "statebed-state"
+DEMO_STATE = "demo-state"
+
+app = typer.Typer(
+    help="State you can SELECT: checkpointed operator state for Spark and Python, kept as plain Parquet.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+State = Annotated[
+    str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state, s3://bucket/state.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"statebed {version('statebed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    context.obj.debug = debug
+
+
+@app.command()
+def ls(
+    state: State = DEFAULT_STATE,
+    job: Annotated[str | None, typer.Argument(help="List the epochs of this job.")] = None,
+    json: Json = False,
+) -> None:
+    """List the jobs of a state location, or the epochs of a job."""
+    from statebed.cli import output, records, render
+
+    if job is None:
+        jobs = records.summarise_jobs(state)
+        if json:
+            output.print_json([_with_times(item) for item in jobs])
+        elif jobs:
+            output.console().print(render.jobs_table(jobs, where=state))
+        else:
+            typer.echo(f"no job has state at {state}")
+        return
+    epochs = records.summarise_epochs(records.open_log(state, job))
+    if json:
+        output.print_json([_with_times(item) for item in epochs])
+    else:
+        output.console().print(render.epochs_table(epochs, title=f"epochs of {job} at {state}"))
+
+
+@app.command()
+def show(
+    state: State,
+    job: Annotated[str, typer.Argument(help="The job.")],
+    epoch: Annotated[int | None, typer.Argument(help="The epoch; the newest if left out.", min=1)] = None,
+    json: Json = False,
+) -> None:
+    """Show what one epoch consists of: operators, tables, files, sinks, source position."""
+    from statebed.cli import contents, output, records, render
+
+    log = records.open_log(state, job)
+    record = records.record_at(log, epoch)
+    summary = records.summarise(record)
+    parts = contents.contents_of(log, record)
+    if json:
+        head = {"job": job, "written_by": record.written_by, "min_epoch": record.min_epoch}
+        output.print_json({**head, **_with_times(summary), **_with_times(parts)})
+        return
+    console = output.console()
+    for piece in render.one_epoch(record, summary, parts):
+        console.print(piece)
+
+
+@app.command()
+def doctor(
+    state: Annotated[
+        str, typer.Option("--state", help="The state location to try: a folder or URL.")
+    ] = DEFAULT_STATE,
+    json: Json = False,
+) -> None:
+    """Check Java, Python, packages, disk, memory, and that the state location can be committed to."""
+    from statebed.cli import output
+    from statebed.cli.doctor import Verdict, examine
+    from statebed.cli.render import check_line
+
+    console = output.console()
+    checks = []
+    for check in examine(state):
+        checks.append(check)
+        if not json:
+            console.print(check_line(check))
+    failed = [check.name for check in checks if check.verdict is Verdict.FAIL]
+    if json:
+        listed = [{**dataclasses.asdict(check), "verdict": check.verdict.value} for check in checks]
+        output.print_json({"ok": not failed, "checks": listed})
+    else:
+        console.print(f"failed: {', '.join(failed)}" if failed else "statebed can run here")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _with_times(value: Any) -> Any:
+    """A dataclass for JSON: times in microseconds become ISO 8601 under the name without the unit."""
+    from statebed.cli.output import iso_instant
+
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {
+            (name.removesuffix("_us") if _is_time(name) else name): (
+                iso_instant(item) if _is_time(name) else _with_times(item)
+            )
+            for name, item in fields.items()
+        }
+    if isinstance(value, tuple):
+        return [_with_times(item) for item in value]
+    return value
+
+
+def _is_time(name: str) -> bool:
+    return name.endswith("_us") and not name.startswith("duration")

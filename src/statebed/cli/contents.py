@@ -1,0 +1,125 @@
+"""What one epoch consists of, read through its record: tables, outbox, sinks, source position, savepoints."""
+
+from dataclasses import dataclass
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.objects import fetch_subtask
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+
+
+@dataclass(frozen=True)
+class OperatorSummary:
+    """One operator of an epoch."""
+
+    operator: str
+    parallelism: int
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    watermark_us: int | None
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """One table of an operator, over all its subtasks."""
+
+    operator: str
+    table: str
+    kind: str
+    subtasks: int
+    files: int
+    rows: int
+    bytes: int
+    tombstones: int
+
+
+@dataclass(frozen=True)
+class SinkSummary:
+    """One sink of an epoch, and whether it has the epoch's output."""
+
+    sink: str
+    operator: str
+    stream: str
+    files: int
+    rows: int
+    bytes: int
+    published: bool
+
+
+@dataclass(frozen=True)
+class Contents:
+    """An epoch, taken apart."""
+
+    operators: tuple[OperatorSummary, ...]
+    tables: tuple[TableSummary, ...]
+    sinks: tuple[SinkSummary, ...]
+    source_kind: str
+    source_query: str
+    source_batch: int | None
+    savepoints: dict[str, int]
+
+
+def contents_of(log: CheckpointLog, record: pb.CheckpointMetadata) -> Contents:
+    """Take the epoch apart; reads the metadata of its subtasks, and none of its data."""
+    position = record.source_position
+    return Contents(
+        operators=tuple(_operator(entry) for entry in record.operators),
+        tables=tuple(table for entry in record.operators for table in _tables(log, entry)),
+        sinks=tuple(_sink(log, record, entry) for entry in record.sinks),
+        source_kind=position.kind,
+        source_query=position.query_id,
+        source_batch=position.batch_id if position.HasField("batch_id") else None,
+        savepoints={pin.savepoint: pin.epoch for pin in record.pins},
+    )
+
+
+def _operator(entry: pb.OperatorEntry) -> OperatorSummary:
+    return OperatorSummary(
+        operator=entry.operator_id,
+        parallelism=entry.parallelism,
+        rows_in=entry.rows_in,
+        rows_late=entry.rows_late,
+        rows_out=entry.rows_out,
+        watermark_us=entry.output_watermark_us if entry.HasField("output_watermark_us") else None,
+    )
+
+
+def _tables(log: CheckpointLog, entry: pb.OperatorEntry) -> list[TableSummary]:
+    parts: dict[str, list[pb.TableSubtaskCheckpointMetadata]] = {}
+    kinds: dict[str, str] = {}
+    for reference in entry.subtasks:
+        for name, table in fetch_subtask(log.store, reference).tables.items():
+            parts.setdefault(name, []).extend(table.subtasks.values())
+            kinds[name] = (table.config.WhichOneof("kind") or "unknown").replace("_", " ")
+    return [_table(entry.operator_id, name, kinds[name], parts[name]) for name in sorted(parts)]
+
+
+def _table(
+    operator: str, name: str, kind: str, subtasks: list[pb.TableSubtaskCheckpointMetadata]
+) -> TableSummary:
+    # After a rescale two subtasks may list one file: it is counted once.
+    files = {file.path: file for subtask in subtasks for file in subtask.files}
+    return TableSummary(
+        operator=operator,
+        table=name,
+        kind=kind,
+        subtasks=len(subtasks),
+        files=len(files),
+        rows=sum(file.rows for file in files.values()),
+        bytes=sum(file.size for file in files.values()),
+        tombstones=sum(len(subtask.tombstones) for subtask in subtasks),
+    )
+
+
+def _sink(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> SinkSummary:
+    files = [f for f in record.outbox if (f.operator_id, f.stream) == (entry.operator_id, entry.stream)]
+    return SinkSummary(
+        sink=entry.sink_id,
+        operator=entry.operator_id,
+        stream=entry.stream,
+        files=len(files),
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.size for file in files),
+        published=log.store.head(names.published(record.epoch, entry.sink_id)) is not None,
+    )

@@ -1,0 +1,65 @@
+"""Finding Java: Spark starts whatever JAVA_HOME or the PATH names, so an old one there must be stepped over.
+
+The same places in the same order as `scripts/with-java`, which also installs Java where that can be done.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from statebed.errors import JavaMissingError
+
+OLDEST = 17
+INSTALL = "install Java 17 (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+_VERSION = re.compile(r'version "(\d+)')
+_TIMEOUT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Java:
+    """One installed Java."""
+
+    home: Path
+    major: int
+    text: str
+    """The first line of `java -version`."""
+
+
+def find_java(system: Path = Path("/usr/lib/jvm")) -> Java | None:
+    """The first Java that is new enough: JAVA_HOME, the PATH, then the system's folder."""
+    found = (java for path in _candidates(system) if (java := _inspect(path)) is not None)
+    return next((java for java in found if java.major >= OLDEST), None)
+
+
+def use_java() -> Java:
+    """Find Java and let Spark find the same one."""
+    java = find_java()
+    if java is None:
+        raise JavaMissingError(f"Spark needs Java {OLDEST} or newer, and none was found", fix=INSTALL)
+    os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def _candidates(system: Path) -> list[Path]:
+    named = [Path(home, "bin", "java") for home in [os.environ.get("JAVA_HOME")] if home]
+    on_path = [Path(found) for found in [shutil.which("java")] if found]
+    return [*named, *on_path, *sorted(system.glob("*/bin/java"))]
+
+
+def _inspect(binary: Path) -> Java | None:
+    if not os.access(binary, os.X_OK):
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 - the program is the one that Spark would run
+            [binary, "-version"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = _VERSION.search(done.stderr)
+    if version is None:
+        return None
+    line = next(line for line in done.stderr.splitlines() if _VERSION.search(line))
+    return Java(home=binary.resolve().parent.parent, major=int(version.group(1)), text=line)

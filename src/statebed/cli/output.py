@@ -1,0 +1,75 @@
+"""Printing: tables for people, one JSON document for programs, and numbers in words."""
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+NOTHING = "-"
+
+
+def console() -> Console:
+    """Standard output; plain text without colour where it is no terminal."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def print_json(document: object) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+) -> Table:
+    """A table whose cells are shown as they are; `right` names the columns of numbers."""
+    shown = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*[NOTHING if cell is None else str(cell) for cell in row])
+    return shown
+
+
+def size(count: int) -> str:
+    """A number of bytes in words.
+
+    >>> size(1_500_000)
+    '1.5 MB'
+    """
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:  # noqa: PLR2004 - the step between units
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def number(count: int | None) -> str:
+    return NOTHING if count is None else f"{count:,}"
+
+
+def instant(time_us: int | None) -> str:
+    """A time in UTC to the millisecond.
+
+    >>> instant(0)
+    '1970-01-01 00:00:00.000'
+    """
+    if time_us is None:
+        return NOTHING
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    shown = epoch + dt.timedelta(microseconds=time_us)
+    return shown.strftime("%Y-%m-%d %H:%M:%S.") + f"{shown.microsecond // 1000:03d}"
+
+
+def iso_instant(time_us: int | None) -> str | None:
+    """The same for programs: ISO 8601 with its zone, or null."""
+    if time_us is None:
+        return None
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return (epoch + dt.timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
+
+
+def seconds(duration_us: int) -> str:
+    return f"{duration_us / 1e6:.2f} s"

@@ -1,0 +1,173 @@
+"""What the records say, as plain values for tables and JSON: jobs of a location, epochs of a job."""
+
+from dataclasses import dataclass
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import EpochNotRetainedError, JobNotFoundError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.protocol.opening import Found
+from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
+
+KINDS = {pb.RUN_START: "run_start", pb.EPOCH: "epoch"}
+STATUSES = {pb.COMPLETE: "complete", pb.STOPPED: "stopped", pb.DRAINED: "drained"}
+ABANDONED = "abandoned"
+DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """One job of a state location."""
+
+    job: str
+    records: int
+    head: int | None
+    lineage: str | None
+    status: str
+    finish_time_us: int | None
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """One number of a job's log."""
+
+    epoch: int
+    kind: str
+    run: int
+    lineage: str
+    base: int
+    status: str
+    finish_time_us: int
+    duration_us: int
+    batch: int | None
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    watermark_us: int | None
+    problem: str = ""
+
+
+def open_log(state: str, job: str) -> CheckpointLog:
+    """The log of a job that must exist."""
+    store = get_storage_provider(state)
+    log = CheckpointLog(ScopedStore(store, names.job_folder(job)), job)
+    if not log.numbers():
+        found = ", ".join(job_names(store)) or "none"
+        raise JobNotFoundError(
+            f"there is no record of a job {job!r} (jobs here: {found})",
+            where=store.url,
+            fix=f"`statebed ls {state}` lists the jobs of this location",
+        )
+    return log
+
+
+def job_names(store: ObjectStore) -> list[str]:
+    """Folders of the location that hold a log."""
+    return [
+        name
+        for name in store.list_level("").folders
+        if store.list_level(f"{name}/{names.CHECKPOINTS}").folders
+    ]
+
+
+def summarise_jobs(state: str) -> list[JobSummary]:
+    """Every job at the location, by its name."""
+    return [_summarise_job(open_log(state, name)) for name in job_names(get_storage_provider(state))]
+
+
+def summarise_epochs(log: CheckpointLog) -> list[EpochSummary]:
+    """Every number of the log, ascending; a damaged record is listed as such."""
+    observations = [log.observe(number) for number in log.numbers()]
+    abandoned = _abandoned({o.epoch: o.record for o in observations if o.record is not None})
+    rows = []
+    for observation in observations:
+        if observation.record is not None:
+            rows.append(summarise(observation.record, abandoned=observation.epoch in abandoned))
+        elif observation.found is Found.DAMAGE:
+            rows.append(_damaged(observation.epoch, observation.problem))
+    return rows
+
+
+def summarise(record: pb.CheckpointMetadata, *, abandoned: bool = False) -> EpochSummary:
+    """One record in one line."""
+    is_epoch = record.kind == pb.EPOCH
+    marks = [o.output_watermark_us for o in record.operators if o.HasField("output_watermark_us")]
+    has_batch = is_epoch and record.source_position.HasField("batch_id")
+    # A run_start carries its base's operators unchanged: their counts are of the base.
+    counted = record.operators if is_epoch else []
+    return EpochSummary(
+        epoch=record.epoch,
+        kind=KINDS.get(record.kind, "unknown"),
+        run=record.run,
+        lineage=record.lineage,
+        base=record.base,
+        status=ABANDONED if abandoned else STATUSES.get(record.status, "unknown"),
+        finish_time_us=record.finish_time_us,
+        duration_us=record.finish_time_us - record.start_time_us,
+        batch=record.source_position.batch_id if has_batch else None,
+        rows_in=sum(operator.rows_in for operator in counted),
+        rows_late=sum(operator.rows_late for operator in counted),
+        rows_out=sum(operator.rows_out for operator in counted),
+        watermark_us=min(marks) if marks else None,
+    )
+
+
+def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
+    """The record of `epoch`, or the newest."""
+    if epoch is not None:
+        return log.read(epoch)
+    head = log.head()
+    if head is None:
+        raise EpochNotRetainedError(
+            "the job has folders of epochs but no readable record",
+            where=log.store.url,
+            fix="it was never committed, or its records were removed; `statebed ls` shows what is there",
+        )
+    return head
+
+
+def _summarise_job(log: CheckpointLog) -> JobSummary:
+    recovery = log.recover()
+    head = recovery.head
+    if head is None:
+        return JobSummary(log.job_id, len(log.numbers()), None, None, DAMAGED, None)
+    return JobSummary(
+        job=log.job_id,
+        records=len(log.numbers()),
+        head=head.epoch,
+        lineage=head.lineage,
+        status=DAMAGED if recovery.damaged else STATUSES.get(head.status, "unknown"),
+        finish_time_us=head.finish_time_us,
+    )
+
+
+def _abandoned(records: dict[int, pb.CheckpointMetadata]) -> set[int]:
+    """Data epochs that a fork left behind: the newest state does not build on them."""
+    chain: set[int] = set()
+    record = records[max(records)] if records else None
+    floor = 0
+    while record is not None:
+        chain.add(record.epoch)
+        # Where the chain leaves what can be read (collected or damaged), nothing below is judged.
+        floor = record.base
+        record = records.get(record.base)
+    return {n for n, record in records.items() if record.kind == pb.EPOCH and n > floor and n not in chain}
+
+
+def _damaged(epoch: int, problem: str) -> EpochSummary:
+    return EpochSummary(
+        epoch=epoch,
+        kind="unknown",
+        run=0,
+        lineage="",
+        base=0,
+        status=DAMAGED,
+        finish_time_us=0,
+        duration_us=0,
+        batch=None,
+        rows_in=0,
+        rows_late=0,
+        rows_out=0,
+        watermark_us=None,
+        problem=problem,
+    )

@@ -1,0 +1,127 @@
+"""The tables that people see: jobs, epochs, one epoch, checks of the doctor."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from statebed.cli.contents import Contents, SinkSummary, TableSummary
+from statebed.cli.doctor import Check, Verdict
+from statebed.cli.output import NOTHING, instant, number, seconds, size, table
+from statebed.cli.records import EpochSummary, JobSummary
+from statebed.format import checkpoint_pb2 as pb
+
+_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+
+
+def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
+    return table(
+        f"jobs at {where}",
+        ["job", "records", "newest", "lineage", "status", "finished (UTC)"],
+        [(j.job, number(j.records), j.head, j.lineage, j.status, instant(j.finish_time_us)) for j in jobs],
+        right=["records", "newest"],
+    )
+
+
+def epochs_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
+    return table(
+        title,
+        ["epoch", "kind", "run", "base", "batch", "in", "late", "out", "watermark (UTC)", "took", "status"],
+        [_epoch_row(epoch) for epoch in epochs],
+        right=["epoch", "run", "base", "batch", "in", "late", "out", "took"],
+    )
+
+
+def _epoch_row(epoch: EpochSummary) -> Sequence[object]:
+    if epoch.problem:
+        return [epoch.epoch, NOTHING, *[None] * 8, f"{epoch.status}: {epoch.problem}"]
+    counts = [number(count) for count in (epoch.rows_in, epoch.rows_late, epoch.rows_out)]
+    if epoch.kind != "epoch":
+        counts = [NOTHING] * 3
+    return [
+        epoch.epoch,
+        epoch.kind,
+        epoch.run,
+        epoch.base or NOTHING,
+        epoch.batch,
+        *counts,
+        instant(epoch.watermark_us),
+        seconds(epoch.duration_us),
+        epoch.status,
+    ]
+
+
+def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
+    return table(
+        title,
+        ["operator", "table", "kind", "subtasks", "files", "rows", "size", "tombstones"],
+        [
+            (t.operator, t.table, t.kind, t.subtasks, t.files, number(t.rows), size(t.bytes), t.tombstones)
+            for t in tables
+        ],
+        right=["subtasks", "files", "rows", "size", "tombstones"],
+    )
+
+
+def _sinks_table(sinks: Iterable[SinkSummary]) -> Table:
+    return table(
+        "sinks",
+        ["sink", "from", "files", "rows", "size", "published"],
+        [
+            (
+                s.sink,
+                f"{s.operator}.{s.stream}" if s.stream else s.operator,
+                s.files,
+                number(s.rows),
+                size(s.bytes),
+                "yes" if s.published else "not yet",
+            )
+            for s in sinks
+        ],
+        right=["files", "rows", "size"],
+    )
+
+
+def one_epoch(
+    record: pb.CheckpointMetadata, summary: EpochSummary, contents: Contents
+) -> Iterator[Table | str]:
+    """A record in words."""
+    what = f"{summary.kind}, {summary.status}, by {record.written_by}"
+    yield f"Epoch {summary.epoch} of job {record.job_id!r} ({what})"
+    base = f"builds on epoch {summary.base}" if summary.base else "builds on nothing"
+    yield f"  log: run {summary.run}, lineage {summary.lineage}, {base}, min_epoch {record.min_epoch}"
+    yield f"  finished {instant(summary.finish_time_us)} UTC after {seconds(summary.duration_us)}"
+    if contents.source_kind:
+        batch = NOTHING if contents.source_batch is None else contents.source_batch
+        yield f"  source: {contents.source_kind}, query {contents.source_query or NOTHING}, batch {batch}"
+    if contents.savepoints:
+        pins = ", ".join(f"{name} (epoch {epoch})" for name, epoch in contents.savepoints.items())
+        yield f"  savepoints: {pins}"
+    if contents.operators:
+        yield table(
+            "operators" if summary.kind == "epoch" else f"operators, as epoch {summary.base} left them",
+            ["operator", "subtasks", "in", "late", "out", "watermark (UTC)"],
+            [
+                (
+                    o.operator,
+                    o.parallelism,
+                    *map(number, (o.rows_in, o.rows_late, o.rows_out)),
+                    instant(o.watermark_us),
+                )
+                for o in contents.operators
+            ],
+            right=["subtasks", "in", "late", "out"],
+        )
+    if contents.tables:
+        yield state_table(contents.tables, title="state")
+    if contents.sinks:
+        yield _sinks_table(contents.sinks)
+
+
+def check_line(check: Check) -> Text:
+    line = Text.assemble(
+        (f"{check.verdict.value:>5}", _STYLES[check.verdict]), f"  {check.name:<14}  {check.found}"
+    )
+    if check.fix and check.verdict is not Verdict.OK:
+        line.append(f"\n{'':>5}  {'':<14}  what to do: {check.fix}")
+    return line

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
+from statebed.format.buffers import flags
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
@@ -45,23 +46,18 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
 
 def _compare(before: pa.Array, after: pa.Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Row by row, whether before < after and whether they are equal."""
-    below = _flags(pc.less(before, after))
-    equal = _flags(pc.equal(before, after))
+    below = flags(pc.less(before, after))
+    equal = flags(pc.equal(before, after))
     if pa.types.is_floating(before.type):
-        before_nan, after_nan = _flags(pc.is_nan(before)), _flags(pc.is_nan(after))
-        before_null, after_null = _flags(before.is_null()), _flags(after.is_null())
+        before_nan, after_nan = flags(pc.is_nan(before)), flags(pc.is_nan(after))
+        before_null, after_null = flags(before.is_null()), flags(after.is_null())
         below |= ~before_nan & ~before_null & after_nan
         equal |= before_nan & after_nan
     else:
-        before_null, after_null = _flags(before.is_null()), _flags(after.is_null())
+        before_null, after_null = flags(before.is_null()), flags(after.is_null())
     below |= ~before_null & after_null
     equal |= before_null & after_null
     return below, equal
-
-
-def _flags(mask: pa.Array) -> npt.NDArray[np.bool_]:
-    flags: npt.NDArray[np.bool_] = pc.fill_null(mask, fill_value=False).to_numpy(zero_copy_only=False)
-    return flags.copy()
 
 
 def _check_sortable(field: pa.Field) -> None:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statebed.errors import CorruptObjectError, InputError
+from statebed.format.buffers import fixed_width_values
 from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, FileEntry, HashRange, SortOrder
 from statebed.format.digest import crc32c, digest
 from statebed.format.order import first_disorder, sort_indices
@@ -168,7 +169,7 @@ def encode_segment(table: pa.Table, *, spec: SegmentSpec) -> EncodedSegment:
     data = _write(table, spec)
     footer = pq.read_metadata(pa.BufferReader(data))
     footer_size = footer.serialized_size + _PARQUET_TAIL
-    hashes, sequences = _numbers(table[KEY_HASH]), _numbers(table[SEQUENCE])
+    hashes, sequences = _numbers(table[KEY_HASH], np.uint64), _numbers(table[SEQUENCE], np.uint64)
     times = (
         pc.min_max(table[TIME].cast(pa.int64())).as_py()
         if TIME in table.column_names
@@ -312,7 +313,7 @@ def _row_group_ends(table: pa.Table, spec: SegmentSpec) -> list[int]:
     sizes = np.cumsum(_row_bytes(table))
     edges = np.array([table.num_rows], dtype=np.int64)
     if spec.sort_order == BIN_FIRST:
-        bins = _numbers(table[BIN])
+        bins = _numbers(table[BIN], np.int64)
         edges = np.append(np.flatnonzero(bins[1:] != bins[:-1]) + 1, edges)
     ends: list[int] = []
     start = 0
@@ -337,14 +338,12 @@ def _row_bytes(table: pa.Table) -> npt.NDArray[np.float64]:
         if pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind):
             sizes += kind.bit_width / 8
         elif kind in _TEXT_TYPES:
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy() + 4
+            lengths = pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+            sizes += _numbers(lengths, np.int64) + 4
         else:
             sizes += _NESTED_BYTES
     return sizes
 
 
-def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.generic]:
-    """The 64-bit integers of a column without nulls."""
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
-    return np.concatenate([chunk.to_numpy(zero_copy_only=True) for chunk in column.chunks])
+def _numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+    return np.concatenate([fixed_width_values(chunk, dtype) for chunk in column.chunks])

@@ -1,0 +1,41 @@
+"""Checkpoints: the log of records, the live run, publication, garbage. Does the I/O of `statebed.protocol`."""
+
+from statebed.checkpoint.backend import BackingStore, ParquetBackend, StateBackend
+from statebed.checkpoint.collector import Collected
+from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.opening import RunOptions
+from statebed.checkpoint.petitions import ask_live_run
+from statebed.checkpoint.publisher import Publication, Publisher, Sink
+from statebed.checkpoint.run import Run
+from statebed.protocol import (
+    DamagePolicy,
+    EpochDraft,
+    Guarantee,
+    Origin,
+    Retention,
+    RollbackPolicy,
+    SinkPosition,
+)
+
+__all__ = [
+    "BackingStore",
+    "CheckpointLog",
+    "Collected",
+    "DamagePolicy",
+    "Environment",
+    "EpochDraft",
+    "Guarantee",
+    "Origin",
+    "ParquetBackend",
+    "Publication",
+    "Publisher",
+    "Retention",
+    "RollbackPolicy",
+    "Run",
+    "RunOptions",
+    "Sink",
+    "SinkPosition",
+    "StateBackend",
+    "ask_live_run",
+]

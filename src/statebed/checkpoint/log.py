@@ -3,17 +3,16 @@
 from collections.abc import Iterator
 
 from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.objects import fetch
 from statebed.errors import (
     CorruptObjectError,
     CorruptRecordError,
     EpochNotRetainedError,
-    FormatError,
     ObjectMissingError,
     OutcomeUnknownError,
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.digest import crc32c
 from statebed.format.sealed import open_sealed, seal
 from statebed.protocol.commit import Claim, check_still_in_log, claim_of
 from statebed.protocol.opening import Found, Observation, Recovery, check_unbroken, recover
@@ -60,7 +59,7 @@ class CheckpointLog:
         record = open_sealed(pb.CheckpointMetadata, data, where=where, damaged=CorruptRecordError)
         if record.epoch != epoch or record.job_id != self.job_id:
             raise CorruptRecordError(
-                f"the record of job {record.job_id!r}, epoch {record.epoch}, stands at the place of job {self.job_id!r}, epoch {epoch}",
+                f"a record of job {record.job_id!r}, epoch {record.epoch}, stands at the place of epoch {epoch}",
                 where=where,
                 fix="objects were copied by hand: restore the job's folder as it was, or clone the job",
             )
@@ -71,13 +70,18 @@ class CheckpointLog:
 
     def recover(self) -> Recovery:
         """The end of the log, and what was passed over to find it."""
-        for _ in range(RECOVERY_ATTEMPTS):
+        for attempt in range(RECOVERY_ATTEMPTS):
             recovery = recover(list(self._observe_down()))
             head = recovery.head
-            if recovery.damaged or head is None or head.epoch == 1 or self.exists(head.epoch - 1):
-                return recovery
-        # The log was read while it moved on, or a record is really gone: only the latter repeats.
-        check_unbroken(head, previous_found=Found.NOTHING)
+            if recovery.damaged or head is None:
+                break
+            # The log may have moved on while it was read; only a record that is really gone stays so.
+            if check_unbroken(
+                head,
+                previous_exists=head.epoch == 1 or self.exists(head.epoch - 1),
+                last_look=attempt == RECOVERY_ATTEMPTS - 1,
+            ):
+                break
         return recovery
 
     def head(self) -> pb.CheckpointMetadata | None:
@@ -116,7 +120,7 @@ class CheckpointLog:
     # ---- appending -------------------------------------------------------------------------------------------
 
     def append(self, record: pb.CheckpointMetadata) -> pb.CheckpointMetadata | None:
-        """Put the record at its number. None: it is ours. Else: the record that stands there (FencedError if collected)."""
+        """Put the record at its number. None: it is ours. Else the record of another run that stands there."""
         data = seal(record)
         path = names.record(record.epoch)
         for attempt in range(APPEND_ATTEMPTS):
@@ -132,7 +136,7 @@ class CheckpointLog:
             self._check_still_in_log(record.epoch)
             return None
         raise OutcomeUnknownError(
-            f"whether record {record.epoch} was committed is not known: the store did not answer {APPEND_ATTEMPTS} times",
+            f"whether record {record.epoch} was committed is not known: {APPEND_ATTEMPTS} answers were lost",
             where=f"{self.store.url}/{path}",
             fix="start the job again: opening a run finds out, and goes on from whatever is there",
         )
@@ -146,17 +150,3 @@ class CheckpointLog:
     def _check_still_in_log(self, number: int) -> None:
         later = number == 1 and any(self.exists(other) for other in self.numbers() if other > 1)
         check_still_in_log(number, previous_exists=number == 1 or self.exists(number - 1), later_exists=later)
-
-
-def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
-    """An object that metadata names: there, of the right size, with the right checksum."""
-    from statebed.errors import MissingFileError
-
-    where = f"{store.url}/{path}"
-    try:
-        data = store.get(path)
-    except ObjectMissingError as error:
-        raise MissingFileError("a record names an object that is not there", where=where) from error
-    if len(data) != size or crc32c(data) != crc:
-        raise CorruptObjectError("an object differs from what its record says", where=where)
-    return data

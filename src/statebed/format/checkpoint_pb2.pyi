@@ -144,6 +144,7 @@ class CheckpointMetadata(_message.Message):
     OUTBOX_FIELD_NUMBER: _builtins.int
     SINKS_FIELD_NUMBER: _builtins.int
     WRITTEN_BY_FIELD_NUMBER: _builtins.int
+    GRANTED_REQUESTS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -181,6 +182,10 @@ class CheckpointMetadata(_message.Message):
     def outbox(self) -> _containers.RepeatedCompositeFieldContainer[Global___OutboxFile]: ...
     @_builtins.property
     def sinks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SinkEntry]: ...
+    @_builtins.property
+    def granted_requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """ids of the requests that took effect with this record"""
+
     def __init__(
         self,
         *,
@@ -208,10 +213,11 @@ class CheckpointMetadata(_message.Message):
         outbox: _abc.Iterable[Global___OutboxFile] | None = ...,
         sinks: _abc.Iterable[Global___SinkEntry] | None = ...,
         written_by: _builtins.str = ...,
+        granted_requests: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
@@ -226,14 +232,12 @@ class Pin(_message.Message):
 
     SAVEPOINT_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     CRC32C_FIELD_NUMBER: _builtins.int
     savepoint: _builtins.str
     epoch: _builtins.int
     """the pinned one"""
-    request_id: _builtins.str
     path: _builtins.str
     size: _builtins.int
     crc32c: _builtins.int
@@ -242,12 +246,11 @@ class Pin(_message.Message):
         *,
         savepoint: _builtins.str = ...,
         epoch: _builtins.int = ...,
-        request_id: _builtins.str = ...,
         path: _builtins.str = ...,
         size: _builtins.int = ...,
         crc32c: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "epoch", b"epoch", "path", b"path", "request_id", b"request_id", "savepoint", b"savepoint", "size", b"size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "epoch", b"epoch", "path", b"path", "savepoint", b"savepoint", "size", b"size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Pin: _TypeAlias = Pin  # noqa: Y015

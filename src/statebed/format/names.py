@@ -112,6 +112,12 @@ def run_of_compaction(path: str) -> int | None:
     return int(number) if folder == COMPACTIONS and number.isdigit() else None
 
 
+def request_of(path: str) -> str | None:
+    """The id of a request, or None for answers and any other object."""
+    folder, _, request_id = path.partition("/")
+    return request_id if folder == REQUESTS and request_id and "." not in request_id else None
+
+
 def sink_of_marker(path: str) -> str | None:
     """The sink whose marker the object is, or None."""
     match = _PUBLISHED.fullmatch(path)
@@ -129,7 +135,7 @@ def _number(value: int) -> str:
 def _id(kind: str, name: str) -> str:
     # '-' and '.' separate the parts of an object name, so ids inside one are free of them.
     check_name(kind, name)
-    if kind in {"operator", "table", "stream"} and ("-" in name or "." in name):
+    if kind in {"operator", "table", "stream", "request"} and ("-" in name or "." in name):
         raise InvalidNameError(
             f"the {kind} name {name!r} holds '-' or '.', which separate the parts of an object name",
             fix=f"use '_' instead: {name.replace('-', '_').replace('.', '_')!r}",

@@ -49,9 +49,7 @@ def protecting_pins(records: Iterable[pb.CheckpointMetadata], *, licence: Licenc
     return {pin.path: pin for record in records if record.epoch >= licence.granted_by for pin in record.pins}
 
 
-def is_garbage(
-    path: str, *, protected: Collection[str], head: int, run: int, in_flight: Collection[str] = ()
-) -> bool:
+def is_garbage(path: str, *, protected: Collection[str], head: int, run: int, in_flight: Collection[str] = ()) -> bool:
     """Whether a listed object may be deleted; records are not judged here, they leave in their own order."""
     if path in protected:
         return False

@@ -109,7 +109,9 @@ def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> 
     reasons = "; ".join(f"{skip.epoch}: {skip.reason}" for skip in recovery.skipped)
     if recovery.head is None:
         raise CorruptRecordError(
-            "no record of this job can be read", where=f"job {job_id}: {reasons}", fix="restore the records from a backup"
+            "no record of this job can be read",
+            where=f"job {job_id}: {reasons}",
+            fix="restore the records from a backup",
         )
     if policy is DamagePolicy.REFUSE:
         raise CorruptRecordError(
@@ -120,14 +122,15 @@ def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> 
         )
 
 
-def check_unbroken(head: pb.CheckpointMetadata, *, previous_found: Found) -> None:
+def check_unbroken(head: pb.CheckpointMetadata, *, previous_exists: bool, last_look: bool) -> bool:
     """The head's predecessor is never collected, so its absence means that somebody removed it."""
-    if head.epoch > 1 and previous_found is Found.NOTHING:
+    if not previous_exists and last_look:
         raise BrokenLogError(
             f"record {head.epoch - 1}, the one before the head, is not there",
             where=f"job {head.job_id}, head {head.epoch}",
             fix="something outside statebed removed it; restore it from a backup, or clone the job from a savepoint",
         )
+    return previous_exists
 
 
 def resolve_epoch(recovery: Recovery, epoch: int, *, job_id: str) -> int:
@@ -159,9 +162,7 @@ def abandoned_epochs(chain: Collection[int], *, base: int) -> list[int]:
     return sorted(epoch for epoch in chain if epoch > base)
 
 
-def check_rollback(
-    published: Mapping[int, Collection[str]], *, base: int, job_id: str, policy: RollbackPolicy
-) -> None:
+def check_rollback(published: Mapping[int, Collection[str]], *, base: int, job_id: str, policy: RollbackPolicy) -> None:
     """Refuse a fork past epochs that a sink already has, unless it was asked for."""
     delivered = {epoch: sinks for epoch, sinks in published.items() if sinks and epoch > base}
     if not delivered or policy is RollbackPolicy.ALLOW:

@@ -44,7 +44,12 @@ def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> D
 
 
 def check_sink_position(
-    position: SinkPosition | None, *, sink_id: str, lineage: Collection[int], base: int, rollback_allowed: bool
+    position: SinkPosition | None,
+    *,
+    sink_id: str,
+    lineage: Collection[int],
+    base: int,
+    rollback_allowed: bool,
 ) -> bool:
     """Whether the sink must go back: it holds an epoch that the present lineage does not contain.
 

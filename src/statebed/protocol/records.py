@@ -22,16 +22,17 @@ class EpochDraft:
     epoch_time_us: int = 0
     start_time_us: int = 0
     parallelism: int = 1
-    status: pb.RecordStatus = pb.COMPLETE
+    status: pb.RecordStatus.ValueType = pb.COMPLETE
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What only this attempt at a commit knows: its nonce, its time and who writes."""
+    """What only this attempt at a commit knows: its nonce, its time, who writes, which requests it grants."""
 
     nonce: str
     now_us: int
     written_by: str
+    granted_requests: Sequence[str] = ()
 
 
 def data_epoch_of(record: pb.CheckpointMetadata) -> int:
@@ -44,7 +45,13 @@ def lineage_name(run: int) -> str:
 
 
 def build_run_start(
-    *, job_id: str, number: int, head: pb.CheckpointMetadata | None, base: pb.CheckpointMetadata | None, fork: bool, commit: Commit
+    *,
+    job_id: str,
+    number: int,
+    head: pb.CheckpointMetadata | None,
+    base: pb.CheckpointMetadata | None,
+    fork: bool,
+    commit: Commit,
 ) -> pb.CheckpointMetadata:
     """The record that opens run `number` on the state of `base`; `head` gives what belongs to the log itself."""
     record = pb.CheckpointMetadata(
@@ -100,4 +107,5 @@ def build_epoch(
         outbox=draft.outbox,
         sinks=draft.sinks,
         written_by=commit.written_by,
+        granted_requests=commit.granted_requests,
     )

@@ -11,8 +11,8 @@ from statebed.errors import ReplayError
 from statebed.format import checkpoint_pb2 as pb
 
 _FIX = (
-    "stop the query and start the job again: Spark's checkpoint is rebuilt from the record. If the checkpoint folder was "
-    "given to another query, give that query a folder of its own"
+    "stop the query and start the job again: Spark's checkpoint is rebuilt from the record. If its folder was given to "
+    "another query, give that query a folder of its own"
 )
 
 
@@ -47,11 +47,15 @@ def decide_replay(
     if batch_id == position.batch_id + 1:
         return Replay.PROCESS
     if batch_id > position.batch_id:
-        raise _disagree(f"the state holds batch {position.batch_id}, Spark offers batch {batch_id}: one is missing between")
+        raise _disagree(
+            f"the state holds batch {position.batch_id}, Spark offers batch {batch_id}: one is missing between"
+        )
     known = dict(committed or {})
     known.update({int(entry.name): entry.content for entry in position.offsets})
     if batch_id not in known:
-        raise _disagree(f"batch {batch_id} is older than anything this lineage retains (head: batch {position.batch_id})")
+        raise _disagree(
+            f"batch {batch_id} is older than anything this lineage retains (head: batch {position.batch_id})"
+        )
     if known[batch_id] != offsets:
         raise _disagree(f"batch {batch_id} was committed with other offsets than Spark offers now")
     return Replay.ALREADY_COMMITTED

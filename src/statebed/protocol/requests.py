@@ -1,13 +1,14 @@
 """Requests to the live run: what a tool may ask, and what each request changes in the next record.
 
-A request is granted or refused when it is read, takes effect with the next record, and is answered only after that
-record is committed, refusals too: a superseded run never answers.
+A request is granted or refused when it is read, takes effect with the next record, which lists its id, and is
+answered only after that record is committed, refusals too: a superseded run never answers. A run that finds an
+unanswered request in a record of the log answers it and does nothing twice.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from statebed.errors import EpochNotRetainedError, SavepointError
+from statebed.errors import EpochNotRetainedError, ProtocolError, SavepointError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.names import check_name
 from statebed.protocol.records import data_epoch_of
@@ -19,7 +20,6 @@ class AddSavepoint:
 
     name: str
     epoch: int
-    request_id: str
 
 
 @dataclass(frozen=True)
@@ -41,24 +41,17 @@ class Collect:
     """Collect garbage after the next record."""
 
 
-@dataclass(frozen=True)
-class Nothing:
-    """The request is granted already, by an earlier record."""
+Effect = AddSavepoint | DropSavepoint | Stop | Collect
 
 
-Effect = AddSavepoint | DropSavepoint | Stop | Collect | Nothing
-
-
-def decide_request(
-    request: pb.Request, *, head: pb.CheckpointMetadata, waiting: Sequence[Effect] = ()
-) -> Effect:
+def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting: Sequence[Effect] = ()) -> Effect:
     """What the request changes, or a typed error that says why it is refused.
 
     `waiting` are the effects already granted for the next record, so that two requests read together agree.
     """
     match request.WhichOneof("action"):
         case "savepoint":
-            return _add_savepoint(request, head, waiting)
+            return _add_savepoint(request.savepoint, head, waiting)
         case "drop_savepoint":
             return _drop_savepoint(request.drop_savepoint.name, head, waiting)
         case "stop":
@@ -66,33 +59,35 @@ def decide_request(
         case "collect":
             return Collect()
         case _:
-            raise SavepointError(
-                "the request asks for nothing that this run knows", fix="upgrade the job to the tool's version of statebed"
+            raise ProtocolError(
+                "the request asks for nothing that this run knows",
+                fix="upgrade the job to the tool's version of statebed",
             )
 
 
-def _add_savepoint(request: pb.Request, head: pb.CheckpointMetadata, waiting: Sequence[Effect]) -> Effect:
-    name = check_name("savepoint", request.savepoint.name)
-    for pin in head.pins:
-        if pin.savepoint == name and pin.request_id == request.request_id:
-            return Nothing()
+def _add_savepoint(wanted: pb.SavepointRequest, head: pb.CheckpointMetadata, waiting: Sequence[Effect]) -> Effect:
+    name = check_name("savepoint", wanted.name)
     taken = {pin.savepoint for pin in head.pins} | {e.name for e in waiting if isinstance(e, AddSavepoint)}
     if name in taken:
         raise SavepointError(f"there is a savepoint {name!r} already", fix="choose another name, or drop it first")
-    epoch = request.savepoint.epoch if request.savepoint.HasField("epoch") else data_epoch_of(head)
+    epoch = wanted.epoch if wanted.HasField("epoch") else data_epoch_of(head)
     if epoch == 0:
         raise EpochNotRetainedError("the job has no epoch to save yet", fix="ask again after its first epoch")
     if not head.min_epoch <= epoch <= head.epoch:
         raise EpochNotRetainedError(
             f"epoch {epoch} cannot be saved: the retained epochs are {head.min_epoch} to {head.epoch}"
         )
-    return AddSavepoint(name=name, epoch=epoch, request_id=request.request_id)
+    return AddSavepoint(name=name, epoch=epoch)
 
 
 def _drop_savepoint(name: str, head: pb.CheckpointMetadata, waiting: Sequence[Effect]) -> Effect:
     check_name("savepoint", name)
-    if DropSavepoint(name) in waiting:
-        return Nothing()
-    if name not in {pin.savepoint for pin in head.pins}:
+    if DropSavepoint(name) in waiting or name not in {pin.savepoint for pin in head.pins}:
         raise SavepointError(f"there is no savepoint {name!r}", fix="`statebed ls` lists the savepoints")
     return DropSavepoint(name=name)
+
+
+def next_pins(pins: Sequence[pb.Pin], *, added: Sequence[pb.Pin], effects: Sequence[Effect]) -> list[pb.Pin]:
+    """The pins of the next record: those of the head, less the dropped, and the added ones."""
+    dropped = {effect.name for effect in effects if isinstance(effect, DropSavepoint)}
+    return [pin for pin in pins if pin.savepoint not in dropped] + list(added)

@@ -1,0 +1,126 @@
+"""The backing store of checkpoints: the seam between whoever computes state and where it is kept.
+
+`BackingStore` is the protocol, `ParquetBackend` the one implementation, `StateBackend` its name for users. It reads
+facts, lets `statebed.protocol` decide, and does the I/O.
+"""
+
+from typing import Protocol
+
+from statebed.checkpoint.collector import Collected, Collector
+from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.objects import fetch_subtask, store_subtask
+from statebed.checkpoint.opening import check_intact, read_view
+from statebed.checkpoint.references import References
+from statebed.errors import CollectionError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.protocol.commit import fenced
+from statebed.storage import ObjectStore, ScopedStore
+
+
+class BackingStore(Protocol):
+    """What a state backend must offer."""
+
+    def prepare_checkpoint_load(self, metadata: pb.CheckpointMetadata) -> None:
+        """Check that everything the record names is there and intact, before anything is loaded."""
+
+    def load_checkpoint_metadata(self, job_id: str, epoch: int) -> pb.CheckpointMetadata:
+        """The record of an epoch."""
+
+    def load_operator_metadata(self, job_id: str, operator_id: str, epoch: int) -> pb.OperatorCheckpointMetadata | None:
+        """The state of one operator at an epoch, its subtasks united; None if the record does not name it."""
+
+    def write_operator_checkpoint_metadata(self, metadata: pb.OperatorCheckpointMetadata) -> pb.SubtaskReference:
+        """Store the metadata of one subtask durably; the reference is what the record must name."""
+
+    def write_checkpoint_metadata(self, metadata: pb.CheckpointMetadata) -> None:
+        """Commit the record; FencedError if its number is taken."""
+
+    def cleanup_checkpoint(self, metadata: pb.CheckpointMetadata, old_min_epoch: int, new_min_epoch: int) -> None:
+        """Delete the epochs from `old_min_epoch` to below `new_min_epoch`, as the committed record allows."""
+
+    @staticmethod
+    def name() -> str:
+        """What to call this backend."""
+
+
+class ParquetBackend:
+    """Parquet data, protobuf metadata, on any store with put-if-absent."""
+
+    def __init__(self, store: ObjectStore, environment: Environment | None = None, *, reader_grace_us: int = 0) -> None:
+        """`store` is the state location as a whole; jobs are folders in it."""
+        self._store = store
+        self._environment = environment or Environment()
+        self._reader_grace_us = reader_grace_us
+
+    def prepare_checkpoint_load(self, metadata: pb.CheckpointMetadata) -> None:
+        log = self._log(metadata.job_id)
+        check_intact(log, References(log), metadata)
+
+    def load_checkpoint_metadata(self, job_id: str, epoch: int) -> pb.CheckpointMetadata:
+        return self._log(job_id).read(epoch)
+
+    def load_operator_metadata(self, job_id: str, operator_id: str, epoch: int) -> pb.OperatorCheckpointMetadata | None:
+        log = self._log(job_id)
+        for operator in log.read(epoch).operators:
+            if operator.operator_id == operator_id:
+                parts = [fetch_subtask(log.store, reference) for reference in operator.subtasks]
+                return _unite(operator, parts, job_id=job_id, epoch=epoch)
+        return None
+
+    def write_operator_checkpoint_metadata(self, metadata: pb.OperatorCheckpointMetadata) -> pb.SubtaskReference:
+        return store_subtask(self._log(metadata.job_id).store, metadata)
+
+    def write_checkpoint_metadata(self, metadata: pb.CheckpointMetadata) -> None:
+        other = self._log(metadata.job_id).append(metadata)
+        if other is not None:
+            raise fenced(metadata.epoch, run=metadata.run, by=other)
+
+    def cleanup_checkpoint(self, metadata: pb.CheckpointMetadata, old_min_epoch: int, new_min_epoch: int) -> None:
+        log = self._log(metadata.job_id)
+        if log.read(metadata.epoch).min_epoch < new_min_epoch:
+            raise CollectionError(
+                f"record {metadata.epoch} allows deletion below epoch {metadata.min_epoch}, not below {new_min_epoch}",
+                where=f"job {metadata.job_id}",
+                fix="commit a record with the new min_epoch first: it is the only licence to delete",
+            )
+        self._collect(log, metadata, old_min_epoch)
+
+    @staticmethod
+    def name() -> str:
+        return "parquet"
+
+    def _collect(self, log: CheckpointLog, metadata: pb.CheckpointMetadata, old_min_epoch: int) -> Collected:
+        recovery = log.recover()
+        view, damaged = read_view(log, recovery)
+        if damaged:
+            raise CollectionError(f"nothing was deleted: the records {sorted(damaged)} cannot be read")
+        for number in range(old_min_epoch, metadata.min_epoch):
+            if (record := log.observe(number).record) is not None:
+                view[number] = record
+        records = [view[number] for number in sorted(view) if number <= metadata.epoch]
+        return Collector(log, References(log)).collect(records, grace_us=self._reader_grace_us, sweep=False)
+
+    def _log(self, job_id: str) -> CheckpointLog:
+        return CheckpointLog(ScopedStore(self._store, names.job_folder(job_id)), job_id, self._environment)
+
+
+StateBackend = ParquetBackend
+
+
+def _unite(
+    operator: pb.OperatorEntry, parts: list[pb.OperatorCheckpointMetadata], *, job_id: str, epoch: int
+) -> pb.OperatorCheckpointMetadata:
+    whole = pb.OperatorCheckpointMetadata(
+        job_id=job_id, operator_id=operator.operator_id, epoch=epoch, parallelism=operator.parallelism
+    )
+    if operator.HasField("output_watermark_us"):
+        whole.watermark_us = operator.output_watermark_us
+    for part in parts:
+        for name, table in part.tables.items():
+            united = whole.tables[name]
+            united.config.CopyFrom(table.config)
+            for index, subtask in table.subtasks.items():
+                united.subtasks[index].CopyFrom(subtask)
+    return whole

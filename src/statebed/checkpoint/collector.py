@@ -1,0 +1,142 @@
+"""The collector: deletes what a committed record allows, in the order that the protocol demands.
+
+Two passes. The short one follows the records that leave and deletes what only they named; it lists nothing. The sweep
+lists the job's folder and finds what no record ever named: attempts that failed, superseded runs' leavings, the rest of
+an interrupted collection. Both resume by themselves, and both stop before the first deletion when anything that must be
+kept cannot be read.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.references import References, markers_of
+from statebed.errors import CollectionError, FormatError, StorageError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.protocol.collection import (
+    Licence,
+    deletion_order,
+    doomed_records,
+    find_licence,
+    is_garbage,
+    protecting_pins,
+    protecting_records,
+)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one collection removed."""
+
+    records: tuple[int, ...] = ()
+    objects: int = 0
+    swept: bool = False
+
+
+class Collector:
+    """Collects the garbage of one job as its live run sees the log."""
+
+    def __init__(self, log: CheckpointLog, references: References) -> None:
+        self._log = log
+        self._references = references
+
+    def collect(
+        self,
+        records: Sequence[pb.CheckpointMetadata],
+        *,
+        grace_us: int,
+        sweep: bool,
+        in_flight: Collection[str] = (),
+        dry_run: bool = False,
+    ) -> Collected:
+        """`records`: the run's view of the log, ascending, ending with the head that it committed itself."""
+        head = records[-1]
+        licence = find_licence(records, now_us=self._log.environment.now_us(), grace_us=grace_us)
+        if licence is None:
+            return Collected()
+        protected = self._protected(records, licence)
+        if sweep:
+            doomed, garbage = self._sweep(licence, protected, head, in_flight)
+        else:
+            doomed, garbage = self._follow(records, licence, protected, head)
+        if not dry_run:
+            for path in garbage:
+                self._log.store.delete(path)
+            for number in doomed:
+                self._delete_record(number)
+        return Collected(tuple(doomed), len(garbage), sweep)
+
+    def _protected(self, records: Sequence[pb.CheckpointMetadata], licence: Licence) -> set[str]:
+        protected: set[str] = set()
+        keeping = protecting_records(records, licence=licence)
+        pins = protecting_pins(records, licence=licence)
+        try:
+            pinned = [self._log.savepoint(pin) for pin in pins.values()]
+            for record in [*keeping, *pinned]:
+                protected.update(self._references.of(record).sizes)
+        except (FormatError, StorageError) as error:
+            raise CollectionError(
+                "nothing was deleted: something that must be kept cannot be read, so it is not known what it names",
+                where=str(error),
+                fix="repair it first; collection goes on by itself afterwards",
+            ) from error
+        self._references.keep_only([*records, *pinned])
+        for record in keeping:
+            protected.update(markers_of(record))
+        return protected | set(pins)
+
+    def _follow(
+        self,
+        records: Sequence[pb.CheckpointMetadata],
+        licence: Licence,
+        protected: set[str],
+        head: pb.CheckpointMetadata,
+    ) -> tuple[list[int], list[str]]:
+        doomed = doomed_records([record.epoch for record in records], licence=licence, head=head.epoch)
+        candidates: set[str] = set()
+        metadata: set[str] = set()
+        for record in records:
+            if record.epoch not in doomed:
+                continue
+            try:
+                named = self._references.left_of(record)
+            except FormatError:
+                continue  # damaged: what it names is left to the sweep, which needs no metadata of it
+            candidates |= set(named.sizes) | markers_of(record)
+            metadata |= named.metadata
+            for pin in record.pins:
+                if pin.path not in protected:
+                    candidates |= {pin.path} | self._left_of_savepoint(pin)
+                    metadata.add(pin.path)
+        return doomed, deletion_order(candidates - protected, metadata=metadata)
+
+    def _left_of_savepoint(self, pin: pb.Pin) -> set[str]:
+        try:
+            return set(self._references.left_of(self._log.savepoint(pin)).sizes)
+        except FormatError:
+            return set()  # gone or damaged: the sweep finds what it named
+
+    def _sweep(
+        self, licence: Licence, protected: set[str], head: pb.CheckpointMetadata, in_flight: Collection[str]
+    ) -> tuple[list[int], list[str]]:
+        store = self._log.store
+        listed = [info.path for folder in (names.CHECKPOINTS, names.COMPACTIONS) for info in store.list(folder)]
+        present = [epoch for path in listed if (epoch := names.epoch_of(path)) and path == names.record(epoch)]
+        doomed = doomed_records(present, licence=licence, head=head.epoch)
+        garbage = [
+            path
+            for path in listed
+            if is_garbage(path, protected=protected, head=head.epoch, run=head.run, in_flight=in_flight)
+        ]
+        return doomed, deletion_order(garbage, metadata={path for path in garbage if path.endswith(".metadata")})
+
+    def _delete_record(self, number: int) -> None:
+        path = names.record(number)
+        self._log.store.delete(path)
+        if self._log.exists(number):  # the next record must not go before this one is gone
+            raise CollectionError(
+                "a deleted record is still there",
+                where=f"{self._log.store.url}/{path}",
+                fix="check the store's consistency",
+            )

@@ -1,0 +1,76 @@
+"""Objects that metadata names: fetched with the check of size and checksum, stored under the digest of their bytes."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.digest import crc32c, digest
+from statebed.format.sealed import open_sealed, seal
+from statebed.storage import ObjectStore
+
+_FIX = "restore it from a backup, or fork to an older intact epoch (RunOptions(damage=DamagePolicy.FALL_BACK))"
+_LOOKUPS_AT_ONCE = 16
+
+
+def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
+    """The bytes of a named object, or an error that names it."""
+    where = f"{store.url}/{path}"
+    try:
+        data = store.get(path)
+    except ObjectMissingError as error:
+        raise MissingFileError("metadata names an object that is not there", where=where, fix=_FIX) from error
+    if len(data) != size:
+        raise CorruptObjectError(
+            f"an object has {len(data)} bytes where its metadata says {size}", where=where, fix=_FIX
+        )
+    if crc32c(data) != crc:
+        raise CorruptObjectError("the checksum of an object differs from what its metadata says", where=where, fix=_FIX)
+    return data
+
+
+def check_present(store: ObjectStore, sizes: Iterable[tuple[str, int]]) -> None:
+    """Look every named object up, and name the first that is missing or of another size."""
+
+    def look_up(named: tuple[str, int]) -> None:
+        path, size = named
+        where = f"{store.url}/{path}"
+        info = store.head(path)
+        if info is None:
+            raise MissingFileError("metadata names a file that is not there", where=where, fix=_FIX)
+        if info.size != size:
+            raise CorruptObjectError(
+                f"a file has {info.size} bytes where its metadata says {size}", where=where, fix=_FIX
+            )
+
+    with ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="statebed-head") as pool:
+        list(pool.map(look_up, sizes))
+
+
+def fetch_subtask(store: ObjectStore, reference: pb.SubtaskReference) -> pb.OperatorCheckpointMetadata:
+    """The metadata of one subtask, as its record names it."""
+    data = fetch(store, reference.path, size=reference.size, crc=reference.crc32c)
+    return open_sealed(pb.OperatorCheckpointMetadata, data, where=f"{store.url}/{reference.path}")
+
+
+def encode_subtask(metadata: pb.OperatorCheckpointMetadata) -> tuple[pb.SubtaskReference, bytes]:
+    """The bytes of a subtask's metadata, and the reference that a record needs to name them."""
+    data = seal(metadata)
+    path = names.operator_metadata(metadata.epoch, metadata.operator_id, metadata.subtask_index, digest(data))
+    reference = pb.SubtaskReference(
+        subtask_index=metadata.subtask_index,
+        path=path,
+        size=len(data),
+        crc32c=crc32c(data),
+        owned=metadata.owned,
+    )
+    return reference, data
+
+
+def store_subtask(store: ObjectStore, metadata: pb.OperatorCheckpointMetadata) -> pb.SubtaskReference:
+    """Write a subtask's metadata under its digest, read it back, and give the reference to it."""
+    reference, data = encode_subtask(metadata)
+    store.put(reference.path, data)
+    fetch(store, reference.path, size=reference.size, crc=reference.crc32c)
+    return reference

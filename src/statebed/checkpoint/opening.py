@@ -1,0 +1,165 @@
+"""What must be read before a run can open: the end of the log, its retained records, the base and whether it is intact.
+
+Reads only. Every refusal happens here, before the first byte is written.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.objects import check_present
+from statebed.checkpoint.references import References
+from statebed.errors import BrokenLogError, FormatError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.protocol.opening import (
+    DamagePolicy,
+    Found,
+    Origin,
+    Recovery,
+    RollbackPolicy,
+    Skipped,
+    abandoned_epochs,
+    check_readable,
+    check_rollback,
+    resolve_epoch,
+    resolve_savepoint,
+)
+from statebed.protocol.records import data_epoch_of
+from statebed.protocol.retention import Retention
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run opens and what it keeps."""
+
+    origin: Origin = field(default_factory=Origin)
+    retention: Retention = field(default_factory=Retention)
+    damage: DamagePolicy = DamagePolicy.REFUSE
+    rollback: RollbackPolicy = RollbackPolicy.REFUSE
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Everything that a run_start record is built from."""
+
+    recovery: Recovery
+    base: pb.CheckpointMetadata | None
+    fork: bool
+    view: dict[int, pb.CheckpointMetadata]
+    """The retained records, by number."""
+    damaged: frozenset[int]
+    """Retained numbers whose records cannot be read."""
+
+
+def prepare_opening(log: CheckpointLog, references: References, options: RunOptions) -> Opening:
+    """Read the log and choose the base."""
+    recovery = log.recover()
+    check_readable(recovery, job_id=log.job_id, policy=options.damage)
+    view, damaged = read_view(log, recovery)
+    base, skipped = _choose_base(log, references, recovery, view, options)
+    recovery = Recovery(recovery.last_number, recovery.head, recovery.skipped + skipped)
+    fork = _is_fork(recovery, base)
+    if fork and recovery.head is not None and base is not None:
+        abandoned = abandoned_epochs(list(walk_chain(view, recovery.head)), base=data_epoch_of(base))
+        published = {epoch: markers(log, view[epoch]) for epoch in abandoned}
+        check_rollback(published, base=data_epoch_of(base), job_id=log.job_id, policy=options.rollback)
+    return Opening(recovery, base, fork, view, damaged)
+
+
+def read_view(log: CheckpointLog, recovery: Recovery) -> tuple[dict[int, pb.CheckpointMetadata], frozenset[int]]:
+    """The retained records; a gap among them is an error, the older end may have been collected already."""
+    if recovery.head is None:
+        return {}, frozenset()
+    view = {recovery.head.epoch: recovery.head}
+    damaged = set(range(recovery.head.epoch + 1, recovery.last_number + 1))
+    gap = 0
+    for number in range(recovery.head.epoch - 1, recovery.head.min_epoch - 1, -1):
+        observation = log.observe(number)
+        if observation.found is Found.NOTHING:
+            gap = gap or number
+            continue
+        if gap:
+            raise BrokenLogError(
+                f"record {gap} is not there, but older ones are",
+                where=f"job {log.job_id}, {log.store.url}/{names.record(gap)}",
+                fix="something outside statebed removed it; restore it from a backup",
+            )
+        if observation.record is None:
+            damaged.add(number)
+        else:
+            view[number] = observation.record
+    return view, frozenset(damaged)
+
+
+def walk_chain(view: dict[int, pb.CheckpointMetadata], record: pb.CheckpointMetadata | None) -> Iterator[int]:
+    """The retained data epochs that lead to `record`, newest first."""
+    epoch = data_epoch_of(record) if record else 0
+    while epoch in view:
+        yield epoch
+        epoch = view[epoch].base
+
+
+def markers(log: CheckpointLog, record: pb.CheckpointMetadata) -> list[str]:
+    """The sinks that have the epoch."""
+    sinks = [entry.sink_id for entry in record.sinks]
+    return [sink for sink in sinks if log.store.head(names.published(record.epoch, sink)) is not None]
+
+
+def check_intact(log: CheckpointLog, references: References, record: pb.CheckpointMetadata) -> None:
+    """Everything that the record names is there, metadata checked byte for byte, files by size."""
+    named = references.of(record)
+    check_present(log.store, [(path, size) for path, size in named.sizes.items() if path not in named.metadata])
+
+
+def _choose_base(
+    log: CheckpointLog,
+    references: References,
+    recovery: Recovery,
+    view: dict[int, pb.CheckpointMetadata],
+    options: RunOptions,
+) -> tuple[pb.CheckpointMetadata | None, tuple[Skipped, ...]]:
+    wanted = _wanted_base(log, recovery, options.origin)
+    if wanted is None:
+        return None, ()
+    try:
+        check_intact(log, references, wanted)
+    except FormatError as error:
+        if options.damage is DamagePolicy.REFUSE or options.origin.savepoint:
+            raise
+        return _fall_back(log, references, view, wanted, error)
+    return wanted, ()
+
+
+def _wanted_base(log: CheckpointLog, recovery: Recovery, origin: Origin) -> pb.CheckpointMetadata | None:
+    if origin.savepoint is not None:
+        return log.savepoint(resolve_savepoint(recovery, origin.savepoint, job_id=log.job_id))
+    if origin.epoch is not None:
+        return log.read(resolve_epoch(recovery, origin.epoch, job_id=log.job_id))
+    return recovery.head
+
+
+def _fall_back(
+    log: CheckpointLog,
+    references: References,
+    view: dict[int, pb.CheckpointMetadata],
+    wanted: pb.CheckpointMetadata,
+    error: FormatError,
+) -> tuple[pb.CheckpointMetadata, tuple[Skipped, ...]]:
+    skipped = [Skipped(wanted.epoch, f"{error.what} ({error.where})")]
+    candidates: Collection[int] = [epoch for epoch in walk_chain(view, wanted) if epoch != wanted.epoch]
+    for epoch in candidates:
+        try:
+            check_intact(log, references, view[epoch])
+        except FormatError as problem:
+            skipped.append(Skipped(epoch, f"{problem.what} ({problem.where})"))
+            continue
+        return view[epoch], tuple(skipped)
+    raise error
+
+
+def _is_fork(recovery: Recovery, base: pb.CheckpointMetadata | None) -> bool:
+    head = recovery.head
+    if head is None or base is None:
+        return False
+    return recovery.damaged or data_epoch_of(base) != data_epoch_of(head)

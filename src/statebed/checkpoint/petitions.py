@@ -1,0 +1,147 @@
+"""The live run's side of requests: read them, hold what they change until the next record, answer after it.
+
+The client's side is `ask_live_run`. Objects: `requests/{id}` and, put once by the live run, `requests/{id}.answer`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import ObjectMissingError, ProtocolError, RequestTimeoutError, StatebedError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.digest import crc32c, digest
+from statebed.format.sealed import open_sealed, seal
+from statebed.protocol.requests import AddSavepoint, Effect, decide_request, next_pins
+from statebed.storage import ObjectStore
+
+POLL_SECONDS = 0.2
+ANSWERS_KEPT_US = 24 * 3600 * 1_000_000
+"""An answer that nobody fetched is removed after this time."""
+
+
+@dataclass(frozen=True)
+class _Petition:
+    request_id: str
+    """Empty for requests that the run asked itself."""
+    effect: Effect | None
+    refusal: StatebedError | None = None
+    epoch: int = 0
+    """The record that granted it already, if one did."""
+
+
+class Petitions:
+    """Requests read and not yet answered."""
+
+    def __init__(self, log: CheckpointLog) -> None:
+        self._log = log
+        self._open: dict[str, _Petition] = {}
+        self._own: list[_Petition] = []
+
+    def read(self, head: pb.CheckpointMetadata, records: Iterable[pb.CheckpointMetadata]) -> None:
+        """Decide every request that is new."""
+        listing = self._log.store.list_level(names.REQUESTS)
+        modified = {info.path: info.modified_us for info in listing.objects}
+        granted = {request_id: record.epoch for record in records for request_id in record.granted_requests}
+        for path in sorted(modified):
+            request_id = names.request_of(path)
+            if request_id is None or request_id in self._open:
+                continue
+            if names.answer(request_id) in modified:
+                self._forget_old(request_id, modified[names.answer(request_id)])
+            elif request_id in granted:
+                self._open[request_id] = _Petition(request_id, None, epoch=granted[request_id])
+            else:
+                self._open[request_id] = self._decide(request_id, path, head)
+
+    def add(self, request: pb.Request, head: pb.CheckpointMetadata) -> None:
+        """A request of the run's own; a refusal is raised at once."""
+        self._own.append(_Petition("", decide_request(request, head=head, waiting=self._effects())))
+
+    def granted(self) -> list[tuple[str, Effect]]:
+        """Request ids and effects that wait for the next record."""
+        return [(p.request_id, p.effect) for p in [*self._own, *self._open.values()] if p.effect is not None]
+
+    def pins(self, head: pb.CheckpointMetadata, number: int, effects: Sequence[Effect]) -> list[pb.Pin]:
+        """The pins of record `number`; the copies that new ones point to are written first."""
+        added = [self._copy_record(number, effect) for effect in effects if isinstance(effect, AddSavepoint)]
+        return next_pins(head.pins, added=added, effects=effects)
+
+    def answer(self, record: pb.CheckpointMetadata) -> None:
+        """Answer everything that was decided before `record` was committed."""
+        for petition in list(self._open.values()):
+            refusal = petition.refusal
+            answer = pb.Answer(
+                request_id=petition.request_id,
+                run=record.run,
+                epoch=petition.epoch or record.epoch,
+                granted=refusal is None,
+                code=refusal.code if refusal else "",
+                what=refusal.what if refusal else "",
+                fix=refusal.fix if refusal else "",
+                time_us=self._log.environment.now_us(),
+            )
+            self._log.store.put_if_absent(names.answer(petition.request_id), seal(answer))
+            del self._open[petition.request_id]
+        self._own.clear()
+
+    def _effects(self) -> list[Effect]:
+        return [effect for _, effect in self.granted()]
+
+    def _decide(self, request_id: str, path: str, head: pb.CheckpointMetadata) -> _Petition:
+        try:
+            data = self._log.store.get(path)
+            request = open_sealed(pb.Request, data, where=f"{self._log.store.url}/{path}")
+            return _Petition(request_id, decide_request(request, head=head, waiting=self._effects()))
+        except StatebedError as refusal:
+            return _Petition(request_id, None, refusal)
+
+    def _copy_record(self, number: int, effect: AddSavepoint) -> pb.Pin:
+        data = self._log.read_bytes(effect.epoch)
+        self._log.parse(data, effect.epoch)
+        path = names.savepoint(number, effect.name, digest(data))
+        self._log.store.put(path, data)
+        return pb.Pin(savepoint=effect.name, epoch=effect.epoch, path=path, size=len(data), crc32c=crc32c(data))
+
+    def _forget_old(self, request_id: str, answered_us: int) -> None:
+        if answered_us < self._log.environment.now_us() - ANSWERS_KEPT_US:
+            _remove(self._log.store, request_id)
+
+
+def ask_live_run(
+    store: ObjectStore, request: pb.Request, *, timeout_s: float, environment: Environment | None = None
+) -> pb.Answer:
+    """Put a request before the live run and wait for its answer; a refusal is raised."""
+    environment = environment or Environment()
+    request.request_id = request.request_id or environment.fresh_id()
+    request.created_time_us = environment.now_us()
+    store.put_if_absent(names.request(request.request_id), seal(request))
+    answer = _wait(store, request.request_id, timeout_s, environment)
+    _remove(store, request.request_id)
+    if not answer.granted:
+        raise ProtocolError(f"the live run refused ({answer.code}): {answer.what}", where=store.url, fix=answer.fix)
+    return answer
+
+
+def _wait(store: ObjectStore, request_id: str, timeout_s: float, environment: Environment) -> pb.Answer:
+    deadline_us = environment.now_us() + int(timeout_s * 1_000_000)
+    path = names.answer(request_id)
+    while True:
+        try:
+            return open_sealed(pb.Answer, store.get(path), where=f"{store.url}/{path}")
+        except ObjectMissingError:
+            if environment.now_us() >= deadline_us:
+                break
+        environment.sleep(POLL_SECONDS)
+    store.delete(names.request(request_id))
+    raise RequestTimeoutError(
+        f"no live run answered within {timeout_s:g} s; the request was withdrawn",
+        where=store.url,
+        fix="is the job running? Without one, use --offline; a busy one answers with its next epoch: wait longer",
+    )
+
+
+def _remove(store: ObjectStore, request_id: str) -> None:
+    for path in (names.request(request_id), names.answer(request_id)):
+        store.delete(path)

@@ -1,0 +1,84 @@
+"""What a record names, resolved through the metadata of its subtasks.
+
+Objects never change, so what a metadata object names is remembered by its path, for as long as some record in use
+refers to it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.objects import fetch_subtask
+from statebed.errors import MissingFileError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+
+
+@dataclass(frozen=True)
+class Named:
+    """Sizes of every object that a record names, by path; `metadata` are those that name others."""
+
+    sizes: dict[str, int]
+    metadata: frozenset[str]
+
+
+class References:
+    """Resolves records; one per run, not thread-safe."""
+
+    def __init__(self, log: CheckpointLog) -> None:
+        self._log = log
+        self._files: dict[str, dict[str, int]] = {}
+
+    def of(self, record: pb.CheckpointMetadata) -> Named:
+        """Everything that the record names, itself and its savepoints apart."""
+        sizes = _named_directly(record)
+        metadata: set[str] = set()
+        for reference in _subtasks(record):
+            metadata.add(reference.path)
+            sizes[reference.path] = reference.size
+            sizes.update(self._files_of(reference))
+        return Named(sizes, frozenset(metadata))
+
+    def left_of(self, record: pb.CheckpointMetadata) -> Named:
+        """As `of`, for a record whose collection may have been interrupted: what is gone already is passed over."""
+        sizes = _named_directly(record)
+        metadata: set[str] = set()
+        for reference in _subtasks(record):
+            metadata.add(reference.path)
+            sizes[reference.path] = reference.size
+            try:
+                sizes.update(self._files_of(reference))
+            except MissingFileError:
+                continue  # metadata leaves after its files: there are none left
+        return Named(sizes, frozenset(metadata))
+
+    def keep_only(self, records: Iterable[pb.CheckpointMetadata]) -> None:
+        """Forget what no record in use refers to."""
+        used = {reference.path for record in records for reference in _subtasks(record)}
+        self._files = {path: files for path, files in self._files.items() if path in used}
+
+    def _files_of(self, reference: pb.SubtaskReference) -> dict[str, int]:
+        if reference.path not in self._files:
+            metadata = fetch_subtask(self._log.store, reference)
+            self._files[reference.path] = {
+                file.path: file.size
+                for table in metadata.tables.values()
+                for subtask in table.subtasks.values()
+                for file in subtask.files
+            }
+        return self._files[reference.path]
+
+
+def _subtasks(record: pb.CheckpointMetadata) -> Iterable[pb.SubtaskReference]:
+    return (reference for operator in record.operators for reference in operator.subtasks)
+
+
+def _named_directly(record: pb.CheckpointMetadata) -> dict[str, int]:
+    sizes = {file.path: file.size for file in record.outbox}
+    sizes.update({log.path: log.size for log in record.source_position.source_logs})
+    return sizes
+
+
+def markers_of(record: pb.CheckpointMetadata) -> set[str]:
+    """The markers that belong to a record: one per sink that it is to be published to."""
+    return {names.published(record.epoch, sink.sink_id) for sink in record.sinks}

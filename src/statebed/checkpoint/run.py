@@ -1,0 +1,273 @@
+"""A run: one start of a job, from its run_start record to the moment it stops or is fenced.
+
+It alone appends to the log. Every method may raise FencedError; after that the run is dead and each further call raises
+the same error. Not thread-safe: the controller serialises its calls.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+
+from statebed.checkpoint.collector import Collected, Collector
+from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.opening import Opening, RunOptions, markers, prepare_opening, walk_chain
+from statebed.checkpoint.petitions import Petitions
+from statebed.checkpoint.references import References
+from statebed.errors import CollectionError, FencedError, OutcomeUnknownError, StatebedError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.sealed import seal
+from statebed.protocol.commit import fenced
+from statebed.protocol.publication import oldest_unpublished, pending_sinks
+from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start
+from statebed.protocol.requests import Effect
+from statebed.protocol.retention import Link, next_min_epoch
+from statebed.storage import ObjectStore
+
+OPEN_ATTEMPTS = 100
+"""How often opening tries again when the run that it fences commits in between."""
+SWEEP_EVERY = 64
+"""A collection in this many lists the whole job folder; the first of a run always does."""
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """The live run of a job; make one with `Run.open`."""
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        references: References,
+        options: RunOptions,
+        opening: Opening,
+        start: pb.CheckpointMetadata,
+    ) -> None:
+        self.options = options
+        self.recovery = opening.recovery
+        self.head = start
+        """The newest record that this run committed."""
+        self._log = log
+        self._references = references
+        self._view = {**opening.view, start.epoch: start}
+        self._damaged = opening.damaged
+        self._chain = [Link(e, self._view[e].finish_time_us) for e in reversed(list(walk_chain(self._view, start)))]
+        self._pending = self._find_unpublished()
+        self._petitions = Petitions(log)
+        self._collections = 0
+        self._death: StatebedError | None = None
+
+    @classmethod
+    def open(
+        cls,
+        store: ObjectStore,
+        job_id: str,
+        *,
+        options: RunOptions | None = None,
+        environment: Environment | None = None,
+    ) -> "Run":
+        """Fence every earlier run and take over; `store` is scoped to the job's folder."""
+        log = CheckpointLog(store, job_id, environment)
+        references = References(log)
+        options = options or RunOptions()
+        for _ in range(OPEN_ATTEMPTS):
+            opening = prepare_opening(log, references, options)
+            start = build_run_start(
+                job_id=job_id,
+                number=opening.recovery.last_number + 1,
+                head=opening.recovery.head,
+                base=opening.base,
+                fork=opening.fork,
+                commit=_attempt(log),
+            )
+            other = log.append(start)
+            if other is None:
+                return cls(log, references, options, opening, start)
+            if other.kind != pb.EPOCH:
+                raise fenced(start.epoch, run=start.epoch, by=other)
+        raise FencedError(
+            f"the job's present run committed {OPEN_ATTEMPTS} epochs while this one tried to open",
+            where=f"job {job_id}",
+            fix="stop the present run first, then start again",
+        )
+
+    # ---- epochs ----------------------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        return self.head.run
+
+    @property
+    def job_id(self) -> str:
+        return self._log.job_id
+
+    @property
+    def store(self) -> ObjectStore:
+        """Scoped to the job's folder."""
+        return self._log.store
+
+    @property
+    def environment(self) -> Environment:
+        return self._log.environment
+
+    @property
+    def lineage(self) -> str:
+        return self.head.lineage
+
+    @property
+    def next_epoch(self) -> int:
+        return self.head.epoch + 1
+
+    @property
+    def chain(self) -> tuple[int, ...]:
+        """The retained data epochs of this lineage, ascending."""
+        return tuple(link.epoch for link in self._chain)
+
+    def record(self, epoch: int) -> pb.CheckpointMetadata:
+        """A retained record, as this run knows it."""
+        return self._view[epoch] if epoch in self._view else self._log.read(epoch)
+
+    def carry_over(self, status: pb.RecordStatus.ValueType = pb.COMPLETE) -> EpochDraft:
+        """A draft that changes nothing: for requests and stops when there is no input."""
+        head = self.head
+        return EpochDraft(
+            operators=list(head.operators),
+            source_position=head.source_position,
+            epoch_time_us=head.epoch_time_us,
+            parallelism=head.parallelism,
+            status=status,
+        )
+
+    def commit(self, draft: EpochDraft) -> pb.CheckpointMetadata:
+        """Make the epoch durable and visible; when this returns, it survives the death of every process."""
+        self._check_alive()
+        granted = self._petitions.granted()
+        effects = [effect for _, effect in granted]
+        pins = self._petitions.pins(self.head, self.next_epoch, effects)
+        commit = _attempt(self._log, granted_requests=[request_id for request_id, _ in granted if request_id])
+        chain = [*self._chain, Link(self.next_epoch, commit.now_us)]
+        min_epoch = next_min_epoch(
+            chain,
+            policy=self.options.retention,
+            now_us=commit.now_us,
+            current=self.head.min_epoch,
+            oldest_unpublished=oldest_unpublished(self._pending),
+        )
+        record = build_epoch(head=self.head, draft=draft, min_epoch=min_epoch, pins=pins, commit=commit)
+        self._append(record)
+        self.head = record
+        self._view[record.epoch] = record
+        self._chain = [link for link in chain if link.epoch >= min_epoch]
+        self._pending[record.epoch] = [sink.sink_id for sink in record.sinks]
+        self._petitions.answer(record)
+        return record
+
+    def check_live(self) -> None:
+        """Raise FencedError when a newer run has begun; it may begin right after this, so commits do not rest on it."""
+        self._check_alive()
+        if self._log.exists(self.next_epoch):
+            self._die(fenced(self.next_epoch, run=self.number, by=self._log.read(self.next_epoch)))
+
+    def _append(self, record: pb.CheckpointMetadata) -> None:
+        try:
+            other = self._log.append(record)
+        except (FencedError, OutcomeUnknownError) as error:
+            self._die(error)
+        if other is not None:
+            self._die(fenced(record.epoch, run=self.number, by=other))
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            raise self._death
+
+    def _die(self, error: StatebedError) -> None:
+        self._death = error
+        raise error
+
+    # ---- publication -----------------------------------------------------------------------------------------
+
+    def pending(self) -> list[tuple[pb.CheckpointMetadata, tuple[str, ...]]]:
+        """The epochs of this lineage that some sinks still wait for, oldest first, with these sinks."""
+        return [(self.record(epoch), tuple(sinks)) for epoch, sinks in sorted(self._pending.items()) if sinks]
+
+    def mark_published(self, epoch: int, sink_id: str) -> None:
+        """Put the marker: the sink has the epoch."""
+        marker = pb.PublishedMarker(sink_id=sink_id, epoch=epoch, run=self.number, time_us=self.environment.now_us())
+        self._log.store.put_if_absent(names.published(epoch, sink_id), seal(marker))
+        self.release_sink(epoch, sink_id)
+
+    def release_sink(self, epoch: int, sink_id: str) -> None:
+        """No longer wait for the sink to take the epoch."""
+        waiting = self._pending.get(epoch, [])
+        self._pending[epoch] = [sink for sink in waiting if sink != sink_id]
+        if not self._pending[epoch]:
+            del self._pending[epoch]
+
+    def _find_unpublished(self) -> dict[int, list[str]]:
+        # Publication goes in order, so for each sink everything before its newest marker is done.
+        pending: dict[int, list[str]] = {}
+        done: set[str] = set()
+        for link in reversed(self._chain):
+            record = self._view[link.epoch]
+            wanted = [entry.sink_id for entry in record.sinks if entry.sink_id not in done]
+            found = markers(self._log, record) if wanted else []
+            done.update(found)
+            if waiting := pending_sinks(wanted, found):
+                pending[link.epoch] = waiting
+        return pending
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    def serve_requests(self) -> list[Effect]:
+        """Read new requests; they take effect with the next commit. Returns the effects waiting for it."""
+        self._check_alive()
+        self._petitions.read(self.head, self._view.values())
+        return self.waiting_effects
+
+    @property
+    def waiting_effects(self) -> list[Effect]:
+        return [effect for _, effect in self._petitions.granted()]
+
+    def ask(self, request: pb.Request) -> None:
+        """Ask this run itself, without an object in the store; takes effect with the next commit."""
+        self._petitions.add(request, self.head)
+
+    # ---- garbage ---------------------------------------------------------------------------------------------
+
+    def collect(self, *, in_flight: Collection[str] = (), dry_run: bool = False) -> Collected:
+        """Delete what the committed records allow; safe at any time, resumes after any interruption."""
+        self._check_alive()
+        sweep = self._collections % SWEEP_EVERY == 0
+        records = [self._view[epoch] for epoch in sorted(self._view)]
+        self._check_nothing_damaged(records)
+        collected = Collector(self._log, self._references).collect(
+            records,
+            grace_us=self.options.retention.reader_grace_us,
+            sweep=sweep,
+            in_flight=in_flight,
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            self._collections += 1
+            for number in collected.records:
+                self._view.pop(number, None)
+        return collected
+
+    def _check_nothing_damaged(self, records: Sequence[pb.CheckpointMetadata]) -> None:
+        kept = [number for number in self._damaged if number >= records[-1].min_epoch]
+        if kept:
+            raise CollectionError(
+                f"nothing was deleted: the records {kept} are retained and cannot be read",
+                where=f"job {self.job_id}",
+                fix="repair them, or wait until retention passes them; collection goes on by itself afterwards",
+            )
+
+
+def _attempt(log: CheckpointLog, granted_requests: Sequence[str] = ()) -> Commit:
+    environment = log.environment
+    return Commit(
+        nonce=environment.fresh_id(),
+        now_us=environment.now_us(),
+        written_by=environment.written_by,
+        granted_requests=granted_requests,
+    )

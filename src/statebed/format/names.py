@@ -16,8 +16,9 @@ REQUESTS = "requests"
 SPARK = "spark"
 
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", re.IGNORECASE | re.ASCII)
-_EPOCH_FOLDER = re.compile(rf"{CHECKPOINTS}/(\d{{{EPOCH_DIGITS}}})")
-_PUBLISHED = re.compile(rf"{CHECKPOINTS}/\d{{{EPOCH_DIGITS}}}/published-(.+)")
+_EPOCH_FOLDER = re.compile(rf"{CHECKPOINTS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
+_COMPACTED = re.compile(rf"{COMPACTIONS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
+_PUBLISHED = re.compile(rf"{CHECKPOINTS}/[0-9]{{{EPOCH_DIGITS}}}/published-([^/]+)")
 
 
 def check_name(kind: str, name: str) -> str:
@@ -54,18 +55,18 @@ def record(epoch: int) -> str:
 
 
 def operator_metadata(epoch: int, operator_id: str, subtask_index: int, digest: str) -> str:
-    return f"{epoch_folder(epoch)}/operator-{_id('operator', operator_id)}-{subtask_index}.{digest}.metadata"
+    return f"{epoch_folder(epoch)}/operator-{_id('operator', operator_id)}-{_index(subtask_index)}.{digest}.metadata"
 
 
 def data_file(epoch: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:
-    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{subtask_index}"
+    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{_index(subtask_index)}"
     return f"{epoch_folder(epoch)}/data/{stem}.{digest}.parquet"
 
 
 def outbox_file(epoch: int, operator_id: str, stream: str, subtask_index: int, digest: str) -> str:
-    stem = f"{_id('operator', operator_id)}-{subtask_index}"
+    stem = f"{_id('operator', operator_id)}-{_index(subtask_index)}"
     if stream:
-        stem = f"{_id('operator', operator_id)}-{_id('stream', stream)}-{subtask_index}"
+        stem = f"{_id('operator', operator_id)}-{_id('stream', stream)}-{_index(subtask_index)}"
     return f"{epoch_folder(epoch)}/outbox/{stem}.{digest}.parquet"
 
 
@@ -78,7 +79,7 @@ def published(epoch: int, sink_id: str) -> str:
 
 
 def compacted_file(run: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:
-    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{subtask_index}"
+    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{_index(subtask_index)}"
     return f"{COMPACTIONS}/{_number(run)}/{stem}.{digest}.parquet"
 
 
@@ -101,15 +102,14 @@ def spark_folder(lineage: str) -> str:
 
 def epoch_of(path: str) -> int | None:
     """The epoch in whose folder the object (or the folder itself) lies, or None outside `checkpoints/`."""
-    match = _EPOCH_FOLDER.match(path)
+    match = _EPOCH_FOLDER.fullmatch(path)
     return int(match.group(1)) if match else None
 
 
 def run_of_compaction(path: str) -> int | None:
     """The run that wrote a compacted file, or None for any other object."""
-    folder, _, rest = path.partition("/")
-    number = rest.split("/", 1)[0]
-    return int(number) if folder == COMPACTIONS and number.isdigit() else None
+    match = _COMPACTED.fullmatch(path)
+    return int(match.group(1)) if match else None
 
 
 def request_of(path: str) -> str | None:
@@ -130,6 +130,12 @@ def _number(value: int) -> str:
             f"{value} is no number of an epoch or run", fix=f"numbers run from 1 to {10**EPOCH_DIGITS - 1}"
         )
     return f"{value:0{EPOCH_DIGITS}d}"
+
+
+def _index(subtask_index: int) -> int:
+    if subtask_index < 0:
+        raise InvalidNameError(f"{subtask_index} is no index of a subtask", fix="indices run from 0")
+    return subtask_index
 
 
 def _id(kind: str, name: str) -> str:

@@ -1,0 +1,123 @@
+"""The key hash equals Spark's own xxhash64, type by type, over thousands of random rows."""
+
+from collections.abc import Callable, Iterator
+from decimal import Context, Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the customary name
+
+from statebed.format.keyhash import hash_table
+
+pytestmark = pytest.mark.spark
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[SparkSession]:
+    existing = SparkSession.getActiveSession()
+    started = existing or (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield started
+    if existing is None:
+        started.stop()
+
+
+def integers(width: int) -> list[int]:
+    generator = np.random.default_rng(width)
+    low, high = -(1 << (width - 1)), (1 << (width - 1)) - 1
+    values = generator.integers(low, high, ROWS, dtype=np.int64, endpoint=True).tolist()
+    return [low, high, 0, -1, 1, *values]
+
+
+def floats(dtype: type[np.floating]) -> list[float]:
+    generator = np.random.default_rng(7)
+    special = [
+        0.0,
+        -0.0,
+        float("nan"),
+        -float("nan"),
+        float("inf"),
+        -float("inf"),
+        float(np.finfo(dtype).tiny),
+    ]
+    scaled = generator.standard_normal(ROWS) * 10.0 ** generator.integers(-30, 30, ROWS)
+    return [*special, *map(float, scaled.astype(dtype))]
+
+
+def texts() -> list[str]:
+    generator = np.random.default_rng(11)
+    alphabet = list("abcdefgh 0123456789äß€漢字😀")
+    lengths = [*range(140), *generator.integers(0, 300, ROWS - 140).tolist()]
+    return ["".join(generator.choice(alphabet, length)) for length in lengths]
+
+
+def blobs() -> list[bytes]:
+    generator = np.random.default_rng(13)
+    return [generator.bytes(int(length)) for length in generator.integers(0, 120, ROWS)]
+
+
+def decimals(precision: int, scale: int) -> list[Decimal]:
+    generator = np.random.default_rng(precision)
+    edge = 10**precision - 1
+    digits = [0, 1, -1, 127, 128, -128, -129, 255, 256, -256, -257, edge, -edge]
+    digits = [number for number in digits if abs(number) <= edge]
+    for _ in range(ROWS):
+        size = int(generator.integers(1, precision + 1))
+        number = int("".join(map(str, generator.integers(0, 10, size))))
+        digits.append(number if generator.random() < 0.5 else -number)
+    exact = Context(prec=40)
+    return [exact.scaleb(Decimal(number), -scale) for number in digits]
+
+
+def with_nulls(values: list[object], kind: pa.DataType) -> pa.Array:
+    generator = np.random.default_rng(5)
+    return pa.array([None if generator.random() < 0.1 else value for value in values], kind)
+
+
+COLUMNS: dict[str, Callable[[], pa.Array]] = {
+    "boolean": lambda: with_nulls([value % 2 == 0 for value in integers(8)], pa.bool_()),
+    "byte": lambda: with_nulls(list(integers(8)), pa.int8()),
+    "short": lambda: with_nulls(list(integers(16)), pa.int16()),
+    "int": lambda: with_nulls(list(integers(32)), pa.int32()),
+    "long": lambda: with_nulls(list(integers(64)), pa.int64()),
+    "float": lambda: with_nulls(list(floats(np.float32)), pa.float32()),
+    "double": lambda: with_nulls(list(floats(np.float64)), pa.float64()),
+    "string": lambda: with_nulls(list(texts()), pa.string()),
+    "binary": lambda: with_nulls(list(blobs()), pa.binary()),
+    "date": lambda: with_nulls([value % 40000 - 20000 for value in integers(32)], pa.date32()),
+    "timestamp": lambda: with_nulls([value >> 11 for value in integers(64)], pa.timestamp("us", "UTC")),
+    "timestamp_ntz": lambda: with_nulls([value >> 11 for value in integers(64)], pa.timestamp("us")),
+    "interval": lambda: with_nulls([value >> 11 for value in integers(64)], pa.duration("us")),
+    "decimal_9_2": lambda: with_nulls(list(decimals(9, 2)), pa.decimal128(9, 2)),
+    "decimal_18_0": lambda: with_nulls(list(decimals(18, 0)), pa.decimal128(18, 0)),
+    "decimal_19_4": lambda: with_nulls(list(decimals(19, 4)), pa.decimal128(19, 4)),
+    "decimal_38_10": lambda: with_nulls(list(decimals(38, 10)), pa.decimal128(38, 10)),
+}
+
+
+def spark_hashes(session: SparkSession, table: pa.Table, names: list[str]) -> list[int]:
+    frame = session.createDataFrame(table).select(F.xxhash64(*names).alias("hash"))
+    signed = frame.toArrow()["hash"].to_pylist()
+    return [value % (1 << 64) for value in signed]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_hashes_as_in_spark(session: SparkSession, name: str) -> None:
+    table = pa.table({name: COLUMNS[name]()})
+    assert table.num_rows >= ROWS
+    assert hash_table(table, [name]).tolist() == spark_hashes(session, table, [name])
+
+
+def test_a_key_of_all_types_hashes_as_in_spark(session: SparkSession) -> None:
+    table = pa.table({name: make().slice(0, ROWS) for name, make in COLUMNS.items()})
+    names = table.column_names
+    assert hash_table(table, names).tolist() == spark_hashes(session, table, names)
+    assert hash_table(table, names[::-1]).tolist() == spark_hashes(session, table, names[::-1])

@@ -246,3 +246,9 @@ class JavaMissingError(MissingDependencyError):
     """Spark needs Java 17 or newer, and none was found."""
 
     code = "JAVA_MISSING"
+
+
+class DemoError(StatebedError):
+    """The demo could not show what it set out to show."""
+
+    code = "DEMO"

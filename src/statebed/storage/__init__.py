@@ -4,6 +4,7 @@ from statebed.storage.base import Listing, ObjectInfo, ObjectStore, PutOutcome
 from statebed.storage.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb, cut_to, flip_byte
 from statebed.storage.local import LocalStore
 from statebed.storage.memory import MemoryStore
+from statebed.storage.probe import probe_put_if_absent
 from statebed.storage.provider import get_storage_provider
 from statebed.storage.scoped import ScopedStore
 
@@ -23,4 +24,5 @@ __all__ = [
     "cut_to",
     "flip_byte",
     "get_storage_provider",
+    "probe_put_if_absent",
 ]

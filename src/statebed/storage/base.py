@@ -5,7 +5,7 @@ and the same errors, which one contract suite checks over all of them:
 
 - a missing object: `head` gives None, `get` and `get_range` raise ObjectMissingError, `delete` succeeds;
 - a transient failure is retried inside until the deadline, then StoreUnavailableError;
-- `put_if_absent` alone may raise OutcomeUnknownError: the caller repeats it until CREATED or EXISTS is heard;
+- `put_if_absent` alone may raise OutcomeUnknownError: repeat it until it says CREATED or EXISTS;
 - EXISTS does not mean that somebody else was first. An answer may be lost and the request repeated, inside the
   store or by the caller, and then finds its own object. Who must know compares a nonce in the bytes;
 - an object and a folder never have the same name: do not use "a" and "a/b" both. File systems refuse it.

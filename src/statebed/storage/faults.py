@@ -135,9 +135,7 @@ class FaultStore:
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         check_range(start, length)
-        return self._run(
-            Verb.GET_RANGE, path, lambda fault: _spoiled(self._seen_range(path, start, length), fault)
-        )
+        return self._run(Verb.GET_RANGE, path, lambda fault: _spoiled(self._seen_range(path, start, length), fault))
 
     def head(self, path: str) -> ObjectInfo | None:
         return self._run(Verb.HEAD, path, lambda _: self._seen_head(path))

@@ -30,9 +30,7 @@ def check_path(path: str) -> str:
         if part == TEMPORARY_FOLDER:
             raise InputError(f"the path {path!r} has the reserved part {TEMPORARY_FOLDER!r}", fix=fix)
         if len(part.encode()) > MAX_PART_LENGTH:
-            raise InputError(
-                f"a part of the path {path[:80]!r}... is longer than {MAX_PART_LENGTH} bytes", fix=fix
-            )
+            raise InputError(f"a part of the path {path[:80]!r}... is longer than {MAX_PART_LENGTH} bytes", fix=fix)
     if any(mark in path for mark in _FORBIDDEN):
         raise InputError(f"the path {path!r} holds a backslash, a line end or a zero byte", fix=fix)
     return path
@@ -46,9 +44,7 @@ def check_prefix(prefix: str) -> str:
 def check_range(start: int, length: int) -> None:
     """Refuse a range of bytes that cannot be."""
     if start < 0 or length < 0:
-        raise InputError(
-            f"the range start={start} length={length} is negative", fix="ask for start >= 0, length >= 0"
-        )
+        raise InputError(f"the range start={start} length={length} is negative", fix="ask for start >= 0, length >= 0")
 
 
 def join(folder: str, name: str) -> str:

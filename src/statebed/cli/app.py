@@ -18,9 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-State = Annotated[
-    str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state, s3://bucket/state.")
-]
+State = Annotated[str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state, s3://bucket/state.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -80,7 +78,7 @@ def show(
 
     log = records.open_log(state, job)
     record = records.record_at(log, epoch)
-    summary = records.summarise(record)
+    summary = records.summarise(record, held=records.size_of_folder(log, record.epoch))
     parts = contents.contents_of(log, record)
     if json:
         head = {"job": job, "written_by": record.written_by, "min_epoch": record.min_epoch}
@@ -93,9 +91,7 @@ def show(
 
 @app.command()
 def doctor(
-    state: Annotated[
-        str, typer.Option("--state", help="The state location to try: a folder or URL.")
-    ] = DEFAULT_STATE,
+    state: Annotated[str, typer.Option("--state", help="The state location to try: a folder or URL.")] = DEFAULT_STATE,
     json: Json = False,
 ) -> None:
     """Check Java, Python, packages, disk, memory, and that the state location can be committed to."""
@@ -116,6 +112,35 @@ def doctor(
     else:
         console.print(f"failed: {', '.join(failed)}" if failed else "statebed can run here")
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def demo(
+    state: Annotated[
+        str, typer.Option("--state", help="The folder of the demo's events, state and results.")
+    ] = DEMO_STATE,
+    files: Annotated[
+        int, typer.Option("--files", min=1, help="How many files of new events to make; one is one epoch.")
+    ] = 12,
+    events: Annotated[int, typer.Option("--events", min=50, help="Events in each file.")] = 50_000,
+    crash: Annotated[
+        bool, typer.Option("--crash", help="Kill the job in mid-epoch, restart it, compare the result.")
+    ] = False,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="With --crash: how often.")] = 3,
+) -> None:
+    """Run a Nexmark job on local Spark. A second run resumes where the first ended."""
+    from statebed.cli.extras import require
+
+    require("spark", "duckdb")
+    from statebed.cli import demo as shown
+    from statebed.cli.java import use_java
+    from statebed.demo.job import DemoFolder
+
+    folder = DemoFolder.at(state)
+    use_java()
+    if crash:
+        raise typer.Exit(0 if shown.show_crash(folder, kills=kills, events_per_file=events) else 1)
+    shown.show_run(folder, files=files, events_per_file=events)
 
 
 def _with_times(value: Any) -> Any:

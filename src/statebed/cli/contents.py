@@ -27,6 +27,7 @@ class TableSummary:
     operator: str
     table: str
     kind: str
+    tier: str
     subtasks: int
     files: int
     rows: int
@@ -92,11 +93,12 @@ def _tables(log: CheckpointLog, entry: pb.OperatorEntry) -> list[TableSummary]:
         for name, table in fetch_subtask(log.store, reference).tables.items():
             parts.setdefault(name, []).extend(table.subtasks.values())
             kinds[name] = (table.config.WhichOneof("kind") or "unknown").replace("_", " ")
-    return [_table(entry.operator_id, name, kinds[name], parts[name]) for name in sorted(parts)]
+    tier = "object store" if "://" in log.store.url else "local disk"
+    return [_table(entry.operator_id, name, kinds[name], tier, parts[name]) for name in sorted(parts)]
 
 
 def _table(
-    operator: str, name: str, kind: str, subtasks: list[pb.TableSubtaskCheckpointMetadata]
+    operator: str, name: str, kind: str, tier: str, subtasks: list[pb.TableSubtaskCheckpointMetadata]
 ) -> TableSummary:
     # After a rescale two subtasks may list one file: it is counted once.
     files = {file.path: file for subtask in subtasks for file in subtask.files}
@@ -104,6 +106,7 @@ def _table(
         operator=operator,
         table=name,
         kind=kind,
+        tier=tier,
         subtasks=len(subtasks),
         files=len(files),
         rows=sum(file.rows for file in files.values()),

@@ -85,13 +85,9 @@ def _package(name: str, if_missing: Verdict, fix: str) -> Check:
         return Check(name, if_missing, "not installed", fix)
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if name == "pyspark" and numbers < OLDEST_SPARK:
-        return Check(
-            name, Verdict.FAIL, version, "statebed runs on Spark 4.1 or newer: pip install 'pyspark>=4.1'"
-        )
+        return Check(name, Verdict.FAIL, version, "statebed runs on Spark 4.1 or newer: pip install 'pyspark>=4.1'")
     if name == "pandas" and numbers[0] > NEWEST_PANDAS_MAJOR:
-        return Check(
-            name, Verdict.WARN, version, "Spark warns on every exchange: pip install 'pandas>=2.2,<3'"
-        )
+        return Check(name, Verdict.WARN, version, "Spark warns on every exchange: pip install 'pandas>=2.2,<3'")
     return Check(name, Verdict.OK, version)
 
 
@@ -116,9 +112,7 @@ def _memory() -> Check:
         return Check("memory", Verdict.OK, found)
     found = f"{found}, {size(available)} of it free"
     if available < 2 * GIGABYTE:
-        return Check(
-            "memory", Verdict.WARN, found, "a local Spark wants 2 GB: close something, or use memory="
-        )
+        return Check("memory", Verdict.WARN, found, "a local Spark wants 2 GB: close something, or use memory=")
     return Check("memory", Verdict.OK, found)
 
 
@@ -126,9 +120,7 @@ def _disk_space(folder: Path) -> Check:
     free = machine.free_disk_bytes(folder)
     found = f"{size(free)} free at {folder}"
     if free < GIGABYTE:
-        return Check(
-            "disk space", Verdict.FAIL, found, "free at least 1 GB, or name another location with --state"
-        )
+        return Check("disk space", Verdict.FAIL, found, "free at least 1 GB, or name another location with --state")
     if free < 5 * GIGABYTE:
         return Check("disk space", Verdict.WARN, found, "large state will not fit")
     return Check("disk space", Verdict.OK, found)
@@ -142,9 +134,7 @@ def _disk_speed(folder: Path) -> Check:
     )
     slow = speed.bytes_per_second < GIGABYTE / 20 or speed.small_write_seconds > 0.1  # noqa: PLR2004 - said below
     if slow:
-        return Check(
-            "disk speed", Verdict.WARN, found, "every epoch waits for some small files: use a faster disk"
-        )
+        return Check("disk speed", Verdict.WARN, found, "every epoch waits for some small files: use a faster disk")
     return Check("disk speed", Verdict.OK, found)
 
 
@@ -171,10 +161,6 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except StatebedError as error:
-        return Check(
-            name, Verdict.FAIL, error.what if not error.where else f"{error.what}: {error.where}", error.fix
-        )
+        return Check(name, Verdict.FAIL, error.what if not error.where else f"{error.what}: {error.where}", error.fix)
     except OSError as error:
-        return Check(
-            name, Verdict.FAIL, str(error), "make the location writable, or name another with --state"
-        )
+        return Check(name, Verdict.FAIL, str(error), "make the location writable, or name another with --state")

@@ -20,9 +20,7 @@ def print_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
-) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table whose cells are shown as they are; `right` names the columns of numbers."""
     shown = Table(title=title, title_justify="left", header_style="bold")
     for column in columns:

@@ -44,6 +44,8 @@ class EpochSummary:
     rows_late: int
     rows_out: int
     watermark_us: int | None
+    bytes: int
+    """Of all objects in the epoch's folder."""
     problem: str = ""
 
 
@@ -63,11 +65,7 @@ def open_log(state: str, job: str) -> CheckpointLog:
 
 def job_names(store: ObjectStore) -> list[str]:
     """Folders of the location that hold a log."""
-    return [
-        name
-        for name in store.list_level("").folders
-        if store.list_level(f"{name}/{names.CHECKPOINTS}").folders
-    ]
+    return [name for name in store.list_level("").folders if store.list_level(f"{name}/{names.CHECKPOINTS}").folders]
 
 
 def summarise_jobs(state: str) -> list[JobSummary]:
@@ -79,17 +77,23 @@ def summarise_epochs(log: CheckpointLog) -> list[EpochSummary]:
     """Every number of the log, ascending; a damaged record is listed as such."""
     observations = [log.observe(number) for number in log.numbers()]
     abandoned = _abandoned({o.epoch: o.record for o in observations if o.record is not None})
+    sizes: dict[int | None, int] = {}
+    for info in log.store.list(names.CHECKPOINTS):
+        epoch = names.epoch_of(info.path)
+        sizes[epoch] = sizes.get(epoch, 0) + info.size
     rows = []
     for observation in observations:
+        held = sizes.get(observation.epoch, 0)
         if observation.record is not None:
-            rows.append(summarise(observation.record, abandoned=observation.epoch in abandoned))
+            left_behind = observation.epoch in abandoned
+            rows.append(summarise(observation.record, held=held, abandoned=left_behind))
         elif observation.found is Found.DAMAGE:
-            rows.append(_damaged(observation.epoch, observation.problem))
+            rows.append(_damaged(observation.epoch, held, observation.problem))
     return rows
 
 
-def summarise(record: pb.CheckpointMetadata, *, abandoned: bool = False) -> EpochSummary:
-    """One record in one line."""
+def summarise(record: pb.CheckpointMetadata, *, held: int, abandoned: bool = False) -> EpochSummary:
+    """One record in one line; `held` is the size of its epoch's folder."""
     is_epoch = record.kind == pb.EPOCH
     marks = [o.output_watermark_us for o in record.operators if o.HasField("output_watermark_us")]
     has_batch = is_epoch and record.source_position.HasField("batch_id")
@@ -109,7 +113,12 @@ def summarise(record: pb.CheckpointMetadata, *, abandoned: bool = False) -> Epoc
         rows_late=sum(operator.rows_late for operator in counted),
         rows_out=sum(operator.rows_out for operator in counted),
         watermark_us=min(marks) if marks else None,
+        bytes=held,
     )
+
+
+def size_of_folder(log: CheckpointLog, epoch: int) -> int:
+    return sum(info.size for info in log.store.list(names.epoch_folder(epoch)))
 
 
 def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
@@ -154,7 +163,7 @@ def _abandoned(records: dict[int, pb.CheckpointMetadata]) -> set[int]:
     return {n for n, record in records.items() if record.kind == pb.EPOCH and n > floor and n not in chain}
 
 
-def _damaged(epoch: int, problem: str) -> EpochSummary:
+def _damaged(epoch: int, held: int, problem: str) -> EpochSummary:
     return EpochSummary(
         epoch=epoch,
         kind="unknown",
@@ -169,5 +178,6 @@ def _damaged(epoch: int, problem: str) -> EpochSummary:
         rows_late=0,
         rows_out=0,
         watermark_us=None,
+        bytes=held,
         problem=problem,
     )

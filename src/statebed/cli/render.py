@@ -26,15 +26,15 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
 def epochs_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
     return table(
         title,
-        ["epoch", "kind", "run", "base", "batch", "in", "late", "out", "watermark (UTC)", "took", "status"],
+        ["epoch", "kind", "run", "base", "batch", "in", "late", "out", "watermark (UTC)", "took", "size", "status"],
         [_epoch_row(epoch) for epoch in epochs],
-        right=["epoch", "run", "base", "batch", "in", "late", "out", "took"],
+        right=["epoch", "run", "base", "batch", "in", "late", "out", "took", "size"],
     )
 
 
 def _epoch_row(epoch: EpochSummary) -> Sequence[object]:
     if epoch.problem:
-        return [epoch.epoch, NOTHING, *[None] * 8, f"{epoch.status}: {epoch.problem}"]
+        return [epoch.epoch, NOTHING, *[None] * 8, size(epoch.bytes), f"{epoch.status}: {epoch.problem}"]
     counts = [number(count) for count in (epoch.rows_in, epoch.rows_late, epoch.rows_out)]
     if epoch.kind != "epoch":
         counts = [NOTHING] * 3
@@ -47,6 +47,7 @@ def _epoch_row(epoch: EpochSummary) -> Sequence[object]:
         *counts,
         instant(epoch.watermark_us),
         seconds(epoch.duration_us),
+        size(epoch.bytes),
         epoch.status,
     ]
 
@@ -54,9 +55,9 @@ def _epoch_row(epoch: EpochSummary) -> Sequence[object]:
 def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
     return table(
         title,
-        ["operator", "table", "kind", "subtasks", "files", "rows", "size", "tombstones"],
+        ["operator", "table", "kind", "tier", "subtasks", "files", "rows", "size", "tombstones"],
         [
-            (t.operator, t.table, t.kind, t.subtasks, t.files, number(t.rows), size(t.bytes), t.tombstones)
+            (t.operator, t.table, t.kind, t.tier, t.subtasks, t.files, number(t.rows), size(t.bytes), t.tombstones)
             for t in tables
         ],
         right=["subtasks", "files", "rows", "size", "tombstones"],
@@ -82,9 +83,7 @@ def _sinks_table(sinks: Iterable[SinkSummary]) -> Table:
     )
 
 
-def one_epoch(
-    record: pb.CheckpointMetadata, summary: EpochSummary, contents: Contents
-) -> Iterator[Table | str]:
+def one_epoch(record: pb.CheckpointMetadata, summary: EpochSummary, contents: Contents) -> Iterator[Table | str]:
     """A record in words."""
     what = f"{summary.kind}, {summary.status}, by {record.written_by}"
     yield f"Epoch {summary.epoch} of job {record.job_id!r} ({what})"
@@ -119,9 +118,7 @@ def one_epoch(
 
 
 def check_line(check: Check) -> Text:
-    line = Text.assemble(
-        (f"{check.verdict.value:>5}", _STYLES[check.verdict]), f"  {check.name:<14}  {check.found}"
-    )
+    line = Text.assemble((f"{check.verdict.value:>5}", _STYLES[check.verdict]), f"  {check.name:<14}  {check.found}")
     if check.fix and check.verdict is not Verdict.OK:
         line.append(f"\n{'':>5}  {'':<14}  what to do: {check.fix}")
     return line

@@ -132,9 +132,7 @@ class Nexmark:
 
     def __post_init__(self) -> None:
         if self.events_per_second < 1:
-            raise InputError(
-                f"events_per_second is {self.events_per_second}", fix="give a whole number of 1 or more"
-            )
+            raise InputError(f"events_per_second is {self.events_per_second}", fix="give a whole number of 1 or more")
         if not 0 <= self.out_of_order_us < 2**32:
             raise InputError(
                 f"out_of_order_us is {self.out_of_order_us}",

@@ -141,9 +141,7 @@ def test_event_time_advances_with_the_event_number(events: dict[str, pa.Table]) 
 
 def test_out_of_order_events_move_back_by_no_more_than_asked(events: dict[str, pa.Table]) -> None:
     shuffled = table(Nexmark(seed=3, out_of_order_us=50_000), "bids", first=0, count=EVENTS)
-    back = pc.subtract(
-        events["bids"]["dateTime"].cast(pa.int64()), shuffled["dateTime"].cast(pa.int64())
-    ).to_numpy()
+    back = pc.subtract(events["bids"]["dateTime"].cast(pa.int64()), shuffled["dateTime"].cast(pa.int64())).to_numpy()
     assert back.min() >= 0
     assert 49_000 < back.max() <= 50_000
     assert np.any(np.diff(shuffled["dateTime"].cast(pa.int64()).to_numpy()) < 0)
@@ -165,10 +163,7 @@ def test_another_seed_gives_other_events(events: dict[str, pa.Table]) -> None:
 def test_ranges_compose(name: str, seed: int, first: int, lengths: list[int]) -> None:
     generator = Nexmark(seed=seed, out_of_order_us=2_000_000)
     edges = np.cumsum([first, *lengths]).tolist()
-    parts = [
-        getattr(generator, name)(first=start, count=length)
-        for start, length in zip(edges, lengths, strict=False)
-    ]
+    parts = [getattr(generator, name)(first=start, count=length) for start, length in zip(edges, lengths, strict=False)]
     whole = table(generator, name, first=first, count=sum(lengths))
     assert pa.concat_tables(parts).combine_chunks().equals(whole)
 
@@ -228,9 +223,7 @@ def test_it_makes_more_than_fifty_thousand_bids_a_second(capsys: pytest.CaptureF
     assert rate > 50_000
 
 
-@pytest.mark.parametrize(
-    "bad", [{"events_per_second": 0}, {"out_of_order_us": -1}, {"out_of_order_us": 2**32}]
-)
+@pytest.mark.parametrize("bad", [{"events_per_second": 0}, {"out_of_order_us": -1}, {"out_of_order_us": 2**32}])
 def test_a_stream_that_cannot_be_is_refused(bad: dict[str, int]) -> None:
     with pytest.raises(InputError):
         Nexmark(**bad)

@@ -1,0 +1,51 @@
+"""The command line as a process: fast help, clear words when a package is missing."""
+
+import subprocess
+import sys
+import time
+
+HEAVY = ("pyspark", "pyarrow", "numpy", "duckdb", "obstore", "pandas")
+
+
+def run(code: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    start = time.monotonic()
+    done = run(
+        "import sys; from statebed.cli import main; code = main(['--help']);"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules]); sys.exit(code)"
+    )
+    assert done.returncode == 0
+    for command in ("ls", "show", "doctor", "demo"):
+        assert command in done.stdout
+    assert "HEAVY []" in done.stdout
+    assert time.monotonic() - start < 20
+
+
+def test_a_missing_extra_is_one_line_with_the_pip_command() -> None:
+    done = run(
+        "import importlib.util as u, sys; real = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name == 'rich' else real(name, *rest);"
+        "from statebed.cli import main; sys.exit(main(['ls']))"
+    )
+    assert done.returncode == 69
+    assert done.stderr == "statebed: the command line needs rich. Run: pip install 'statebed[cli]'\n"
+
+
+def test_the_demo_without_spark_says_what_to_install() -> None:
+    done = run(
+        "import importlib.util as u, sys; real = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name in ('pyspark', 'duckdb') else real(name, *rest);"
+        "from statebed.cli import main; sys.exit(main(['demo']))"
+    )
+    assert done.returncode == 1
+    assert "[MISSING_DEPENDENCY]" in done.stderr
+    assert "pip install 'statebed[spark,duckdb]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_printed() -> None:
+    done = run("import sys; from statebed.cli import main; sys.exit(main(['--version']))")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "statebed")

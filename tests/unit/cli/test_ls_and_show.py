@@ -1,0 +1,135 @@
+"""ls and show: what the records say, in words and as JSON."""
+
+import json
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from statebed.format import names
+
+
+class Outcome(Protocol):
+    code: int
+    out: str
+    err: str
+
+
+class Call(Protocol):
+    def __call__(self, *arguments: str | Path) -> Outcome: ...
+
+
+def test_ls_lists_the_jobs_and_passes_over_other_folders(statebed: Call, location: Path) -> None:
+    jobs = json.loads(statebed("ls", location, "--json").out)
+    assert [(job["job"], job["head"], job["lineage"], job["status"]) for job in jobs] == [
+        ("rides", 6, "000000000005", "complete")
+    ]
+    shown = statebed("ls", location)
+    assert shown.code == 0
+    assert "rides" in shown.out
+    assert "events" not in shown.out
+
+
+def test_ls_of_an_empty_location_says_so_and_makes_nothing(statebed: Call, tmp_path: Path) -> None:
+    shown = statebed("ls", tmp_path / "nothing")
+    assert (shown.code, "no job" in shown.out) == (0, True)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_ls_of_a_job_tells_abandoned_epochs_from_current_ones(statebed: Call, location: Path) -> None:
+    epochs = json.loads(statebed("ls", location, "rides", "--json").out)
+    assert {epoch["epoch"]: epoch["status"] for epoch in epochs} == {
+        1: "complete",
+        2: "complete",
+        3: "abandoned",
+        4: "abandoned",
+        5: "complete",
+        6: "complete",
+    }
+    assert [epoch["kind"] for epoch in epochs] == [
+        "run_start",
+        "epoch",
+        "epoch",
+        "epoch",
+        "run_start",
+        "epoch",
+    ]
+    assert epochs[-1]["batch"] == 16
+    assert (epochs[-1]["rows_in"], epochs[-1]["rows_late"], epochs[-1]["rows_out"]) == (600, 3, 7)
+    folder = location / "rides" / "checkpoints" / "000000000006"
+    assert epochs[-1]["bytes"] == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert epochs[-1]["finish_time"] == "2026-01-01T12:00:00.250000Z"
+
+
+def test_ls_counts_no_rows_for_a_run_start(statebed: Call, location: Path) -> None:
+    start = json.loads(statebed("ls", location, "rides", "--json").out)[4]
+    assert (start["rows_in"], start["batch"]) == (0, None)
+
+
+def test_ls_names_a_damaged_record_and_lists_the_rest(statebed: Call, location: Path) -> None:
+    damaged = location / "rides" / names.record(3)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    epochs = json.loads(statebed("ls", location, "rides", "--json").out)
+    assert epochs[2]["status"] == "damaged"
+    assert epochs[2]["problem"]
+    assert len(epochs) == 6
+    assert "damaged" in statebed("ls", location, "rides").out
+
+
+def test_show_takes_the_newest_epoch_unless_told(statebed: Call, location: Path) -> None:
+    newest = json.loads(statebed("show", location, "rides", "--json").out)
+    assert newest["epoch"] == 6
+    assert newest["tables"] == [
+        {
+            "operator": "per_minute",
+            "table": "partials",
+            "kind": "time keyed",
+            "tier": "local disk",
+            "subtasks": 1,
+            "files": 1,
+            "rows": 40,
+            "bytes": 1500,
+            "tombstones": 0,
+        }
+    ]
+    assert newest["sinks"][0]["published"] is True
+    older = json.loads(statebed("show", location, "rides", "4", "--json").out)
+    assert (older["epoch"], older["sinks"][0]["published"]) == (4, False)
+
+
+def test_show_says_it_in_words(statebed: Call, location: Path) -> None:
+    shown = statebed("show", location, "rides")
+    assert shown.code == 0
+    for words in ("Epoch 6 of job 'rides'", "builds on epoch 2", "batch 16", "per_minute", "1.5 kB", "yes"):
+        assert words in shown.out
+
+
+def test_an_unknown_job_is_named_with_those_that_exist(statebed: Call, location: Path) -> None:
+    failed = statebed("show", location, "taxis")
+    assert failed.code == 1
+    assert failed.out == ""
+    assert "[JOB_NOT_FOUND]" in failed.err
+    assert "rides" in failed.err
+    assert "Traceback" not in failed.err
+
+
+def test_debug_shows_the_traceback(statebed: Call, location: Path) -> None:
+    failed = statebed("--debug", "show", location, "taxis")
+    assert failed.code == 1
+    assert "Traceback" in failed.err
+    assert "[JOB_NOT_FOUND]" in failed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["show", "STATE", "rides", "99"], "EPOCH_NOT_RETAINED"), (["ls", "ftp://x"], "UNKNOWN_SCHEME")],
+)
+def test_errors_are_text_with_their_code(statebed: Call, location: Path, arguments: list[str], code: str) -> None:
+    failed = statebed(*[str(location) if argument == "STATE" else argument for argument in arguments])
+    assert failed.code == 1
+    assert f"[{code}]" in failed.err
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["show"], ["ls", "--nonsense"], ["show", "s", "j", "zero"]])
+def test_wrong_usage_exits_with_2(statebed: Call, arguments: list[str]) -> None:
+    assert statebed(*arguments).code == 2

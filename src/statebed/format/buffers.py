@@ -1,7 +1,6 @@
-"""Arrow arrays as numpy arrays, by their buffers.
+"""Arrow arrays as numpy arrays, by their buffers: without a copy, whether or not there are nulls.
 
-`Array.to_numpy` imports pandas the first time it is called, which costs a fresh worker more than a second;
-reading the buffers does not.
+`Array.to_numpy` refuses nulls or turns numbers into floats, and imports pandas where that is installed.
 """
 
 import numpy as np

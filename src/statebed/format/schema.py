@@ -34,6 +34,7 @@ FIRST_USER_FIELD_ID = 16
 """Lower ids are kept for reserved columns of later versions."""
 
 _FIELD_ID = b"PARQUET:field_id"
+_LIST_ITEM = "element"
 
 
 def check_user_columns(names: Iterable[str], *, where: str = "") -> None:
@@ -193,17 +194,17 @@ def _check_field_ids(schema: pa.Schema, *, where: str) -> None:
 
 
 def _without_metadata(kind: pa.DataType) -> pa.DataType:
-    """The type with no metadata on nested fields."""
+    """The type with no metadata on nested fields; items of lists have the name that Parquet gives them."""
     if pa.types.is_struct(kind):
         return pa.struct([_bare(kind.field(index)) for index in range(kind.num_fields)])
     if pa.types.is_map(kind):
         return pa.map_(_bare(kind.key_field), _bare(kind.item_field), keys_sorted=kind.keys_sorted)
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_bare(kind.value_field), kind.list_size)
+        return pa.list_(_bare(kind.value_field).with_name(_LIST_ITEM), kind.list_size)
     if pa.types.is_large_list(kind):
-        return pa.large_list(_bare(kind.value_field))
+        return pa.large_list(_bare(kind.value_field).with_name(_LIST_ITEM))
     if pa.types.is_list(kind):
-        return pa.list_(_bare(kind.value_field))
+        return pa.list_(_bare(kind.value_field).with_name(_LIST_ITEM))
     return kind
 
 

@@ -36,9 +36,7 @@ from statebed.format.sealed import FORMAT_VERSION
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 8 << 20
 PACKED_ROWS = 1 << 12
-DAMAGED_FIX = (
-    "restore it from a backup, or fork to an older intact epoch; `statebed verify` lists what is damaged"
-)
+DAMAGED_FIX = "restore it from a backup, or fork to an older intact epoch; `statebed verify` lists what is damaged"
 
 _PARQUET_TAIL = 8  # the footer's length and the closing magic
 _TEXT_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
@@ -60,9 +58,7 @@ def segment_schema(
         return canonical_schema(pa.schema([*keys, reserved[SEQUENCE], reserved[KEY_HASH], *values]))
     bins = [reserved[BIN]] if sort_order == BIN_FIRST else []
     times = [reserved[TIME]] if timed else []
-    return canonical_schema(
-        pa.schema([*bins, reserved[KEY_HASH], *keys, *times, reserved[SEQUENCE], *values])
-    )
+    return canonical_schema(pa.schema([*bins, reserved[KEY_HASH], *keys, *times, reserved[SEQUENCE], *values]))
 
 
 @dataclass(frozen=True)
@@ -171,9 +167,7 @@ def encode_segment(table: pa.Table, *, spec: SegmentSpec) -> EncodedSegment:
     footer_size = footer.serialized_size + _PARQUET_TAIL
     hashes, sequences = _numbers(table[KEY_HASH], np.uint64), _numbers(table[SEQUENCE], np.uint64)
     times = (
-        pc.min_max(table[TIME].cast(pa.int64())).as_py()
-        if TIME in table.column_names
-        else {"min": None, "max": None}
+        pc.min_max(table[TIME].cast(pa.int64())).as_py() if TIME in table.column_names else {"min": None, "max": None}
     )
     return EncodedSegment(
         data=data,
@@ -220,9 +214,7 @@ def decode_segment(
         table = file.read_row_groups(list(chosen), columns=None if columns is None else list(columns))
         table = table if columns is None else table.select(list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise CorruptObjectError(
-            f"a data file does not decode: {error}", where=entry.path, fix=DAMAGED_FIX
-        ) from error
+        raise CorruptObjectError(f"a data file does not decode: {error}", where=entry.path, fix=DAMAGED_FIX) from error
     if file.metadata.num_rows != entry.rows:
         raise CorruptObjectError(
             f"a data file holds {file.metadata.num_rows} rows instead of {entry.rows}",
@@ -245,13 +237,9 @@ def _conform(table: pa.Table, spec: SegmentSpec) -> pa.Table:
     """
     where = f"table {spec.table!r}"
     if table.num_rows == 0:
-        raise InputError(
-            "a segment has at least one row", where=where, fix="write no file where there are no rows"
-        )
+        raise InputError("a segment has at least one row", where=where, fix="write no file where there are no rows")
     if sorted(table.column_names) != sorted(spec.schema.names):
-        raise InputError(
-            f"a segment has the columns {table.column_names} instead of {spec.schema.names}", where=where
-        )
+        raise InputError(f"a segment has the columns {table.column_names} instead of {spec.schema.names}", where=where)
     table = table.select(spec.schema.names)
     for field, column in zip(spec.schema, table.columns, strict=True):
         if column.type != field.type:
@@ -319,9 +307,7 @@ def _row_group_ends(table: pa.Table, spec: SegmentSpec) -> list[int]:
     start = 0
     while start < table.num_rows:
         spent = sizes[start - 1] if start else 0.0
-        limit = min(
-            int(np.searchsorted(sizes, spent + ROW_GROUP_BYTES, side="right")), start + ROW_GROUP_ROWS
-        )
+        limit = min(int(np.searchsorted(sizes, spent + ROW_GROUP_BYTES, side="right")), start + ROW_GROUP_ROWS)
         limit = max(limit, start + 1)
         first = int(np.searchsorted(edges, start, side="right"))
         packed = int(np.searchsorted(edges, min(limit, start + PACKED_ROWS), side="right")) - 1

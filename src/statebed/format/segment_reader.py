@@ -50,9 +50,7 @@ class SegmentReader:
             if (owned is None or self._may_own(group, owned)) and self._may_hold(group, start_us, end_us)
         )
 
-    def read(
-        self, *, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
+    def read(self, *, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of some row groups (all: None), with some columns (all: None), checked."""
         groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
         names = None if columns is None else list(columns)
@@ -135,9 +133,7 @@ class SegmentReader:
         statistics = None if start_us is None and end_us is None else self._statistics(group, BIN)
         if statistics is None:
             return True
-        return (end_us is None or statistics.min_raw < end_us) and (
-            start_us is None or statistics.max_raw >= start_us
-        )
+        return (end_us is None or statistics.min_raw < end_us) and (start_us is None or statistics.max_raw >= start_us)
 
     def _statistics(self, group: int, column: str) -> pq.Statistics | None:
         paths = self._paths()

@@ -1,0 +1,74 @@
+"""Rules of the house that a reader would otherwise have to check by eye."""
+
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_LINES = 400
+MODULES = sorted(
+    path
+    for folder in ("src", "tests", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+    if not path.name.endswith("_pb2.py")
+)
+NAMES_MODULE = ROOT / "src" / "statebed" / "format" / "names.py"
+OBJECT_NAME = re.compile(
+    r"checkpoint\.metadata|published-|savepoint-|^operator-|\.answer$"
+    r"|(^|/)(checkpoints|compactions|requests)/"
+)
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_a_module_is_short_enough_to_read(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if path.is_relative_to(ROOT / "src") and path != NAMES_MODULE], ids=relative
+)
+def test_only_the_module_of_names_formats_names_of_objects(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    formatted = [
+        f"{relative(path)}:{node.lineno}: {node.value!r}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+        # Sentences for people may show an example of a name.
+        and not re.search(r"\s", node.value)
+        and OBJECT_NAME.search(node.value)
+    ]
+    assert not formatted, "\n".join(formatted)
+
+
+def tracked_files() -> list[Path]:
+    git = shutil.which("git")
+    if git is None or not (ROOT / ".git").exists():
+        pytest.skip("no git checkout")
+    listed = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=60)
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+
+
+def test_no_tracked_file_names_a_path_of_this_machine() -> None:
+    # Folders that every machine has say nothing about this one.
+    everywhere = {Path("/"), Path("/tmp"), Path("/home"), Path("/usr"), Path("/opt"), Path("/var")}
+    folders = {ROOT, ROOT.parent, Path.home()} - everywhere
+    pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(str(folder))}(?![\w.-])" for folder in sorted(folders)))
+    found = [
+        f"{relative(path)}: {match.group()}"
+        for path in tracked_files()
+        if path.is_file() and (match := pattern.search(path.read_bytes().decode(errors="replace")))
+    ]
+    assert not found, "\n".join(found)

@@ -1,0 +1,109 @@
+"""Imports point downwards only, and the core needs neither Spark nor Java."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+LAYERS = [
+    "errors",
+    "format",
+    "storage",
+    "protocol",
+    "checkpoint",
+    "state",
+    "operators",
+    "sinks",
+    "spark",
+    "demo",
+    "cli",
+]
+"""From the lowest to the highest; a module imports from its own layer and lower ones."""
+PUBLIC = "statebed"
+"""The package itself: its exports come from everywhere, so only the layers above all others may import it."""
+CORE = LAYERS[: LAYERS.index("spark")]
+WITH_SPARK = {"spark", "demo", "cli", PUBLIC}
+MODULES = sorted(path for path in (SOURCE / "statebed").rglob("*.py") if not path.name.endswith("_pb2.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else PUBLIC
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a module imports, at its top or inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}" if node.module == "statebed" else str(node.module)
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    found = {layer_of(module_name(path)) for path in MODULES}
+    assert {"errors", "format", "storage"} <= found
+    assert found <= {*LAYERS, PUBLIC}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_point_downwards_only(path: Path) -> None:
+    layer = layer_of(module_name(path))
+    allowed = {*LAYERS, PUBLIC} if layer == PUBLIC else set(LAYERS[: LAYERS.index(layer) + 1])
+    if layer in {"demo", "cli"}:
+        allowed |= {PUBLIC}
+    wrong = []
+    for line, name in imports(path):
+        if name.split(".")[0] == "statebed":
+            target = layer_of(name)
+            target = target if target in LAYERS else PUBLIC
+            if target not in allowed:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {layer} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_layers_above_the_core_import_pyspark(path: Path) -> None:
+    if layer_of(module_name(path)) not in WITH_SPARK:
+        assert not [name for _, name in imports(path) if name.split(".")[0] in {"pyspark", "py4j"}]
+
+
+BLOCKED = """
+import importlib, sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"pyspark", "py4j", "pandas", "duckdb", "polars", "typer", "rich"}:
+            raise ModuleNotFoundError(f"{name} is blocked", name=name)
+
+sys.meta_path.insert(0, Block())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print("imported", len(sys.argv) - 1)
+"""
+
+
+def test_the_core_is_imported_without_java_pyspark_and_extras() -> None:
+    core = [module_name(path) for path in MODULES if layer_of(module_name(path)) in {*CORE, PUBLIC}]
+    child = subprocess.run(
+        [sys.executable, "-c", BLOCKED, *core],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PATH": "/nonexistent"},
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.strip() == f"imported {len(core)}"

@@ -1,1 +1,73 @@
-"""statebed."""
+"""State you can SELECT: memory-bounded, checkpointed, rescalable operator state for Spark and Python, as plain Parquet.
+
+    import statebed as sb
+
+    job = sb.Job("rides", state="./statebed-state")
+    rides = job.source(df, name="rides", watermark=("ts", "10 minutes"))
+    per_minute = rides.group_by("driver", sb.tumbling("1 minute"), name="per_minute").agg(trips=sb.count())
+    per_minute.write("parquet", path="out")
+    job.start(available_now=True).await_termination()
+
+Names that need Spark are loaded when they are first used, so the rest works without it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from statebed.checkpoint import (
+    DamagePolicy,
+    Guarantee,
+    Origin,
+    Publication,
+    Retention,
+    RollbackPolicy,
+    RunOptions,
+    Sink,
+)
+from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
+from statebed.operators import count, sum, tumbling  # noqa: A004 - SQL's name, used as sb.sum
+from statebed.sinks import MemorySink, read_table, table_files
+
+if TYPE_CHECKING:
+    from statebed.spark import EpochSummary, Job, Query, QueryState, QueryStatus, exit_codes
+
+__all__ = [
+    "DamagePolicy",
+    "EpochSummary",
+    "FencedError",
+    "Guarantee",
+    "InputError",
+    "Job",
+    "MemorySink",
+    "Origin",
+    "Publication",
+    "Query",
+    "QueryState",
+    "QueryStatus",
+    "Retention",
+    "RollbackPolicy",
+    "RunOptions",
+    "Sink",
+    "StatebedError",
+    "count",
+    "exit_codes",
+    "read_table",
+    "sum",
+    "table_files",
+    "tumbling",
+]
+
+_FROM_SPARK = frozenset({"EpochSummary", "Job", "Query", "QueryState", "QueryStatus", "exit_codes"})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM_SPARK:
+        raise AttributeError(f"module 'statebed' has no attribute {name!r}")
+    try:
+        return getattr(import_module("statebed.spark"), name)
+    except ModuleNotFoundError as error:
+        if error.name not in {"pyspark", "pandas", "py4j"}:
+            raise
+        raise MissingDependencyError(
+            f"statebed.{name} needs {error.name}", fix="pip install 'statebed[spark]'"
+        ) from error

@@ -1,0 +1,250 @@
+"""The controller: turns each micro-batch into one committed epoch, on the driver.
+
+For each batch: decide by the head of the lineage whether it is new; run the subtasks in one Spark action; take exactly
+one report of each; commit the record, which is the commit point of everything; publish. Epochs without a batch go the
+same way with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own thread.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
+from statebed.errors import CollectionError, FencedError, StatebedError, StorageError, SubtaskError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.protocol import Replay, decide_replay
+from statebed.protocol.requests import Stop
+from statebed.spark.frames import SUBTASK, heartbeats
+from statebed.spark.function import REPORT_SCHEMA, SubtaskFunction
+from statebed.spark.plan import JobPlan
+from statebed.spark.projection import SparkProjection
+from statebed.spark.reports import EpochSummary, accepted, new_entry, operator_entry, summary, watermark_of
+from statebed.spark.watermark import can_close
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+"""How often the action of an epoch is tried, beyond the repetitions of single tasks that Spark makes."""
+COLLECT_EVERY = 16
+"""Garbage is collected after this many epochs."""
+_PROGRESS_KEPT = 100
+
+
+class HaltedError(Exception):
+    """Ends Spark's stream thread after the query was stopped; never shown."""
+
+
+class Controller:
+    """Owns the run while a query is active."""
+
+    def __init__(
+        self, *, plan: JobPlan, run: Run, publisher: Publisher, projection: SparkProjection, environment: Environment
+    ) -> None:
+        self._plan = plan
+        self._run = run
+        self._publisher = publisher
+        self._projection = projection
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._halted = False
+        self._epochs = 0
+        self.stop_requested = False
+        """A tool asked the run to stop, and the record says so."""
+        self.epoch = run.head.epoch
+        """The newest record that is committed and published."""
+        self.progress: deque[EpochSummary] = deque(maxlen=_PROGRESS_KEPT)
+
+    @property
+    def run_number(self) -> int:
+        return self._run.number
+
+    @property
+    def halted(self) -> bool:
+        return self._halted
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the controller; Spark only knows its text."""
+        return self._failure
+
+    def halt(self) -> None:
+        """Let the epoch in progress end, and begin no other."""
+        self._halted = True
+        with self._lock:
+            pass  # taken once the epoch in progress has ended
+
+    def on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """For foreachBatch."""
+        with self._lock:
+            self._guarded(lambda: self._batch(batch, batch_id))
+
+    def finish(self, session: SparkSession) -> None:
+        """After the last batch of an available-now query: close what the watermark allows, collect garbage."""
+        with self._lock:
+            self._guarded(lambda: self._close_windows(session, status=pb.STOPPED))
+            self._guarded(self._collect)
+
+    def tend(self, session: SparkSession, *, close_idle: bool) -> None:
+        """While no batch runs: serve requests, and close windows that wait for input."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._guarded(self._serve_requests)
+            if close_idle:
+                self._guarded(lambda: self._close_windows(session, status=pb.COMPLETE))
+        finally:
+            self._lock.release()
+
+    def explain_failure(self, seen: BaseException) -> BaseException:
+        """What really happened: the controller's own error, else being fenced, else what Spark says."""
+        if self._failure is not None:
+            return self._failure
+        try:
+            # A superseded run may first notice when Spark finds its own log written by somebody else.
+            self._run.check_live()
+        except FencedError as fenced:
+            return fenced
+        except StatebedError as error:
+            _log.warning("whether the run is still the live one is unknown: %s", error)
+        return seen
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._halted:
+            raise HaltedError
+        try:
+            step()
+        except BaseException as failure:
+            self._failure = failure
+            raise
+
+    # ---- epochs ----------------------------------------------------------------------------------------------
+
+    def _batch(self, batch: DataFrame, batch_id: int) -> None:
+        query_id = _query_id(batch.sparkSession)
+        decision = decide_replay(
+            self._run.head.source_position,
+            query_id=query_id,
+            batch_id=batch_id,
+            offsets=self._projection.offsets(batch_id),
+        )
+        if decision is Replay.ALREADY_COMMITTED:
+            _log.info("batch %d is committed already: publishing what is unpublished", batch_id)
+            self._publisher.publish_pending()
+            return
+        rows = batch.union(self._heartbeats(batch.sparkSession))
+        self._epoch(rows, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
+
+    def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:
+        """Commit an epoch without a batch if the watermark closes windows that no batch closed yet."""
+        before = watermark_of(operator_entry(self._run.head, self._plan.operator.operator_id))
+        after = before.next(delay_us=self._plan.event_time.delay_us)
+        if can_close(before, after, self._plan.operator.window):
+            self._epoch(self._heartbeats(session), batch_id=None, query_id="", status=status)
+
+    def _epoch(
+        self, rows: DataFrame, *, batch_id: int | None, query_id: str, status: pb.RecordStatus.ValueType
+    ) -> None:
+        started_us = self._environment.now_us()
+        head, plan, operator_id = self._run.head, self._plan, self._plan.operator.operator_id
+        entry = operator_entry(head, operator_id)
+        mark = watermark_of(entry).next(delay_us=plan.event_time.delay_us)
+        function = SubtaskFunction(
+            state_url=plan.state_url,
+            job_id=plan.job_id,
+            epoch=self._run.next_epoch,
+            operator=plan.operator,
+            parallelism=plan.parallelism,
+            base=tuple(reference.SerializeToString(deterministic=True) for reference in entry.subtasks),
+            late_us=mark.late_us,
+            watermark_us=mark.watermark_us,
+            epoch_time_us=started_us,
+        )
+        reports = accepted(self._act(rows, function), operator_id=operator_id, parallelism=plan.parallelism)
+        mark = mark.seen(report.max_event_time_us for report in reports)
+        position = head.source_position
+        if batch_id is not None:
+            position = self._projection.position(
+                epoch=self._run.next_epoch, query_id=query_id, batch_id=batch_id, spark_version=plan.session.version
+            )
+        self._run.serve_requests()
+        self._commit(
+            EpochDraft(
+                operators=[new_entry(plan, reports, mark)],
+                source_position=position,
+                outbox=[file for report in reports for file in report.outbox],
+                sinks=[pb.SinkEntry(sink_id=sink.sink_id, operator_id=operator_id) for sink in plan.sinks],
+                epoch_time_us=started_us,
+                start_time_us=started_us,
+                parallelism=plan.parallelism,
+                status=status,
+            )
+        )
+        took_us = self._environment.now_us() - started_us
+        self.progress.append(
+            summary(self._run.head, batch_id=batch_id, reports=reports, mark=mark, duration_us=took_us)
+        )
+        self.epoch = self._run.head.epoch
+
+    def _commit(self, draft: EpochDraft) -> None:
+        effects = self._run.waiting_effects
+        self._run.commit(draft)
+        self._publisher.publish_pending()
+        self._epochs += 1
+        if self._epochs % COLLECT_EVERY == 0:
+            self._collect()
+        self.stop_requested = self.stop_requested or any(isinstance(effect, Stop) for effect in effects)
+
+    def _act(self, rows: DataFrame, function: SubtaskFunction) -> list[Any]:
+        """The one action of an epoch; a repetition writes the same objects again."""
+        subtasks = rows.repartitionById(self._plan.parallelism, F.col(SUBTASK)).mapInArrow(function, REPORT_SCHEMA)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return subtasks.collect()
+            except (PySparkException, Py4JError) as error:
+                cause = _first_line(error)
+                if attempt == ATTEMPTS or self._halted:
+                    raise SubtaskError(
+                        f"the subtasks of epoch {function.epoch} failed {attempt} times; the last time: {cause}",
+                        where=f"job {function.job_id}, operator {function.operator.operator_id}",
+                        fix="see the executors' logs; after a start the job goes on from its last committed epoch",
+                    ) from error
+                _log.warning("epoch %d, attempt %d of %d failed: %s", function.epoch, attempt, ATTEMPTS, cause)
+        raise AssertionError
+
+    def _heartbeats(self, session: SparkSession) -> DataFrame:
+        return heartbeats(session, self._plan.prepared.schema, self._plan.parallelism)
+
+    # ---- requests and garbage --------------------------------------------------------------------------------
+
+    def _serve_requests(self) -> None:
+        if self._run.serve_requests():
+            effects = self._run.waiting_effects
+            stops = any(isinstance(effect, Stop) for effect in effects)
+            self._commit(self._run.carry_over(pb.STOPPED if stops else pb.COMPLETE))
+            self.epoch = self._run.head.epoch
+
+    def _collect(self) -> None:
+        """Collect garbage; trouble with it never stops the job, and the next time resumes it."""
+        try:
+            self._run.collect()
+        except (CollectionError, StorageError) as error:
+            _log.warning("garbage was not collected: %s", error)
+
+
+def _query_id(session: SparkSession) -> str:
+    """Of the query whose batch this thread is in; Spark sets it for every job that the batch runs."""
+    return str(session.sparkContext.getLocalProperty("sql.streaming.queryId") or "")
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

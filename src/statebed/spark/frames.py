@@ -1,0 +1,134 @@
+"""From the user's streaming DataFrame to the rows that subtasks receive.
+
+Everything that Spark can compute is added to the streaming DataFrame, before foreachBatch, where it is still pushed
+down: key columns, `_key_hash`, `_time`, one column per aggregate input, the owning subtask. Inside foreachBatch only
+heartbeat rows are united with it, one per subtask, because the optimiser drops a subtask that provably has no row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from statebed.errors import InputError
+from statebed.format.ranges import check_parallelism
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators import Aggregate, Function, input_column
+
+SUBTASK = "_subtask"
+IS_ROW = "_row"
+"""True for a row of the user's, false for a heartbeat."""
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """The event-time column of a DataFrame and how late its rows may be."""
+
+    column: str
+    delay_us: int
+
+
+def event_time_of(df: DataFrame, *, where: str) -> EventTime:
+    """The column that withWatermark marked; the mark travels with the column through select and rename."""
+    marked = [field for field in df.schema.fields if _WATERMARK_KEY in (field.metadata or {})]
+    if len(marked) != 1:
+        found = ", ".join(field.name for field in marked) or "none"
+        raise InputError(
+            f"a window needs one event-time column with a watermark; found: {found}",
+            where=where,
+            fix="give job.source(df, watermark=('ts', '10 minutes')), or df.withWatermark(...), and keep the column",
+        )
+    field = marked[0]
+    if field.dataType.typeName() not in {"timestamp", "timestamp_ntz"}:
+        raise InputError(
+            f"the event-time column {field.name!r} has the type {field.dataType.simpleString()}",
+            where=where,
+            fix="use a timestamp column",
+        )
+    return EventTime(field.name, int(field.metadata[_WATERMARK_KEY]) * 1_000)
+
+
+_WATERMARK_KEY = "spark.watermarkDelayMs"
+
+
+def analysed(df: DataFrame, columns: Sequence[Column], *, where: str) -> DataFrame:
+    """`df.select(columns)`, with Spark's complaint turned into one that says where."""
+    try:
+        return df.select(*columns)
+    except AnalysisException as error:
+        raise input_error(error, df, where=where) from error
+
+
+def input_error(error: AnalysisException, df: DataFrame, *, where: str) -> InputError:
+    """What Spark found wrong, with the columns that there are."""
+    text = str(error).splitlines()[0]
+    return InputError(text, where=where, fix=f"columns there are: {', '.join(df.columns)}")
+
+
+def as_column(df: DataFrame, value: str | Column, *, where: str) -> Column:
+    """A column by name, else SQL text, else as it is."""
+    if isinstance(value, Column):
+        return value
+    if not isinstance(value, str):
+        raise InputError(
+            f"{value!r} is neither a column name, nor SQL text, nor a Column",
+            where=where,
+            fix="write 'fare' or F.col('fare')",
+        )
+    return F.col(f"`{value.replace('`', '``')}`") if value in df.columns else F.expr(value)
+
+
+def aggregate_input(df: DataFrame, aggregate: Aggregate, *, where: str) -> Column:
+    """The column that an aggregate reads: null where its condition does not hold."""
+    value = None if aggregate.input is None else as_column(df, aggregate.input, where=where)
+    if aggregate.function is Function.COUNT:
+        value = F.lit(True) if value is None else F.when(value.isNotNull(), True)
+    if value is None:
+        raise InputError("an aggregate without input", where=where, fix="name the column that it reads")
+    return value if aggregate.where is None else F.when(as_column(df, aggregate.where, where=where), value)
+
+
+def arrow_field(field: StructField, *, where: str) -> pa.Field:
+    """The Arrow field that a subtask sees; instants are UTC whatever the session's time zone."""
+    try:
+        kind = to_arrow_type(field.dataType)
+    except Exception as error:
+        raise InputError(
+            f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry",
+            where=where,
+            fix="cast it to a number, string, date or timestamp",
+        ) from error
+    return pa.field(field.name, kind)
+
+
+def prepare(
+    df: DataFrame,
+    *,
+    keys: Sequence[Column],
+    time: Column,
+    inputs: Sequence[tuple[int, Column]],
+    parallelism: int,
+    where: str,
+) -> DataFrame:
+    """The streaming DataFrame that subtasks are fed from."""
+    columns = [
+        F.xxhash64(*keys).alias(KEY_HASH),
+        *keys,
+        time.alias(TIME),
+        *(column.alias(input_column(position)) for position, column in inputs),
+    ]
+    high = F.shiftrightunsigned(F.col(KEY_HASH), 32)
+    owner = F.shiftrightunsigned(high * F.lit(check_parallelism(parallelism)).cast("bigint"), 32).cast("int")
+    return analysed(df, columns, where=where).select("*", F.lit(True).alias(IS_ROW), owner.alias(SUBTASK))
+
+
+def heartbeats(session: SparkSession, schema: StructType, parallelism: int) -> DataFrame:
+    """One row per subtask, null but for its owner."""
+    nulls = [F.lit(None).cast(f.dataType).alias(f.name) for f in schema.fields if f.name not in {IS_ROW, SUBTASK}]
+    owner = F.col("id").cast("int").alias(SUBTASK)
+    return session.range(0, parallelism, 1, 1).select(*nulls, F.lit(False).alias(IS_ROW), owner)

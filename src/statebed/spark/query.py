@@ -1,0 +1,179 @@
+"""A started job: wait for it, watch it, stop it.
+
+Spark's query feeds the controller; a thread of ours watches over both. It serves requests while no batch runs, closes
+windows when the input is idle, and after the input of an available-now query has ended commits what is still to close.
+What stopped the controller is raised to the caller as it was, a FencedError as that same FencedError.
+"""
+
+import enum
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from statebed.errors import RequestTimeoutError
+from statebed.spark.controller import Controller
+from statebed.spark.plan import JobPlan
+from statebed.spark.reports import EpochSummary
+
+_log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.1
+TEND_SECONDS = 1.0
+"""How often the watching thread looks for requests, and how long the input must be idle before windows close."""
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When Spark looks for input: once for all there is, or again and again."""
+
+    available_now: bool
+    every_us: int
+
+
+class QueryState(enum.Enum):
+    """What a query is doing."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class QueryStatus:
+    """One look at a query."""
+
+    state: QueryState
+    run: int
+    epoch: int
+    """The newest record of the run: its run_start, or the last epoch."""
+    problem: str
+
+
+class Query:
+    """Made by `Job.start`."""
+
+    def __init__(self, plan: JobPlan, controller: Controller, spark_query: StreamingQuery, trigger: Trigger) -> None:
+        self._plan = plan
+        self._controller = controller
+        self._spark_query = spark_query
+        self._trigger = trigger
+        self._state = QueryState.RUNNING
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name=f"statebed-{plan.job_id}", daemon=True)
+
+    @classmethod
+    def start(cls, plan: JobPlan, controller: Controller, trigger: Trigger, *, checkpoint_location: str) -> "Query":
+        """Start Spark's query on the checkpoint that was derived from the record."""
+        writer = plan.prepared.writeStream.foreachBatch(controller.on_batch).queryName(plan.job_id)
+        writer = writer.option("checkpointLocation", checkpoint_location)
+        if trigger.available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{trigger.every_us // 1_000} milliseconds")
+        query = cls(plan, controller, writer.start(), trigger)
+        query._watcher.start()
+        return query
+
+    @property
+    def spark_query(self) -> StreamingQuery:
+        """Spark's own query, for its progress reports."""
+        return self._spark_query
+
+    @property
+    def run(self) -> int:
+        return self._controller.run_number
+
+    @property
+    def is_active(self) -> bool:
+        return not self._done.is_set()
+
+    @property
+    def status(self) -> QueryStatus:
+        problem = "" if self._failure is None else str(self._failure)
+        return QueryStatus(self._state, self.run, self._controller.epoch, problem)
+
+    @property
+    def last_progress(self) -> EpochSummary | None:
+        """What the newest epoch of this query did."""
+        return self._controller.progress[-1] if self._controller.progress else None
+
+    @property
+    def recent_progress(self) -> list[EpochSummary]:
+        """What the newest epochs of this query did, oldest first."""
+        return list(self._controller.progress)
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What the query failed with, or None."""
+        return self._failure
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end, at most `timeout` seconds: True if it ended; raises what it failed with."""
+        ended = self._done.wait(timeout)
+        if self._failure is not None:
+            raise self._failure
+        return ended
+
+    def await_epoch(self, epoch: int, timeout: float | None = None) -> bool:
+        """Wait until the record of `epoch` is committed and published; False if the time or the query ended before."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._controller.epoch < epoch:
+            if self._done.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                break
+            time.sleep(_POLL_SECONDS / 2)
+        if self._failure is not None:
+            raise self._failure
+        return self._controller.epoch >= epoch
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """End after the epoch in progress; returns when all has ended, or raises a TimeoutError."""
+        self._controller.halt()
+        self._spark_query.stop()
+        if not self._done.wait(timeout):
+            raise RequestTimeoutError(
+                f"the query did not end within {timeout:g} s",
+                where=f"job {self._plan.job_id}",
+                fix="wait longer, or end the process: committed epochs are safe",
+            )
+
+    # ---- the watching thread ---------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            self._wait_for_spark()
+            if not self._controller.halted and self._trigger.available_now:
+                self._controller.finish(self._plan.session)
+            self._state = QueryState.STOPPED if self._controller.halted else QueryState.FINISHED
+        except BaseException as failure:  # noqa: BLE001 - handed to whoever awaits the query
+            if self._controller.halted and self._controller.failure is None:
+                self._state = QueryState.STOPPED  # Spark reports the end that was asked for as a failure
+                return
+            self._failure = self._controller.explain_failure(failure)
+            self._state = QueryState.FAILED
+            _log.error("job %s stopped: %s", self._plan.job_id, self._failure)
+            self._stop_spark()
+        finally:
+            self._done.set()
+
+    def _wait_for_spark(self) -> None:
+        tended = time.monotonic()
+        while not self._spark_query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # seconds may be a fraction
+            if time.monotonic() - tended >= TEND_SECONDS:
+                self._controller.tend(self._plan.session, close_idle=not self._trigger.available_now)
+                tended = time.monotonic()
+            if self._controller.stop_requested:
+                self._controller.halt()
+                self._spark_query.stop()
+
+    def _stop_spark(self) -> None:
+        try:
+            self._spark_query.stop()
+        except (PySparkException, Py4JError) as error:
+            _log.warning("Spark's query did not stop: %s", error)

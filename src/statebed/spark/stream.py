@@ -1,0 +1,193 @@
+"""What users chain: a stream of rows, grouped by keys and window, aggregated, written to sinks.
+
+Each step is checked when it is written: Spark analyses the expression at once, so an unknown column is reported at its
+line. Nothing here touches the state.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+
+from statebed.checkpoint import Sink
+from statebed.errors import InputError
+from statebed.format.names import check_name
+from statebed.operators import Aggregate, BoundAggregate, TumblingAggregate, TumblingWindow, input_column
+from statebed.spark.frames import (
+    EventTime,
+    aggregate_input,
+    analysed,
+    arrow_field,
+    as_column,
+    event_time_of,
+    input_error,
+)
+from statebed.spark.plans import check_stateless
+
+if TYPE_CHECKING:
+    from statebed.spark.job import Job
+
+
+class Stream:
+    """Rows of a source after stateless steps; every method gives a new stream."""
+
+    def __init__(self, job: "Job", df: DataFrame, *, source: str) -> None:
+        self._job = job
+        self._df = df
+        self._source = source
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._df.columns)
+
+    def where(self, condition: str | Column) -> "Stream":
+        """Only rows for which the condition holds."""
+        return self._step(lambda: self._df.where(condition))
+
+    def select(self, *columns: str | Column) -> "Stream":
+        """Only these columns; text is a column name or SQL, such as 'fare * 2 as double_fare'."""
+        where = self._where()
+        return self._step(lambda: self._df.select(*(as_column(self._df, column, where=where) for column in columns)))
+
+    def with_columns(self, **columns: str | Column) -> "Stream":
+        """More columns, by name."""
+        where = self._where()
+        return self._step(
+            lambda: self._df.withColumns(
+                {name: as_column(self._df, column, where=where) for name, column in columns.items()}
+            )
+        )
+
+    def group_by(self, *keys: str | Column | TumblingWindow, name: str | None = None) -> "GroupedStream":
+        """Group by key columns and one window: `group_by("driver", sb.tumbling("1 minute"))`."""
+        where = self._where(name)
+        windows = [key for key in keys if isinstance(key, TumblingWindow)]
+        columns = [key for key in keys if not isinstance(key, TumblingWindow)]
+        if len(windows) != 1:
+            raise InputError(
+                f"group_by has {len(windows)} windows, it takes one",
+                where=where,
+                fix='write group_by("driver", sb.tumbling("1 minute"))',
+            )
+        if not columns:
+            raise InputError("group_by has no key column", where=where, fix="name at least one column to group by")
+        if name is not None:
+            check_name("operator", name)
+        selected = [as_column(self._df, column, where=where) for column in columns]
+        analysed(self._df, selected, where=where)
+        return GroupedStream(
+            job=self._job,
+            df=self._df,
+            source=self._source,
+            name=name,
+            keys=tuple(selected),
+            window=windows[0],
+            event_time=event_time_of(self._df, where=where),
+        )
+
+    def _step(self, build: Callable[[], DataFrame]) -> "Stream":
+        try:
+            return Stream(self._job, build(), source=self._source)
+        except AnalysisException as error:
+            raise input_error(error, self._df, where=self._where()) from error
+
+    def _where(self, operator: str | None = None) -> str:
+        return f"source {self._source!r}" + (f", operator {operator!r}" if operator else "")
+
+
+@dataclass(frozen=True)
+class GroupedStream:
+    """Rows grouped by keys and window, waiting for their aggregates."""
+
+    job: "Job"
+    df: DataFrame
+    source: str
+    name: str | None
+    keys: tuple[Column, ...]
+    window: TumblingWindow
+    event_time: EventTime
+
+    def agg(self, **aggregates: Aggregate) -> "AggregatedStream":
+        """One output column per aggregate: `agg(trips=sb.count(), total=sb.sum("fare"))`."""
+        where = f"source {self.source!r}, operator {self.name or 'without name'!r}"
+        if not aggregates:
+            raise InputError("agg() has no aggregate", where=where, fix="write agg(trips=sb.count())")
+        inputs: list[tuple[int, Column]] = []
+        bound: list[BoundAggregate] = []
+        for position, (name, aggregate) in enumerate(aggregates.items()):
+            column, kind = self._input(position, name, aggregate, where=where)
+            if column is not None:
+                inputs.append((position, column))
+            bound.append(aggregate.bind(name, input_type=kind, text=_text(aggregate)))
+        fields = analysed(self.df, self.keys, where=where).schema.fields
+        keys = tuple(arrow_field(field, where=where) for field in fields)
+        _check_distinct([*(key.name for key in keys), "window_start", "window_end", *aggregates], where=where)
+        operator = TumblingAggregate(
+            operator_id=self.name or "unnamed", keys=keys, window=self.window, aggregates=tuple(bound)
+        )
+        if self.name is None:
+            operator = replace(operator, operator_id=_default_name(self.source, operator.fingerprint))
+        check_stateless(self.df, where=where)
+        return self.job.add_operator(
+            AggregatedStream(job=self.job, grouped=self, operator=operator, inputs=tuple(inputs))
+        )
+
+    def _input(
+        self, position: int, name: str, aggregate: Aggregate, *, where: str
+    ) -> tuple[Column | None, pa.DataType | None]:
+        where = f"{where}, aggregate {name!r}"
+        if not isinstance(aggregate, Aggregate):
+            raise InputError(
+                f"{aggregate!r} is no aggregate of statebed", where=where, fix="use sb.count() or sb.sum('column')"
+            )
+        if not aggregate.needs_input:
+            return None, None
+        column = aggregate_input(self.df, aggregate, where=where)
+        frame = analysed(self.df, [column.alias(input_column(position))], where=where)
+        return column, arrow_field(frame.schema.fields[0], where=where).type
+
+
+@dataclass(frozen=True)
+class AggregatedStream:
+    """The results of an operator: keys, window_start, window_end, aggregates."""
+
+    job: "Job"
+    grouped: GroupedStream
+    operator: TumblingAggregate
+    inputs: tuple[tuple[int, Column], ...]
+
+    @property
+    def operator_id(self) -> str:
+        return self.operator.operator_id
+
+    def write(
+        self, sink: str | Callable[..., Any] | Sink, *, path: str | None = None, name: str | None = None
+    ) -> "AggregatedStream":
+        """Publish the results: `write("parquet", path="out/")`, or `write(function)` with function(df, epoch)."""
+        self.job.add_sink(self, sink, path=path, name=name)
+        return self
+
+
+def _text(aggregate: Aggregate) -> str:
+    parts = (("", aggregate.input), (" where ", aggregate.where))
+    return "".join(f"{word}{part}" for word, part in parts if part is not None)
+
+
+def _default_name(source: str, fingerprint: str) -> str:
+    return f"op_{hashlib.sha256(f'{source} {fingerprint}'.encode()).hexdigest()[:12]}"
+
+
+def _check_distinct(names: list[str], *, where: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InputError(
+                f"two output columns are called {name!r} (upper and lower case are not told apart)",
+                where=where,
+                fix="rename the key with .alias(), or the aggregate",
+            )
+        seen.add(name.lower())

@@ -13,7 +13,6 @@ Every partial is exact, so that folding and merging give the same bytes in any o
 So `SELECT {name}` over the state shows the running value.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,8 +1,8 @@
 """Aggregates: what the user writes, and what a subtask computes.
 
-`count()` and `sum()` make an `Aggregate`, which may hold a Spark expression and stays on the driver. Bound to a name and
-an Arrow type it becomes a `BoundAggregate`, which travels with the task and says which partial columns it keeps, how
-rows become partials, how partials merge and how they finish (`accumulators`).
+`count()` and `sum()` make an `Aggregate`, which may hold a Spark expression and stays on the driver. Bound to a name
+and an Arrow type it becomes a `BoundAggregate`, which travels with the task; its accumulator says which partial columns
+it keeps, how rows become partials, how partials merge and how they finish.
 
 Types are Spark's: a count is a non-null int64; a sum of integers int64, of floats double, of decimal(p, s)
 decimal(min(38, p + 10), s). Nulls are ignored; a sum of no value is null.
@@ -46,10 +46,8 @@ class Aggregate:
 
     def bind(self, name: str, *, input_type: pa.DataType | None = None, text: str = "") -> "BoundAggregate":
         """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint."""
-        if self.function is Function.COUNT:
-            kind = MARKER if self.needs_input else None
-        else:
-            kind = input_type
+        marker = MARKER if self.needs_input else None
+        kind = marker if self.function is Function.COUNT else input_type
         return BoundAggregate(name=name, function=self.function, input_type=kind, text=text)
 
 

@@ -54,7 +54,7 @@ def _slow_parts(values: Sequence[float]) -> list[float]:
         try:
             part = left / (1 << _UNIT_BITS)
         except OverflowError:
-            part = math.copysign(sys.float_info.max, left)
+            part = sys.float_info.max if left > 0 else -sys.float_info.max
         parts.append(part)
         left -= _units(part)
     return parts or [0.0]

@@ -1,7 +1,7 @@
 """Grouping of rows by window, key hash and key.
 
-Rows are sorted by window and hash, which is numeric and fast; equal neighbours are then compared by key, so a hash never
-stands for a key. Where two keys share a hash, all key columns join the sort. Groups come out in the order of the
+Rows are sorted by window and hash, which is numeric and fast; equal neighbours are then compared by key, so a hash
+never stands for a key. Where two keys share a hash, all key columns join the sort. Groups come out in the order of the
 state's files: window, hash, key.
 """
 
@@ -104,9 +104,7 @@ def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence
     return int64_values(indices)
 
 
-def _starts(
-    bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]
-) -> tuple[Integers, bool]:
+def _starts(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> tuple[Integers, bool]:
     """Where groups begin, and whether two keys share a hash."""
     same_hash = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
     same_key = same_hash.copy()

@@ -30,6 +30,8 @@ WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 PARTIALS = "partials"
 """Name of the state table."""
+FOLD_ROWS = 1 << 17
+"""Rows of a batch that are folded at a time."""
 
 
 def input_column(position: int) -> str:
@@ -80,7 +82,7 @@ class TumblingAggregate:
 
     @cached_property
     def input_schema(self) -> pa.Schema:
-        """Columns of input batches: `_key_hash`, `_time`, the keys, and `_a0`, `_a1`, ... by position of the aggregate."""
+        """Columns of input batches; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
         inputs = [
             pa.field(input_column(position), aggregate.input_type)
             for position, aggregate in enumerate(self.aggregates)
@@ -102,9 +104,7 @@ class TumblingAggregate:
 
     @cached_property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        return tuple(
-            field for aggregate in self.aggregates for field in aggregate.accumulator.partial_fields
-        )
+        return tuple(field for aggregate in self.aggregates for field in aggregate.accumulator.partial_fields)
 
     @cached_property
     def table(self) -> TimeKeyedTable:
@@ -124,11 +124,175 @@ class TumblingAggregate:
             "kind": "tumbling_aggregate",
             "keys": [[key.name, str(key.type)] for key in self.keys],
             "window": [self.window.size_us, self.window.offset_us],
-            "aggregates": [
-                [one.name, one.function.value, str(one.input_type), one.text] for one in self.aggregates
-            ],
+            "aggregates": [[one.name, one.function.value, str(one.input_type), one.text] for one in self.aggregates],
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+
+    def step(
+        self,
+        state: pa.Table,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        late_us: int | None,
+        watermark_us: int | None,
+    ) -> StepResult:
+        """Apply a batch, cut into any pieces.
+
+        `state` holds the visible rows of the windows that `watermark_us` closes; no others are needed.
+        """
+        first_open = None if watermark_us is None else self.window.first_open(watermark_us)
+        first_admitted = None if late_us is None else self.window.first_open(late_us)
+        folder = _Folder(self, first_admitted)
+        for batch in batches:
+            folder.add(batch)
+        partials = folder.finish()
+        if first_open is None:
+            closing, still_open = partials.slice(0, 0), partials
+        else:
+            # Partials are sorted by window first.
+            cut = int(np.searchsorted(int64_values(partials[BIN]), first_open))
+            closing, still_open = partials.slice(0, cut), partials.slice(cut)
+        closed = self.merge(pa.concat_tables([state, closing]))
+        return StepResult(
+            partials=still_open,
+            delete_before_us=first_open,
+            output=self._finish(closed),
+            counts=folder.counts(),
+        )
+
+    def merge(self, partials: pa.Table) -> pa.Table:
+        """One partial row per window and key, sorted as the state's files are."""
+        keys = [one_chunk(partials[key.name]) for key in self.keys]
+        grouping = group_rows(int64_values(partials[BIN]), uint64_values(partials[KEY_HASH]), keys)
+        merged = [
+            column
+            for aggregate, columns in self._partials_by_aggregate(partials)
+            for column in aggregate.accumulator.merge(columns, grouping)
+        ]
+        return _partial_rows(self, grouping, bins=partials[BIN], hashes=partials[KEY_HASH], keys=keys, partials=merged)
+
+    def _partials_by_aggregate(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
+        for aggregate in self.aggregates:
+            names = [field.name for field in aggregate.accumulator.partial_fields]
+            yield aggregate, [one_chunk(rows[name]) for name in names]
+
+    def _finish(self, closed: pa.Table) -> pa.Table:
+        starts = one_chunk(closed[BIN])
+        ends = from_numpy(int64_values(starts) + np.int64(self.window.size_us), TIMESTAMP)
+        results = [aggregate.accumulator.finish(columns) for aggregate, columns in self._partials_by_aggregate(closed)]
+        keys = [closed[key.name] for key in self.keys]
+        return pa.Table.from_arrays([*keys, starts, ends, *results], schema=self.output_schema)
+
+
+class _Folder:
+    """Folds the pieces of a batch into partials, holding little more than one piece in memory."""
+
+    def __init__(self, operator: TumblingAggregate, first_admitted: int | None) -> None:
+        self._operator = operator
+        self._first_admitted = first_admitted
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._folded: list[pa.Table] = []
+        self._rows_in = 0
+        self._rows_late = 0
+        self._max_event_time_us: int | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(_conform(batch, self._operator))
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= FOLD_ROWS:
+            self._fold()
+
+    def finish(self) -> pa.Table:
+        """One partial row per window and key of all admitted rows, sorted."""
+        self._fold()
+        if len(self._folded) == 1:
+            return self._folded[0]
+        return self._operator.merge(pa.concat_tables([self._operator.table.row_schema.empty_table(), *self._folded]))
+
+    def counts(self) -> StepCounts:
+        return StepCounts(rows_in=self._rows_in, rows_late=self._rows_late, max_event_time_us=self._max_event_time_us)
+
+    def _fold(self) -> None:
+        if not self._waiting_rows:
+            return
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        admitted, bins = self._admit(rows)
+        if admitted.num_rows:
+            self._folded.append(_fold(self._operator, admitted, bins))
+
+    def _admit(self, rows: pa.Table) -> tuple[pa.Table, Times]:
+        """The rows that are not late, with the starts of their windows."""
+        timed = validity(rows[TIME])
+        times = int64_values(rows[TIME])
+        if timed.any():
+            latest = int(times[timed].max())
+            seen = self._max_event_time_us
+            self._max_event_time_us = latest if seen is None else max(seen, latest)
+        bins = self._operator.window.starts_of(np.where(timed, times, np.int64(0)))
+        admitted = timed if self._first_admitted is None else timed & (bins >= self._first_admitted)
+        kept = int(np.count_nonzero(admitted))
+        self._rows_in += rows.num_rows
+        self._rows_late += rows.num_rows - kept
+        if kept == rows.num_rows:
+            return rows, bins
+        return rows.take(from_numpy(np.flatnonzero(admitted), pa.int64())), bins[admitted]
+
+
+def _fold(operator: TumblingAggregate, rows: pa.Table, bins: Times) -> pa.Table:
+    """One partial row per window and key."""
+    keys = [normalise_key(rows[key.name]) for key in operator.keys]
+    hashes = uint64_values(rows[KEY_HASH])
+    grouping = group_rows(bins, hashes, keys)
+    partials = [
+        column
+        for position, aggregate in enumerate(operator.aggregates)
+        for column in aggregate.accumulator.fold(
+            None if aggregate.input_type is None else one_chunk(rows[input_column(position)]), grouping
+        )
+    ]
+    return _partial_rows(
+        operator,
+        grouping,
+        bins=from_numpy(bins, TIMESTAMP),
+        hashes=from_numpy(hashes, pa.uint64()),
+        keys=keys,
+        partials=partials,
+    )
+
+
+def _partial_rows(
+    operator: TumblingAggregate,
+    grouping: Grouping,
+    *,
+    bins: pa.Array,
+    hashes: pa.Array,
+    keys: Sequence[pa.Array],
+    partials: Sequence[pa.Array],
+) -> pa.Table:
+    """Rows of the state, from one row of each group and its partials."""
+    firsts = from_numpy(grouping.first_rows, pa.int64())
+    window = one_chunk(bins).take(firsts)
+    leading = [window, one_chunk(hashes).take(firsts), *(key.take(firsts) for key in keys), window]
+    return pa.Table.from_arrays([*leading, *partials], schema=operator.table.row_schema)
+
+
+def _conform(batch: pa.RecordBatch, operator: TumblingAggregate) -> pa.RecordBatch:
+    """The batch with exactly the columns and types of the input schema."""
+    schema = operator.input_schema
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise InputError(
+            f"an input batch lacks the columns {missing}; it has {batch.schema.names}",
+            where=f"operator {operator.operator_id!r}",
+        )
+    columns = [batch.column(name) for name in schema.names]
+    cast = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(cast, schema=schema)
 
 
 def _check_key_type(key: pa.Field, *, where: str) -> None:

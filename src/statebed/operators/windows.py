@@ -5,7 +5,7 @@ whole n, so the arithmetic is the same before and after 1970. A window is closed
 after it: no admitted row can fall into it any more.
 """
 
-import datetime
+import datetime as dt
 import re
 from dataclasses import dataclass
 
@@ -41,14 +41,14 @@ _TERM = re.compile(r"\s*([+-]?\d+)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 _MAX_DURATION_US = 1 << 62
 
 
-def parse_duration(text: str | datetime.timedelta) -> int:
+def parse_duration(text: str | dt.timedelta) -> int:
     """Microseconds of a duration such as '1 minute', '1 hour 30 minutes', '500 ms', or a timedelta.
 
     >>> parse_duration("1 hour 30 minutes")
     5400000000
     """
-    if isinstance(text, datetime.timedelta):
-        return text // datetime.timedelta(microseconds=1)
+    if isinstance(text, dt.timedelta):
+        return text // dt.timedelta(microseconds=1)
     fix = "write whole numbers with units week, day, hour, minute, second, ms, us, for example '1 hour 30 minutes'"
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{text!r} is no duration", fix=fix)
@@ -105,7 +105,7 @@ class TumblingWindow:
         if len(times) and bool(np.any((starts > times) | (starts > np.iinfo(np.int64).max - size))):
             raise InputError(
                 "an event time so far from 1970 that its window's start or end does not fit a timestamp",
-                fix="filter such rows before the operator, for example where(\"ts between '0001-01-01' and '9999-12-31'\")",
+                fix="filter such rows before the operator, for example with where(\"ts < '9999-12-31'\")",
             )
         return starts
 
@@ -118,9 +118,7 @@ class TumblingWindow:
         return self.start_of(watermark_us)
 
 
-def tumbling(
-    size: str | datetime.timedelta, offset: str | datetime.timedelta | None = None
-) -> TumblingWindow:
+def tumbling(size: str | dt.timedelta, offset: str | dt.timedelta | None = None) -> TumblingWindow:
     """Windows of `size`, aligned to 1970-01-01T00:00:00Z plus `offset`.
 
     >>> tumbling("1 minute").size_us

@@ -4,9 +4,14 @@
 buffers do not.
 """
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+N = TypeVar("N", np.int64, np.uint64, np.float64)
+_WIDTH = 64
 
 
 def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -24,17 +29,17 @@ def empty_array(kind: pa.DataType) -> pa.Array:
 
 def int64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """The 64-bit values of an integer or timestamp column; what stands at a null is arbitrary."""
-    return _fixed_width(one_chunk(column), np.dtype(np.int64))
+    return _fixed_width(one_chunk(column), np.int64)
 
 
 def uint64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     """The 64 bits of each value, read as unsigned."""
-    return _fixed_width(one_chunk(column), np.dtype(np.uint64))
+    return _fixed_width(one_chunk(column), np.uint64)
 
 
 def float64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """The values of a double column; what stands at a null is arbitrary."""
-    return _fixed_width(one_chunk(column), np.dtype(np.float64))
+    return _fixed_width(one_chunk(column), np.float64)
 
 
 def validity(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
@@ -68,11 +73,11 @@ def from_numpy(
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))], nulls)
 
 
-def _fixed_width(array: pa.Array, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+def _fixed_width(array: pa.Array, dtype: type[N]) -> npt.NDArray[N]:
     if len(array) == 0:
         return np.zeros(0, dtype=dtype)
-    if array.type.bit_width != dtype.itemsize * 8:
-        raise TypeError(f"{array.type} is not {dtype.itemsize * 8} bits wide")
+    if array.type.bit_width != _WIDTH:
+        raise TypeError(f"{array.type} is not 64 bits wide")
     values = np.frombuffer(array.buffers()[1], dtype=dtype)
     return values[array.offset : array.offset + len(array)]
 

@@ -71,7 +71,7 @@ test-unit: env  ## unit and model tests
 	$(call timed,unit,$(PYTEST) tests/unit tests/model)
 
 test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
-	$(call timed,crash sweep,$(PYTEST) tests/simulation)
+	$(call timed,crash sweep,$(PYTEST) -n 2 tests/simulation)
 
 test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on loopback)
 	$(call timed,s3,$(PYTEST) tests/s3)

@@ -188,6 +188,7 @@ class Run:
 
     def pending(self) -> list[tuple[pb.CheckpointMetadata, tuple[str, ...]]]:
         """The epochs of this lineage that some sinks still wait for, oldest first, with these sinks."""
+        self._check_alive()
         return [(self.record(epoch), tuple(sinks)) for epoch, sinks in sorted(self._pending.items()) if sinks]
 
     def mark_published(self, epoch: int, sink_id: str) -> None:

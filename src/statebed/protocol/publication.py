@@ -56,10 +56,9 @@ def check_sink_position(
     Seen when a fork left behind an epoch that reached the sink without its marker. `lineage` holds the retained data
     epochs of the present lineage.
     """
-    if position is None or position.epoch == 0 or position.epoch in lineage:
+    # What is older than anything retained was in the lineage when the sink got it.
+    if position is None or position.epoch in lineage or position.epoch <= min(lineage, default=base):
         return False
-    if lineage and position.epoch < min(lineage):
-        return False  # older than anything retained: it was in the lineage when the sink got it
     if rollback_allowed:
         return True
     raise RollbackError(

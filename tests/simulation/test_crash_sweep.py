@@ -1,0 +1,112 @@
+"""A crash at every store operation of a long workload, before and after its effect: P1, P2, P3, P5 hold after each."""
+
+import pytest
+from simulation.world import World
+
+from statebed.checkpoint import CheckpointLog, Origin, RollbackPolicy
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.sealed import seal
+from statebed.storage import Fault, FaultStore, Operation, SimulatedCrash
+
+MINIMUM_OPERATIONS = 200
+SLICES = 6
+
+
+def workload(world: World, store: FaultStore) -> None:
+    """Open, commit, savepoint, restart, fork, retain, collect, drop, recover, stop."""
+    first = world.process(store).open()
+    for _ in range(6):
+        first.epoch()
+    ask(world, store, pb.Request(request_id="save", savepoint=pb.SavepointRequest(name="before_upgrade")))
+    first.run.serve_requests()
+    for _ in range(4):
+        first.epoch()
+
+    second = world.process(store).open()
+    for _ in range(3):
+        second.epoch(salt="second ")
+
+    back = second.run.chain[-2]
+    forked = world.process(store).open(origin=Origin(epoch=back), rollback=RollbackPolicy.ALLOW)
+    for _ in range(3):
+        forked.epoch(salt="forked ")
+
+    restored = world.process(store).open(origin=Origin(savepoint="before_upgrade"), rollback=RollbackPolicy.ALLOW)
+    restored.epoch(salt="restored ")
+    ask(world, store, pb.Request(request_id="drop", drop_savepoint=pb.DropSavepointRequest(name="before_upgrade")))
+    restored.run.serve_requests()
+    for _ in range(5):
+        restored.epoch(salt="restored ")
+    world.seconds += 100
+    restored.epoch(salt="restored ")
+    assert CheckpointLog(store, "rides").recover().head is not None
+    restored.commit("last ", pb.STOPPED)
+    restored.publisher.publish_pending()
+
+
+def ask(world: World, store: FaultStore, request: pb.Request) -> None:
+    store.put_if_absent(names.request(request.request_id), seal(request))
+
+
+def operations_of(world: World) -> tuple[Operation, ...]:
+    store = FaultStore(world.disk)
+    workload(world, store)
+    return store.log
+
+
+def test_the_workload_is_long_enough_and_holds_without_a_crash() -> None:
+    world = World()
+    assert len(operations_of(world)) >= MINIMUM_OPERATIONS
+    world.check_recovery()
+    world.check_retained()
+    world.check_sinks()
+
+
+@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_p1_p2_p3_p5_hold_after_a_crash_at_every_operation(fault: Fault, part: int) -> None:
+    operations = operations_of(World())
+    # Dying after a read is dying before the next operation, which the other half of the sweep does.
+    points = [op.number for op in operations if fault is Fault.CRASH_BEFORE or op.verb.writes]
+    for number in points[part::SLICES]:
+        world = World()
+        store = FaultStore(world.disk, {number: fault})
+        with pytest.raises(SimulatedCrash):
+            workload(world, store)
+        check_everything_after_the_crash(world)
+
+
+def check_everything_after_the_crash(world: World) -> None:
+    world.check_recovery()
+    survivor = world.process().open(rollback=RollbackPolicy.ALLOW)
+    survivor.run.serve_requests()
+    world.check_recovery()
+    survivor.epoch(salt="after the crash ")
+    world.check_retained()
+    world.check_sinks()
+    survivor.finish()
+    world.check_retained()
+    world.check_sinks()
+    for info in world.disk.list(names.REQUESTS):  # clients take requests and answers away
+        world.disk.delete(info.path)
+    world.check_no_orphans()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.LOSE_WRITE])
+def test_p1_p2_hold_when_the_answer_of_any_conditional_put_is_lost(
+    fault: Fault,
+) -> None:
+    world = World()
+    store = FaultStore(world.disk)
+    workload(world, store)
+    records = [
+        op.number for op in store.log if op.verb.value == "put_if_absent" and op.path.endswith("checkpoint.metadata")
+    ]
+    assert len(records) > 20
+    for number in records:
+        world = World()
+        workload(world, FaultStore(world.disk, {number: fault}))
+        world.check_recovery()
+        world.check_retained()
+        world.check_sinks()

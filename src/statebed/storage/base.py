@@ -40,7 +40,7 @@ class Listing:
 
     objects: tuple[ObjectInfo, ...]
     folders: tuple[str, ...]
-    """Paths without the closing '/'."""
+    """Paths without the closing '/'. Some S3-likes go on showing a folder whose last object is gone."""
 
 
 class ObjectStore(Protocol):

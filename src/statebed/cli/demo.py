@@ -42,6 +42,8 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
         done = _batches(before)
         waiting = len(events.existing()) - done
         working = progress.add_task("starting Spark", total=waiting)
+        if not screen.is_terminal:
+            screen.print(f"made {files} files of {events_per_file:,} Nexmark events; starting Spark")
         reported = done
 
         def look(log: CheckpointLog) -> bool:
@@ -118,13 +120,13 @@ def _show_state(screen: Console, folder: DemoFolder) -> None:
     screen.print(render.state_table(tables, title=f"state of {OPERATOR} by tier, at epoch {head.epoch}"))
     epochs = records.summarise_epochs(log)
     newest = f", the newest {_SHOWN_EPOCHS} of {len(epochs)}" if len(epochs) > _SHOWN_EPOCHS else ""
-    screen.print(render.epochs_table(epochs[-_SHOWN_EPOCHS:], title=f"epochs of {JOB}{newest}"))
+    screen.print(render.work_table(epochs[-_SHOWN_EPOCHS:], title=f"epochs of {JOB}{newest}"))
 
 
 def _show_next(screen: Console, folder: DemoFolder) -> None:
     program, python, root = _program("statebed"), _program("python"), shlex.quote(str(folder.root))
     option = "" if str(folder.root) == "demo-state" else f" --state {root}"
-    source = f"'{folder.results}/**/*.parquet'"
+    source = f"'{folder.results}/epoch=*/*.parquet'"
     query = f"SELECT auction, sum(bids) AS bids FROM {source} GROUP BY 1 ORDER BY 2 DESC LIMIT 5"  # noqa: S608 - shown
     code = f"import duckdb; duckdb.sql({query!r}).show()"
     screen.print("next:")

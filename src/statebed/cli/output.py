@@ -5,15 +5,18 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 NOTHING = "-"
+_FILE_WIDTH = 200
 
 
 def console() -> Console:
-    """Standard output; plain text without colour where it is no terminal."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    """Standard output; where it is no terminal: no colour, and tables as wide as they are."""
+    width = None if sys.stdout.isatty() else _FILE_WIDTH
+    return Console(file=sys.stdout, highlight=False, width=width)
 
 
 def print_json(document: object) -> None:
@@ -22,7 +25,7 @@ def print_json(document: object) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table whose cells are shown as they are; `right` names the columns of numbers."""
-    shown = Table(title=title, title_justify="left", header_style="bold")
+    shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:

@@ -24,32 +24,45 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
 
 
 def epochs_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
+    """The log: where each record stands and what it did."""
     return table(
         title,
-        ["epoch", "kind", "run", "base", "batch", "in", "late", "out", "watermark (UTC)", "took", "size", "status"],
-        [_epoch_row(epoch) for epoch in epochs],
-        right=["epoch", "run", "base", "batch", "in", "late", "out", "took", "size"],
+        ["epoch", "kind", "lineage", "base", "status", "finished (UTC)", "batch", "in", "late", "out", "took", "size"],
+        [
+            (
+                e.epoch,
+                e.kind,
+                e.lineage,
+                e.base or NOTHING,
+                f"{e.status}: {e.problem}" if e.problem else e.status,
+                instant(e.finish_time_us or None),
+                *_work(e),
+                seconds(e.duration_us),
+                size(e.bytes),
+            )
+            for e in epochs
+        ],
+        right=["epoch", "base", "batch", "in", "late", "out", "took", "size"],
     )
 
 
-def _epoch_row(epoch: EpochSummary) -> Sequence[object]:
-    if epoch.problem:
-        return [epoch.epoch, NOTHING, *[None] * 8, size(epoch.bytes), f"{epoch.status}: {epoch.problem}"]
-    counts = [number(count) for count in (epoch.rows_in, epoch.rows_late, epoch.rows_out)]
+def work_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
+    """What each epoch did, in 80 columns."""
+    return table(
+        title,
+        ["epoch", "kind", "batch", "in", "late", "out", "watermark", "took", "size"],
+        [
+            (e.epoch, e.kind, *_work(e), instant(e.watermark_us)[11:] or NOTHING, seconds(e.duration_us), size(e.bytes))
+            for e in epochs
+        ],
+        right=["epoch", "batch", "in", "late", "out", "took", "size"],
+    )
+
+
+def _work(epoch: EpochSummary) -> Sequence[object]:
     if epoch.kind != "epoch":
-        counts = [NOTHING] * 3
-    return [
-        epoch.epoch,
-        epoch.kind,
-        epoch.run,
-        epoch.base or NOTHING,
-        epoch.batch,
-        *counts,
-        instant(epoch.watermark_us),
-        seconds(epoch.duration_us),
-        size(epoch.bytes),
-        epoch.status,
-    ]
+        return [NOTHING] * 4
+    return [epoch.batch, number(epoch.rows_in), number(epoch.rows_late), number(epoch.rows_out)]
 
 
 def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:

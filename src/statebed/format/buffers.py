@@ -28,3 +28,8 @@ def validity(array: pa.Array) -> npt.NDArray[np.bool_]:
     if not array.null_count:
         return np.ones(len(array), dtype=np.bool_)
     return flags(array.is_valid())
+
+
+def int64_array(values: npt.NDArray[np.int64]) -> pa.Array:
+    """The other way round, for indices: `pyarrow.array` imports pandas too."""
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.buffers import flags
+from statebed.format.buffers import flags, int64_array
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
@@ -35,7 +35,7 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
         if len(ties) == table.num_rows - 1:
             before, after = column[:-1], column[1:]
         else:
-            before, after = column.take(pa.array(ties)), column.take(pa.array(ties + 1))
+            before, after = column.take(int64_array(ties)), column.take(int64_array(ties + 1))
         below, equal = _compare(before, after)
         wrong = ties[~below & ~equal]
         if len(wrong) and (worst is None or wrong[0] + 1 < worst):

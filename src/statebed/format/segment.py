@@ -5,9 +5,9 @@ Nothing in the bytes depends on who writes, when, or how the rows were chunked: 
 by their content alone, and the writer's settings are fixed here. (Its version is part of the bytes: Parquet
 asks for it.)
 
-- LZ4 (raw) and BYTE_STREAM_SPLIT for signed and floating columns; ZSTD for global keyed tables. No
-  dictionaries. Unsigned columns are PLAIN, and `_seq` is DELTA_BINARY_PACKED: Spark's vectorised reader
-  refuses unsigned numbers in BYTE_STREAM_SPLIT.
+- LZ4 (raw) and BYTE_STREAM_SPLIT for columns of signed integers, floats, dates and times; ZSTD for global keyed
+  tables. No dictionaries. Other columns are PLAIN, and `_seq` is DELTA_BINARY_PACKED: Spark's vectorised reader refuses
+  unsigned numbers in BYTE_STREAM_SPLIT, and DuckDB refuses decimals.
 - Row groups hold at most ROW_GROUP_ROWS rows and about ROW_GROUP_BYTES. With BIN_FIRST they are cut at bin
   edges: a row group holds rows of one bin, or several whole small bins that together have at most PACKED_ROWS
   rows.
@@ -289,9 +289,8 @@ def _encodings(schema: pa.Schema) -> dict[str, str]:
         field.name: "BYTE_STREAM_SPLIT"
         for field in schema
         if pa.types.is_signed_integer(field.type)
-        or pa.types.is_floating(field.type)
         or pa.types.is_temporal(field.type)
-        or pa.types.is_decimal(field.type)
+        or field.type in (pa.float32(), pa.float64())
     }
     return encodings | {SEQUENCE: "DELTA_BINARY_PACKED"}
 

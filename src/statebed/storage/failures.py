@@ -25,7 +25,7 @@ _WHO_AM_I = re.compile(r"https?://(169\.254\.|metadata\.google\.internal|\[fd00:
 """Hosts that tell a machine in a cloud its credentials: asked when nobody else gave any."""
 
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
-_NOT_ALLOWED = {"AccessDenied", "AuthorizationFailure", "AuthorizationPermissionMismatch"}
+_NOT_ALLOWED = {"AccessDenied", "AuthorizationPermissionMismatch"}
 _TRANSIENT_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy", "OperationAborted"}
 _TRANSIENT_STATUS = {408, 409, 425, 429}
 _UNAUTHORISED = {401, 403}
@@ -34,6 +34,7 @@ _RANGE_NOT_SATISFIABLE = 416
 
 
 _PLAIN_HTTP = "BadScheme"
+_START_TOO_LARGE = "StartTooLarge"
 _INCOMPLETE = re.compile(r"(\w+(?: \w+)? must be specified)")
 
 
@@ -110,7 +111,10 @@ _RULES: tuple[tuple[Callable[[_Seen], bool], FailureKind], ...] = (
     (lambda seen: isinstance(seen.error, NotFoundError | FileNotFoundError), FailureKind.MISSING),
     (lambda seen: seen.is_refusal and seen.code in _NOT_ALLOWED, FailureKind.DENIED),
     (lambda seen: seen.is_refusal, FailureKind.BAD_CREDENTIALS),
-    (lambda seen: seen.status == _RANGE_NOT_SATISFIABLE, FailureKind.PAST_THE_END),
+    (
+        lambda seen: seen.status == _RANGE_NOT_SATISFIABLE or _START_TOO_LARGE in seen.text,
+        FailureKind.PAST_THE_END,
+    ),
     (lambda seen: seen.transport == "Connect", FailureKind.UNREACHABLE),
     (lambda seen: seen.is_transient, FailureKind.TRANSIENT),
     (lambda _: True, FailureKind.OTHER),

@@ -1,13 +1,15 @@
 """Object stores through obstore: Amazon S3 and its like, Google Cloud Storage, Azure Blob Storage.
 
-One code path for all of them; put_if_absent is obstore's `mode="create"`, a conditional request. obstore's
-own retries are off: trying again is decided here, where it is known whether a request may have had its
-effect. Every request has a time-out, every verb a deadline, after which StoreUnavailableError (or
-OutcomeUnknownError) says so.
+One code path for all of them, tested on a real S3 server and on Azure's emulator; Google's store is right by
+construction only. put_if_absent is obstore's `mode="create"`, a conditional request. obstore's own retries are
+off: trying again is decided here, where it is known whether a request may have had its effect. Every request
+has a time-out, every verb a deadline, after which StoreUnavailableError (or OutcomeUnknownError) says so.
 
-EXISTS may be the answer to our own earlier try, whose answer was lost: callers that must know compare nonces.
-A store may also say "conflict" while another request for the same name is under way, which obstore reports as
+EXISTS may be the answer to our own earlier try, whose answer was lost: callers that must know compare nonces. A
+store may also say "conflict" while another request for the same name is under way, which obstore reports as
 "exists": so "exists" is believed only once the object is seen.
+
+obstore's threads do not survive a fork: in a forked process, open the store again from its URL and options.
 """
 
 import os
@@ -99,6 +101,7 @@ class RemoteStore:
             if failure is None:
                 return PutOutcome.CREATED
             if failure.kind is FailureKind.EXISTS:
+                sent = True
                 if self._head_once(path) is not None:
                     return PutOutcome.EXISTS
                 failure = Failure(FailureKind.TRANSIENT, "another request was under way", retryable=True)
@@ -109,7 +112,7 @@ class RemoteStore:
             return self._retrier.call(attempt, retryable=_is_retryable)
         except _FailedError as error:
             failure = error.failure
-        if sent and failure.retryable:
+        if sent:  # whatever the last try said, an earlier one may have had its effect
             raise OutcomeUnknownError(
                 f"the store gave no clear answer until the deadline ({failure.reason})",
                 where=join(self._url, path),

@@ -61,11 +61,9 @@ def test_after_a_crash_nothing_has_an_effect_any_more(disk: MemoryStore) -> None
     store = FaultStore(disk, {2: Fault.CRASH_BEFORE})
     assert store.get("old") == b"0123456789"
     with pytest.raises(SimulatedCrash):
-        try:
-            store.put("new", b"x")
-        finally:
-            with pytest.raises(SimulatedCrash):
-                store.delete("old")
+        store.put("new", b"x")
+    with pytest.raises(SimulatedCrash):
+        store.delete("old")
     assert store.crashed
     assert disk.head("old") is not None
     assert [operation.verb for operation in store.log] == [Verb.GET, Verb.PUT]
@@ -93,7 +91,7 @@ def test_only_put_if_absent_says_that_the_outcome_is_unknown(disk: MemoryStore) 
 
 
 def test_an_unavailable_store_does_nothing(disk: MemoryStore) -> None:
-    store = FaultStore(disk, {number: Fault.UNAVAILABLE for number in range(1, 9)})
+    store = FaultStore(disk, dict.fromkeys(range(1, 9), Fault.UNAVAILABLE))
     verbs: tuple[Callable[[], object], ...] = (
         lambda: store.put_if_absent("new", b""),
         lambda: store.put("new", b""),

@@ -1,6 +1,6 @@
 """The key hash equals Spark's own xxhash64, type by type, over thousands of random rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Context, Decimal
 
 import numpy as np
@@ -8,26 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the customary name
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from statebed.format.keyhash import hash_table
 
 pytestmark = pytest.mark.spark
 ROWS = 3000
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    existing = SparkSession.getActiveSession()
-    started = existing or (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    yield started
-    if existing is None:
-        started.stop()
 
 
 def integers(width: int) -> list[int]:
@@ -103,21 +89,23 @@ COLUMNS: dict[str, Callable[[], pa.Array]] = {
 }
 
 
-def spark_hashes(session: SparkSession, table: pa.Table, names: list[str]) -> list[int]:
-    frame = session.createDataFrame(table).select(F.xxhash64(*names).alias("hash"))
+def spark_hashes(spark: SparkSession, table: pa.Table, names: list[str]) -> list[int]:
+    # Without this a timestamp without a zone would be taken for one of the session's zone.
+    schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+    frame = spark.createDataFrame(table, schema=schema).select(F.xxhash64(*names).alias("hash"))
     signed = frame.toArrow()["hash"].to_pylist()
     return [value % (1 << 64) for value in signed]
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_column_hashes_as_in_spark(session: SparkSession, name: str) -> None:
+def test_a_column_hashes_as_in_spark(spark: SparkSession, name: str) -> None:
     table = pa.table({name: COLUMNS[name]()})
     assert table.num_rows >= ROWS
-    assert hash_table(table, [name]).tolist() == spark_hashes(session, table, [name])
+    assert hash_table(table, [name]).tolist() == spark_hashes(spark, table, [name])
 
 
-def test_a_key_of_all_types_hashes_as_in_spark(session: SparkSession) -> None:
+def test_a_key_of_all_types_hashes_as_in_spark(spark: SparkSession) -> None:
     table = pa.table({name: make().slice(0, ROWS) for name, make in COLUMNS.items()})
     names = table.column_names
-    assert hash_table(table, names).tolist() == spark_hashes(session, table, names)
-    assert hash_table(table, names[::-1]).tolist() == spark_hashes(session, table, names[::-1])
+    assert hash_table(table, names).tolist() == spark_hashes(spark, table, names)
+    assert hash_table(table, names[::-1]).tolist() == spark_hashes(spark, table, names[::-1])

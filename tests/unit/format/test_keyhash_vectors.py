@@ -114,6 +114,15 @@ def test_no_rows_have_no_hashes(kind: pa.DataType) -> None:
     assert len(hash_table(pa.table({"a": pa.array([], kind)}), ["a"])) == 0
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_binary(), pa.int64(), pa.int8(), pa.bool_(), pa.float32(), pa.decimal128(38, 1), pa.null()],
+)
+def test_a_column_of_nulls_leaves_the_seed(kind: pa.DataType) -> None:
+    assert hash_columns([pa.nulls(5, kind)]).tolist() == [42] * 5
+    assert hash_columns([pa.nulls(5, kind).slice(2, 2), pa.array([7, 8])]).tolist() == [hash_key(7), hash_key(8)]
+
+
 def test_zeros_are_one_key_and_so_are_nans() -> None:
     for kind in (pa.float32(), pa.float64()):
         array = pa.array([0.0, -0.0, float("nan"), -float("nan"), None, 1.5], kind)

@@ -1,75 +1,29 @@
 """Many at once: exactly one run opens at a number, exactly one commit takes it. Threads, then processes."""
 
-import copy
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-import pytest
+from simulation.racing import CONTENDERS, race_to_commit, race_to_open
 
-from statebed.checkpoint import CheckpointLog, EpochDraft, Run
-from statebed.errors import FencedError
-from statebed.storage import FaultStore, LocalStore, Operation, Verb
+from statebed.checkpoint import EpochDraft, Run
+from statebed.storage import LocalStore
 
-CONTENDERS = 20
-T = TypeVar("T")
+PROCESSES = 6
 
 
-def race(store: LocalStore, action: Callable[[FaultStore], T]) -> tuple[list[T], list[FencedError]]:
-    """Run `action` in twenty threads, which all meet before their first conditional put."""
-    barrier = threading.Barrier(CONTENDERS)
-    won: list[T] = []
-    lost: list[FencedError] = []
-
-    def contend() -> None:
-        met: list[Operation] = []
-
-        def meet(operation: Operation) -> None:
-            if operation.verb is Verb.PUT_IF_ABSENT and not met:
-                met.append(operation)
-                barrier.wait(timeout=60)
-
-        try:
-            won.append(action(FaultStore(store, before=meet)))
-        except FencedError as error:
-            lost.append(error)
-
-    threads = [threading.Thread(target=contend) for _ in range(CONTENDERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=90)
-    return won, lost
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(str(tmp_path))
-
-
-def test_p3_of_20_runs_opened_at_once_one_wins(store: LocalStore) -> None:
-    Run.open(store, "rides").commit(EpochDraft(operators=[]))
-    won, lost = race(store, lambda contender: Run.open(contender, "rides"))
+def test_p3_of_20_runs_opened_at_once_one_wins(tmp_path: Path) -> None:
+    won, lost = race_to_open(LocalStore(str(tmp_path)))
     assert (len(won), len(lost)) == (1, CONTENDERS - 1)
     assert won[0].commit(EpochDraft(operators=[])).run == won[0].number
 
 
-def test_p3_of_20_concurrent_commits_of_one_epoch_one_wins(store: LocalStore) -> None:
-    run = Run.open(store, "rides")
-
-    def commit(contender: FaultStore) -> int:
-        twin = copy.copy(run)
-        twin._log = CheckpointLog(contender, "rides")
-        return twin.commit(EpochDraft(operators=[])).epoch
-
-    won, lost = race(store, commit)
-    assert (won, len(lost)) == ([run.next_epoch], CONTENDERS - 1)
+def test_p3_of_20_concurrent_commits_of_one_epoch_one_wins(tmp_path: Path) -> None:
+    number, won, lost = race_to_commit(LocalStore(str(tmp_path)))
+    assert (won, len(lost)) == ([number], CONTENDERS - 1)
 
 
-def test_p3_of_20_processes_that_open_and_commit_every_number_has_one_owner(tmp_path: Path) -> None:
+def test_p3_of_processes_that_open_and_commit_every_number_has_one_owner(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from statebed.checkpoint import EpochDraft, Run\n"
@@ -83,7 +37,7 @@ def test_p3_of_20_processes_that_open_and_commit_every_number_has_one_owner(tmp_
         "    sys.exit(error.exit_code)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
-    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CONTENDERS)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
     acknowledged: dict[int, int] = {}
     for child in children:
         output, _ = child.communicate(timeout=120)

@@ -3,9 +3,9 @@
 import re
 
 import pytest
-from simulation.world import World
+from simulation.world import Content, World
 
-from statebed.checkpoint import DamagePolicy, Origin, Publication, RollbackPolicy
+from statebed.checkpoint import DamagePolicy, EpochDraft, Origin, Publication, RollbackPolicy
 from statebed.errors import CollectionError, CorruptRecordError, FencedError, ReplayError, RollbackError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -364,7 +364,7 @@ def test_p7_a_damaged_head_is_refused_and_left_only_when_told_to(world: World) -
 def test_p3_a_zombies_sweep_leaves_alone_what_a_newer_run_is_writing(world: World) -> None:
     """The zombie lists the folder while the newer run has written files whose record is not there yet."""
     newer = world.process()
-    drafts = []
+    drafts: list[tuple[EpochDraft, Content]] = []
 
     def write_meanwhile(operation: Operation) -> None:
         if operation.verb is Verb.LIST and not drafts and zombie.run.head.epoch > 5:

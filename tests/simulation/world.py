@@ -84,7 +84,7 @@ class TransactionalSink:
 class World:
     """The disk and everything that outlives a process."""
 
-    disk: MemoryStore = field(default_factory=lambda: MemoryStore("memory://simulation"))
+    disk: ObjectStore = field(default_factory=lambda: MemoryStore("memory://simulation"))
     seconds: int = 1_000
     ids: int = 0
     attempted: dict[int, list[Content]] = field(default_factory=dict)

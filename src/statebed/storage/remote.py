@@ -9,9 +9,10 @@ EXISTS may be the answer to our own earlier try, whose answer was lost: callers 
 store may also say "conflict" while another request for the same name is under way, which obstore reports as
 "exists": so "exists" is believed only once the object is seen.
 
-obstore's threads do not survive a fork: in a forked process, open the store again from its URL and options.
+obstore's threads do not survive a fork, and a request in the child would wait for ever: it is refused instead.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -109,7 +110,7 @@ class RemoteStore:
             raise _FailedError(failure)
 
         try:
-            return self._retrier.call(attempt, retryable=_is_retryable)
+            return self._repeat(attempt)
         except _FailedError as error:
             failure = error.failure
         if sent:  # whatever the last try said, an earlier one may have had its effect
@@ -184,10 +185,19 @@ class RemoteStore:
 
     def _call(self, path: str, attempt: Callable[[], T], *, writes: bool = False) -> T:
         try:
-            return self._retrier.call(lambda: _translated(attempt), retryable=_is_retryable)
+            return self._repeat(lambda: _translated(attempt))
         except _FailedError as error:
             failure = error.failure
         raise self._error(failure, path, writes=writes)
+
+    def _repeat(self, attempt: Callable[[], T]) -> T:
+        if _process_of_first_request() != os.getpid():
+            raise StorageError(
+                "this process was forked from one that had already used an object store, which cannot work",
+                where=self._url,
+                fix="start processes by 'spawn', or use the store only after the fork",
+            )
+        return self._retrier.call(attempt, retryable=_is_retryable)
 
     def _open(self) -> Any:
         # Any: obstore's own words for settings and stores are not ours to repeat.
@@ -215,6 +225,11 @@ class RemoteStore:
         if kind is StoreUnavailableError:
             what += f", until the deadline of {self._retrier.policy.deadline:g} s"
         return kind(what, where=join(self._url, path), fix=fix.format(variables=_VARIABLES[self._settings.cloud]))
+
+
+@functools.cache
+def _process_of_first_request() -> int:
+    return os.getpid()
 
 
 def _translated(attempt: Callable[[], T]) -> T:

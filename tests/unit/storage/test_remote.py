@@ -4,6 +4,8 @@ The real S3 server is tested in tests/s3; here are the failures that a healthy s
 """
 
 import enum
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -214,6 +216,33 @@ def test_plain_http_has_to_be_allowed(failing: FailingS3) -> None:
         _store(failing.endpoint, allow_http="false").get("a")
     assert "AWS_ALLOW_HTTP" in caught.value.fix
     assert failing.seen == []
+
+
+FORKED = """
+import os, sys
+from statebed.errors import StorageError
+from statebed.storage import get_storage_provider
+options = {"aws_access_key_id": "key", "aws_secret_access_key": "s", "aws_region": "x", "allow_http": "true"}
+store = get_storage_provider("s3://bucket/state", options | {"aws_endpoint_url": sys.argv[1]})
+if sys.argv[2] == "used before":
+    assert store.head("a") is None
+child = os.fork()
+if child == 0:
+    try:
+        store.head("a")
+    except StorageError as error:
+        os._exit(42 if "forked" in error.what else 1)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("use", "exit_code"), [("used before", 42), ("used after", 0)])
+def test_a_store_used_before_a_fork_is_refused_in_the_child_instead_of_hanging(
+    failing: FailingS3, use: str, exit_code: int
+) -> None:
+    done = subprocess.run((sys.executable, "-c", FORKED, failing.endpoint, use), timeout=60, check=False)
+    assert done.returncode == exit_code
 
 
 def _generic(text: str) -> GenericError:

@@ -29,8 +29,6 @@ from statebed.format.segment import (
     sort_segment,
 )
 
-ORDERS = [pb.HASH_FIRST, pb.BIN_FIRST, pb.KEY_ONLY]
-
 
 def footer_of(data: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(data))

@@ -25,7 +25,7 @@ def print_json(document: object) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table whose cells are shown as they are; `right` names the columns of numbers."""
-    shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:

@@ -68,12 +68,9 @@ def _work(epoch: EpochSummary) -> Sequence[object]:
 def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
     return table(
         title,
-        ["operator", "table", "kind", "tier", "subtasks", "files", "rows", "size", "tombstones"],
-        [
-            (t.operator, t.table, t.kind, t.tier, t.subtasks, t.files, number(t.rows), size(t.bytes), t.tombstones)
-            for t in tables
-        ],
-        right=["subtasks", "files", "rows", "size", "tombstones"],
+        ["operator", "table", "kind", "tier", "files", "rows in files", "size"],
+        [(t.operator, t.table, t.kind, t.tier, t.files, number(t.rows), size(t.bytes)) for t in tables],
+        right=["files", "rows in files", "size"],
     )
 
 

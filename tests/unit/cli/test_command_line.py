@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 
-HEAVY = ("pyspark", "pyarrow", "numpy", "duckdb", "obstore", "pandas")
+HEAVY = ("pyspark", "duckdb", "obstore", "pandas", "polars")
 
 
 def run(code: str) -> "subprocess.CompletedProcess[str]":

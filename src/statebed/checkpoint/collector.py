@@ -129,7 +129,7 @@ class Collector:
             for path in listed
             if is_garbage(path, protected=protected, head=head.epoch, run=head.run, in_flight=in_flight)
         ]
-        return doomed, deletion_order(garbage, metadata={path for path in garbage if path.endswith(".metadata")})
+        return doomed, deletion_order(garbage, metadata={path for path in garbage if names.is_metadata(path)})
 
     def _delete_record(self, number: int) -> None:
         path = names.record(number)

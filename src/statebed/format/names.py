@@ -118,6 +118,11 @@ def request_of(path: str) -> str | None:
     return request_id if folder == REQUESTS and request_id and "." not in request_id else None
 
 
+def is_metadata(path: str) -> bool:
+    """Whether the object may name others: a record, a subtask's metadata, a savepoint."""
+    return path.endswith(".metadata")
+
+
 def sink_of_marker(path: str) -> str | None:
     """The sink whose marker the object is, or None."""
     match = _PUBLISHED.fullmatch(path)

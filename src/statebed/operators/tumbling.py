@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.format.names import check_name
+from statebed.format import names
 from statebed.format.schema import BIN, KEY_HASH, TIME, TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.grouping import Grouping, group_rows, normalise_key
@@ -70,7 +70,8 @@ class TumblingAggregate:
     aggregates: tuple[BoundAggregate, ...]
 
     def __post_init__(self) -> None:
-        where = f"operator {check_name('operator', self.operator_id)!r}"
+        names.operator_metadata(1, self.operator_id, 0, "")  # refuses an id that cannot be part of an object name
+        where = f"operator {self.operator_id!r}"
         if not self.keys:
             raise InputError("a group_by without a key", where=where, fix="name at least one key column")
         for key in self.keys:
@@ -173,8 +174,8 @@ class TumblingAggregate:
 
     def _partials_by_aggregate(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
         for aggregate in self.aggregates:
-            names = [field.name for field in aggregate.accumulator.partial_fields]
-            yield aggregate, [one_chunk(rows[name]) for name in names]
+            columns = [field.name for field in aggregate.accumulator.partial_fields]
+            yield aggregate, [one_chunk(rows[name]) for name in columns]
 
     def _finish(self, closed: pa.Table) -> pa.Table:
         starts = one_chunk(closed[BIN])

@@ -1,0 +1,54 @@
+"""Grouping: by key, not by hash, in the order of the files."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebed.operators.grouping import group_rows, normalise_key
+
+ROW = st.tuples(
+    st.integers(-3, 3),
+    st.sampled_from([0, 1, 1 << 63, (1 << 64) - 1]),
+    st.sampled_from(["a", "b", "", None]),
+    st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf, None]),
+)
+
+
+def group_key(row: tuple[int, int, str | None, float | None]) -> tuple[object, ...]:
+    number = row[3]
+    normal: object = "nan" if number is not None and math.isnan(number) else number
+    return (*row[:3], normal if normal != 0.0 else 0.0)
+
+
+@settings(deadline=None)
+@given(rows=st.lists(ROW, max_size=60))
+def test_rows_group_by_bin_and_key_even_where_keys_share_a_hash(
+    rows: list[tuple[int, int, str | None, float | None]],
+) -> None:
+    bins, hashes, names, numbers = zip(*rows, strict=True) if rows else ((), (), (), ())
+    keys = [pa.array(names, pa.string()), normalise_key(pa.array(numbers, pa.float64()))]
+    grouping = group_rows(np.array(bins, dtype=np.int64), np.array(hashes, dtype=np.uint64), keys)
+    found = {group_key(rows[row]): int(size) for row, size in zip(grouping.first_rows, grouping.sizes, strict=True)}
+    assert found == dict(Counter(map(group_key, rows)))
+    assert grouping.groups == len(found)
+    assert sorted(grouping.order.tolist()) == list(range(len(rows)))
+    order = [rows[row][:2] for row in grouping.first_rows]
+    assert order == sorted(order)
+
+
+def test_many_bins_are_ordered_as_few_are() -> None:
+    random = np.random.default_rng(1)
+    bins = random.integers(-(1 << 40), 1 << 40, 70_000)
+    hashes = random.integers(0, 1 << 63, 70_000).astype(np.uint64)
+    grouping = group_rows(bins, hashes, [])
+    assert grouping.groups == 70_000
+    assert bool((np.diff(bins[grouping.order]) >= 0).all())
+
+
+def test_each_rows_group_is_known() -> None:
+    grouping = group_rows(np.array([5, 1, 5]), np.zeros(3, dtype=np.uint64), [pa.array(["x", "x", "x"])])
+    assert grouping.group_of_rows().tolist() == [1, 0, 1]

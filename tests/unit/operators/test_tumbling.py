@@ -1,0 +1,55 @@
+"""The definition of a tumbling aggregation."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from statebed.errors import InputError, InvalidNameError
+from statebed.operators import TumblingAggregate, count, tumbling
+from statebed.operators import sum as sum_of
+
+OPERATOR = TumblingAggregate(
+    operator_id="rides",
+    keys=(pa.field("driver", pa.string()),),
+    window=tumbling("1 minute"),
+    aggregates=(count().bind("trips"), sum_of("fare").bind("total", input_type=pa.float32(), text="fare")),
+)
+
+
+def test_schemas_of_input_and_output_are_known_before_anything_runs() -> None:
+    assert OPERATOR.input_schema.names == ["_key_hash", "_time", "driver", "_a1"]
+    assert OPERATOR.output_schema.names == ["driver", "window_start", "window_end", "trips", "total"]
+    assert OPERATOR.output_schema.field("window_end").type == pa.timestamp("us", tz="UTC")
+    assert OPERATOR.output_schema.field("total").type == pa.float64()
+
+
+def test_the_fingerprint_tells_configurations_apart_and_does_not_know_the_name() -> None:
+    others = [
+        replace(OPERATOR, keys=(pa.field("driver", pa.binary()),)),
+        replace(OPERATOR, window=tumbling("1 minute", offset="1 s")),
+        replace(OPERATOR, aggregates=OPERATOR.aggregates[:1]),
+        replace(OPERATOR, aggregates=(OPERATOR.aggregates[0], replace(OPERATOR.aggregates[1], text="fare * 2"))),
+    ]
+    assert len({OPERATOR.fingerprint, *(other.fingerprint for other in others)}) == 5
+    assert replace(OPERATOR, operator_id="other").fingerprint == OPERATOR.fingerprint
+
+
+@pytest.mark.parametrize("name", ["_time", "_a1", "window_start", "total", "_total_rest"])
+def test_a_key_whose_name_is_taken_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        replace(OPERATOR, keys=(pa.field(name, pa.string()),))
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.int8(), pa.int8())])
+def test_a_key_that_cannot_be_compared_is_refused(kind: pa.DataType) -> None:
+    with pytest.raises(InputError, match="cannot be grouped"):
+        replace(OPERATOR, keys=(pa.field("driver", kind),))
+
+
+def test_an_operator_needs_a_key_and_a_name_that_can_be_part_of_an_object_name() -> None:
+    with pytest.raises(InputError, match="without a key"):
+        replace(OPERATOR, keys=())
+    for name in ("../rides", "per-minute", ""):
+        with pytest.raises(InvalidNameError):
+            replace(OPERATOR, operator_id=name)

@@ -14,7 +14,7 @@ obstore's threads do not survive a fork, and a request in the child would wait f
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -155,13 +155,13 @@ class RemoteStore:
         check_prefix(prefix)
         # Sorted here: some S3-likes list by folder, where 'a/b' comes before 'a-b'.
         found = self._call(prefix, lambda: obstore.list(self._store, prefix or None).collect())
-        return iter(sorted((_info(meta) for meta in found), key=lambda info: info.path))
+        return iter(_objects(found, prefix))
 
     def list_level(self, prefix: str) -> Listing:
         check_prefix(prefix)
         found = self._call(prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
         return Listing(
-            objects=tuple(sorted((_info(meta) for meta in found["objects"]), key=lambda info: info.path)),
+            objects=_objects(found["objects"], prefix),
             folders=tuple(sorted(str(folder).rstrip("/") for folder in found["common_prefixes"])),
         )
 
@@ -251,6 +251,12 @@ def _failure_of(attempt: Callable[[], object]) -> Failure | None:
 
 def _is_retryable(error: Exception) -> bool:
     return isinstance(error, _FailedError) and error.failure.retryable
+
+
+def _objects(found: Iterable[Mapping[str, Any]], prefix: str) -> tuple[ObjectInfo, ...]:
+    # Some S3-likes list an empty folder as an object with the folder's own name.
+    infos = (_info(meta) for meta in found)
+    return tuple(sorted((info for info in infos if info.path != prefix), key=lambda info: info.path))
 
 
 def _info(meta: Mapping[str, Any], path: str | None = None) -> ObjectInfo:

@@ -7,6 +7,7 @@ same way with heartbeat rows alone. Callers are serialised: Spark's stream threa
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,8 @@ ATTEMPTS = 3
 """How often the action of an epoch is tried, beyond the repetitions of single tasks that Spark makes."""
 COLLECT_EVERY = 16
 """Garbage is collected after this many epochs."""
+IDLE_SECONDS = 1.0
+"""How long there must be no batch before windows close without one."""
 _PROGRESS_KEPT = 100
 
 
@@ -56,6 +59,7 @@ class Controller:
         self._failure: BaseException | None = None
         self._halted = False
         self._epochs = 0
+        self._last_epoch = time.monotonic()
         self.stop_requested = False
         """A tool asked the run to stop, and the record says so."""
         self.epoch = run.head.epoch
@@ -86,19 +90,22 @@ class Controller:
         with self._lock:
             self._guarded(lambda: self._batch(batch, batch_id))
 
-    def finish(self, session: SparkSession) -> None:
-        """After the last batch of an available-now query: close what the watermark allows, collect garbage."""
+    def finish(self, session: SparkSession, *, close: bool) -> None:
+        """After the last batch: close what the watermark allows if the input has ended, collect garbage."""
         with self._lock:
-            self._guarded(lambda: self._close_windows(session, status=pb.STOPPED))
+            # Spark ends a query without a word when a newer one in its session takes over the checkpoint.
+            self._guarded(self._run.check_live)
+            if close:
+                self._guarded(lambda: self._close_windows(session, status=pb.STOPPED))
             self._guarded(self._collect)
 
-    def tend(self, session: SparkSession, *, close_idle: bool) -> None:
-        """While no batch runs: serve requests, and close windows that wait for input."""
+    def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
+        """While no batch runs: serve requests, and close windows once the input has been idle."""
         if not self._lock.acquire(blocking=False):
             return
         try:
             self._guarded(self._serve_requests)
-            if close_idle:
+            if close_when_idle and time.monotonic() - self._last_epoch >= IDLE_SECONDS:
                 self._guarded(lambda: self._close_windows(session, status=pb.COMPLETE))
         finally:
             self._lock.release()
@@ -200,6 +207,7 @@ class Controller:
         self._run.commit(draft)
         self._publisher.publish_pending()
         self._epochs += 1
+        self._last_epoch = time.monotonic()
         if self._epochs % COLLECT_EVERY == 0:
             self._collect()
         self.stop_requested = self.stop_requested or any(isinstance(effect, Stop) for effect in effects)

@@ -23,8 +23,8 @@ from statebed.spark.reports import EpochSummary
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
-TEND_SECONDS = 1.0
-"""How often the watching thread looks for requests, and how long the input must be idle before windows close."""
+_TEND_SECONDS = 1.0
+"""How often the watching thread looks for requests."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class Query:
     @classmethod
     def start(cls, plan: JobPlan, controller: Controller, trigger: Trigger, *, checkpoint_location: str) -> "Query":
         """Start Spark's query on the checkpoint that was derived from the record."""
-        writer = plan.prepared.writeStream.foreachBatch(controller.on_batch).queryName(plan.job_id)
+        writer = plan.prepared.writeStream.foreachBatch(controller.on_batch)
+        # A name is unique among active queries: the one that this run supersedes may still be there.
+        writer = writer.queryName(f"{plan.job_id} run {controller.run_number}")
         writer = writer.option("checkpointLocation", checkpoint_location)
         if trigger.available_now:
             writer = writer.trigger(availableNow=True)
@@ -148,8 +150,8 @@ class Query:
     def _watch(self) -> None:
         try:
             self._wait_for_spark()
-            if not self._controller.halted and self._trigger.available_now:
-                self._controller.finish(self._plan.session)
+            if not self._controller.halted:
+                self._controller.finish(self._plan.session, close=self._trigger.available_now)
             self._state = QueryState.STOPPED if self._controller.halted else QueryState.FINISHED
         except BaseException as failure:  # noqa: BLE001 - handed to whoever awaits the query
             if self._controller.halted and self._controller.failure is None:
@@ -165,8 +167,8 @@ class Query:
     def _wait_for_spark(self) -> None:
         tended = time.monotonic()
         while not self._spark_query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # seconds may be a fraction
-            if time.monotonic() - tended >= TEND_SECONDS:
-                self._controller.tend(self._plan.session, close_idle=not self._trigger.available_now)
+            if time.monotonic() - tended >= _TEND_SECONDS:
+                self._controller.tend(self._plan.session, close_when_idle=not self._trigger.available_now)
                 tended = time.monotonic()
             if self._controller.stop_requested:
                 self._controller.halt()

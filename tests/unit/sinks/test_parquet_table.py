@@ -1,0 +1,168 @@
+"""The Parquet table: exactly once, fenced, rolled back when asked, plain files."""
+
+import itertools
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from statebed.checkpoint import Publication
+from statebed.errors import BrokenLogError, CorruptObjectError, FencedError, InputError, NewerFormatError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.digest import crc32c
+from statebed.protocol import SinkPosition
+from statebed.sinks import ParquetTableSink, read_table, table_files
+from statebed.sinks.manifest import SNAPSHOT_EVERY
+from statebed.storage import MemoryStore, get_storage_provider
+
+SCHEMA = pa.schema([("n", pa.int64())])
+numbers = itertools.count()
+
+
+@pytest.fixture
+def path() -> str:
+    return f"memory://table{next(numbers)}"
+
+
+def sink(path: str, *, job_id: str = "rides") -> ParquetTableSink:
+    return ParquetTableSink(sink_id="out", path=path, job_id=job_id, schema=SCHEMA)
+
+
+def publication(run: int, epoch: int, *values: int) -> Publication:
+    store = MemoryStore()
+    files = []
+    if values:
+        buffer = pa.BufferOutputStream()
+        pq.write_table(pa.table({"n": list(values)}, schema=SCHEMA), buffer)
+        data = buffer.getvalue().to_pybytes()
+        store.put("a/op-0.d1.parquet", data)
+        files.append(pb.OutboxFile(path="a/op-0.d1.parquet", size=len(data), rows=len(values), crc32c=crc32c(data)))
+    return Publication(
+        run=run, epoch=epoch, record=pb.CheckpointMetadata(), files=tuple(files), commit_data=(), store=store
+    )
+
+
+def rows(path: str) -> list[int]:
+    found: list[int] = read_table(path)["n"].to_pylist()
+    return found
+
+
+def test_an_epoch_is_added_once_however_often_it_is_published(path: str) -> None:
+    table = sink(path)
+    assert table.open(1) is None
+    for _ in range(3):
+        table.publish(publication(1, 2, 10, 11))
+    sink_of_next_run = sink(path)
+    assert sink_of_next_run.open(5) == SinkPosition(run=1, epoch=2)
+    sink_of_next_run.publish(publication(5, 2, 10, 11))
+    sink_of_next_run.publish(publication(5, 6, 12))
+    assert rows(path) == [10, 11, 12]
+
+
+def test_p3_a_superseded_run_can_neither_publish_nor_open_again(path: str) -> None:
+    old, new = sink(path), sink(path)
+    old.open(1)
+    new.open(4)
+    with pytest.raises(FencedError):
+        old.publish(publication(1, 2, 10))
+    with pytest.raises(FencedError):
+        old.open(1)
+    with pytest.raises(FencedError):
+        old.roll_back(1, 0)
+    assert rows(path) == []
+
+
+def test_p3_a_run_that_is_superseded_between_looking_and_writing_is_refused(path: str) -> None:
+    old, new = sink(path), sink(path)
+    old.open(1)
+
+    class Overtaken(Publication):
+        def read(self, file: pb.OutboxFile) -> bytes:
+            new.open(4)  # after the old run looked at the log, before its entry
+            return super().read(file)
+
+    late = publication(1, 2, 10)
+    with pytest.raises(FencedError):
+        old.publish(Overtaken(run=1, epoch=2, record=late.record, files=late.files, commit_data=(), store=late.store))
+    assert rows(path) == []
+
+
+def test_a_rollback_takes_back_the_epochs_after_it_and_removes_their_files(path: str) -> None:
+    table = sink(path)
+    table.open(1)
+    for epoch in (2, 3, 4):
+        table.publish(publication(1, epoch, epoch * 10))
+    forked = sink(path)
+    forked.open(5)
+    forked.roll_back(5, 2)
+    forked.publish(publication(5, 6, 60))
+    assert rows(path) == [20, 60]
+    assert len(table_files(path)) == 2
+    data = [info.path for info in get_storage_provider(path).list("") if info.path.endswith(".parquet")]
+    assert len(data) == 2
+
+
+def test_readers_need_only_the_newest_snapshot_and_what_follows(path: str) -> None:
+    table = sink(path)
+    table.open(1)
+    for epoch in range(2, SNAPSHOT_EVERY * 2 + 3):
+        table.publish(publication(1, epoch, epoch))
+    store = get_storage_provider(path)
+    for number in range(1, SNAPSHOT_EVERY * 2):
+        store.delete(f"_statebed/{number:012d}.json")
+    assert rows(path) == list(range(2, SNAPSHOT_EVERY * 2 + 3))
+    assert sink(path).open(99) == SinkPosition(run=1, epoch=SNAPSHOT_EVERY * 2 + 2)
+
+
+def test_an_epoch_without_rows_leaves_no_trace(path: str) -> None:
+    table = sink(path)
+    table.open(1)
+    table.publish(publication(1, 2))
+    assert len(list(get_storage_provider(path).list(""))) == 1
+
+
+def test_an_empty_table_has_its_columns(path: str) -> None:
+    sink(path).open(1)
+    assert read_table(path).schema == SCHEMA
+
+
+def test_a_table_of_another_job_or_of_a_lost_state_is_refused(path: str) -> None:
+    table = sink(path)
+    table.open(7)
+    table.publish(publication(7, 8, 1))
+    with pytest.raises(InputError, match="belongs to rides/out"):
+        sink(path, job_id="other").open(9)
+    with pytest.raises(InputError, match="the job's log ends at 0"):
+        sink(path).check(last_number=0)
+    sink(path).check(last_number=8)
+
+
+def test_p7_a_flipped_byte_a_lost_entry_and_a_newer_version_are_named(path: str) -> None:
+    table = sink(path)
+    table.open(1)
+    table.publish(publication(1, 2, 10))
+    store = get_storage_provider(path)
+    file = next(info.path for info in store.list("") if info.path.endswith(".parquet"))
+    good = store.get(file)
+    store.put(file, good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(CorruptObjectError) as caught:
+        read_table(path)
+    assert file in caught.value.where
+    store.put(file, good)
+    entry = "_statebed/000000000001.json"
+    first = store.get(entry)
+    store.delete(entry)
+    with pytest.raises(BrokenLogError):
+        read_table(path)
+    store.put(entry, json.dumps({**json.loads(first), "version": 2}).encode())
+    with pytest.raises(NewerFormatError):
+        read_table(path)
+    store.put(entry, first[:-4])
+    with pytest.raises(CorruptObjectError):
+        read_table(path)
+
+
+def test_reading_where_no_table_is_says_so(path: str) -> None:
+    with pytest.raises(InputError, match="no table"):
+        read_table(path)

@@ -4,7 +4,7 @@ import pytest
 from simulation.world import Content, World
 
 from statebed.checkpoint import DamagePolicy, EpochDraft
-from statebed.errors import CollectionError, CorruptRecordError
+from statebed.errors import CollectionError, CorruptRecordError, MissingFileError
 from statebed.format import names
 from statebed.storage import FaultStore, Operation, Verb
 
@@ -85,3 +85,18 @@ def test_p7_a_damaged_head_is_refused_and_left_only_when_told_to(world: World) -
     fallen.epoch("after ", collect=False)
     del world.attempted[head], world.acknowledged[head]
     world.check_sinks()
+
+
+def test_p5_files_stay_for_readers_in_their_grace_and_leave_after_it(world: World) -> None:
+    process = world.process().open(epochs=1, grace_us=500_000_000)
+    opened = process.epoch()
+    process.epoch()
+    process.epoch()
+    assert opened.epoch < process.run.head.min_epoch, "the record that the reader holds is retained no more"
+    process.run.collect()
+    assert world.read(opened) in world.attempted[opened.epoch], "but what it names can still be read"
+    world.seconds += 1_000
+    process.epoch()
+    process.run.collect()
+    with pytest.raises(MissingFileError):
+        world.read(opened)

@@ -196,8 +196,8 @@ class Process:
         self.environment = Environment(now_us=world.now_us, fresh_id=world.fresh_id, sleep=lambda _: None)
         self.run: Run
 
-    def open(self, *, epochs: int = 3, publish: bool = True, **options: object) -> "Process":
-        retention = Retention(epochs=epochs, reader_grace_us=GRACE_US)
+    def open(self, *, epochs: int = 3, grace_us: int = GRACE_US, publish: bool = True, **options: object) -> "Process":
+        retention = Retention(epochs=epochs, reader_grace_us=grace_us)
         chosen = RunOptions(retention=retention, **options)  # type: ignore[arg-type]
         self.run = Run.open(self.store, JOB, options=chosen, environment=self.environment)
         self.publisher = Publisher(self.run, list(self.world.sinks.values()))

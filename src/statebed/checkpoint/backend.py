@@ -10,12 +10,13 @@ from statebed.checkpoint.collector import Collected, Collector
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_subtask, store_subtask
-from statebed.checkpoint.opening import check_intact, read_view
+from statebed.checkpoint.opening import check_intact
 from statebed.checkpoint.references import References
-from statebed.errors import CollectionError
+from statebed.errors import BrokenLogError, CollectionError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.protocol.commit import fenced
+from statebed.protocol.commit import check_nonce, fenced
+from statebed.protocol.opening import Found
 from statebed.storage import ObjectStore, ScopedStore
 
 
@@ -38,7 +39,10 @@ class BackingStore(Protocol):
         """Commit the record; FencedError if its number is taken."""
 
     def cleanup_checkpoint(self, metadata: pb.CheckpointMetadata, old_min_epoch: int, new_min_epoch: int) -> None:
-        """Delete the epochs from `old_min_epoch` to below `new_min_epoch`, as the committed record allows."""
+        """Delete what the committed record allows: everything below its min_epoch, oldest first.
+
+        `old_min_epoch` says where the previous clean-up ended; what an interrupted one left below it goes too.
+        """
 
     @staticmethod
     def name() -> str:
@@ -73,33 +77,48 @@ class ParquetBackend:
         return store_subtask(self._log(metadata.job_id).store, metadata)
 
     def write_checkpoint_metadata(self, metadata: pb.CheckpointMetadata) -> None:
-        other = self._log(metadata.job_id).append(metadata)
+        log = self._log(metadata.job_id)
+        check_nonce(metadata)
+        if metadata.epoch > 1 and not log.exists(metadata.epoch - 1):
+            raise BrokenLogError(
+                f"record {metadata.epoch} cannot be written: there is no record {metadata.epoch - 1}",
+                where=f"job {metadata.job_id}",
+                fix="write the number after the head; if that was collected, a newer run owns the job",
+            )
+        other = log.append(metadata)
         if other is not None:
             raise fenced(metadata.epoch, run=metadata.run, by=other)
 
     def cleanup_checkpoint(self, metadata: pb.CheckpointMetadata, old_min_epoch: int, new_min_epoch: int) -> None:
         log = self._log(metadata.job_id)
+        if old_min_epoch > new_min_epoch:
+            raise InputError(
+                f"min_epoch cannot fall from {old_min_epoch} to {new_min_epoch}",
+                fix="give the epoch where the last clean-up ended, then the one where this one is to end",
+            )
         if log.read(metadata.epoch).min_epoch < new_min_epoch:
             raise CollectionError(
                 f"record {metadata.epoch} allows deletion below epoch {metadata.min_epoch}, not below {new_min_epoch}",
                 where=f"job {metadata.job_id}",
                 fix="commit a record with the new min_epoch first: it is the only licence to delete",
             )
-        self._collect(log, metadata, old_min_epoch)
+        self._collect(log, metadata)
 
     @staticmethod
     def name() -> str:
         return "parquet"
 
-    def _collect(self, log: CheckpointLog, metadata: pb.CheckpointMetadata, old_min_epoch: int) -> Collected:
-        recovery = log.recover()
-        view, damaged = read_view(log, recovery)
+    def _collect(self, log: CheckpointLog, metadata: pb.CheckpointMetadata) -> Collected:
+        # Everything that is there, not only from old_min_epoch on: records leave in ascending order or not at all.
+        seen = [log.observe(number) for number in log.numbers() if number <= metadata.epoch]
+        damaged = [observation.epoch for observation in seen if observation.found is Found.DAMAGE]
         if damaged:
-            raise CollectionError(f"nothing was deleted: the records {sorted(damaged)} cannot be read")
-        for number in range(old_min_epoch, metadata.min_epoch):
-            if (record := log.observe(number).record) is not None:
-                view[number] = record
-        records = [view[number] for number in sorted(view) if number <= metadata.epoch]
+            raise CollectionError(
+                f"nothing was deleted: the records {damaged} cannot be read",
+                where=f"job {metadata.job_id}",
+                fix="repair them first, or let a run collect once retention has passed them",
+            )
+        records = [observation.record for observation in seen if observation.record is not None]
         return Collector(log, References(log)).collect(records, grace_us=self._reader_grace_us, sweep=False)
 
     def _log(self, job_id: str) -> CheckpointLog:

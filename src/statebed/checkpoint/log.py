@@ -8,13 +8,15 @@ from statebed.errors import (
     CorruptObjectError,
     CorruptRecordError,
     EpochNotRetainedError,
+    NewerFormatError,
     ObjectMissingError,
     OutcomeUnknownError,
+    StoreUnavailableError,
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import open_sealed, seal
-from statebed.protocol.commit import Claim, check_still_in_log, claim_of
+from statebed.protocol.commit import Claim, check_nonce, check_still_in_log, claim_of
 from statebed.protocol.opening import Found, Observation, Recovery, check_unbroken, recover
 from statebed.storage import ObjectStore, PutOutcome
 
@@ -68,6 +70,21 @@ class CheckpointLog:
     def exists(self, epoch: int) -> bool:
         return self.store.head(names.record(epoch)) is not None
 
+    def stands(self, record: pb.CheckpointMetadata) -> bool:
+        """Whether this very record is there: a superseded run may have put another after it was collected."""
+        try:
+            found = self.standing(record.epoch)
+        except CorruptRecordError:
+            return True  # damaged since, and nobody can put another in its place
+        return found is not None and found.nonce == record.nonce
+
+    def standing(self, epoch: int) -> pb.CheckpointMetadata | None:
+        """The record at a number that is taken; None if it was collected since, or a newer statebed wrote it."""
+        try:
+            return self.read(epoch)
+        except (EpochNotRetainedError, NewerFormatError):
+            return None
+
     def recover(self) -> Recovery:
         """The end of the log, and what was passed over to find it."""
         for attempt in range(RECOVERY_ATTEMPTS):
@@ -119,34 +136,52 @@ class CheckpointLog:
 
     # ---- appending -------------------------------------------------------------------------------------------
 
-    def append(self, record: pb.CheckpointMetadata) -> pb.CheckpointMetadata | None:
-        """Put the record at its number. None: it is ours. Else the record of another run that stands there."""
+    def append(
+        self, record: pb.CheckpointMetadata, *, follows: pb.CheckpointMetadata | None = None
+    ) -> pb.CheckpointMetadata | None:
+        """Put the record at its number. None: it is ours. Else the record of another run that stands there.
+
+        `follows` is the record before it, as the run knows it; without it any record there will do.
+        """
+        check_nonce(record)
         data = seal(record)
         path = names.record(record.epoch)
         for attempt in range(APPEND_ATTEMPTS):
             try:
                 outcome = self.store.put_if_absent(path, data)
-            except OutcomeUnknownError:
-                self.environment.sleep(min(0.05 * 2**attempt, 2.0))
+            except StoreUnavailableError as error:
+                if attempt == 0 and not isinstance(error, OutcomeUnknownError):
+                    raise  # nothing was written: the run may try again, with a nonce of its own
+                self._wait(attempt)
                 continue
-            if outcome is PutOutcome.EXISTS:
-                existing = self._existing(record.epoch)
-                if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
-                    return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
-            self._check_still_in_log(record.epoch)
-            return None
+            try:
+                return self._judge(record, outcome, follows)
+            except StoreUnavailableError:
+                self._wait(attempt)  # the record may stand, so this is no plain failure any more
         raise OutcomeUnknownError(
             f"whether record {record.epoch} was committed is not known: {APPEND_ATTEMPTS} answers were lost",
             where=f"{self.store.url}/{path}",
             fix="start the job again: opening a run finds out, and goes on from whatever is there",
         )
 
-    def _existing(self, epoch: int) -> pb.CheckpointMetadata | None:
-        try:
-            return self.read(epoch)
-        except EpochNotRetainedError:
-            return None  # taken, and collected since
+    def _judge(
+        self, record: pb.CheckpointMetadata, outcome: PutOutcome, follows: pb.CheckpointMetadata | None
+    ) -> pb.CheckpointMetadata | None:
+        if outcome is PutOutcome.EXISTS:
+            existing = self.standing(record.epoch)
+            if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
+                return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
+        self._check_still_in_log(record.epoch, follows)
+        return None
 
-    def _check_still_in_log(self, number: int) -> None:
-        later = number == 1 and any(self.exists(other) for other in self.numbers() if other > 1)
-        check_still_in_log(number, previous_exists=number == 1 or self.exists(number - 1), later_exists=later)
+    def _check_still_in_log(self, number: int, follows: pb.CheckpointMetadata | None) -> None:
+        if number == 1:
+            later = any(self.exists(other) for other in self.numbers() if other > 1)
+            check_still_in_log(number, previous_exists=True, later_exists=later)
+        elif follows is not None and follows.epoch == number - 1:
+            check_still_in_log(number, previous_exists=self.stands(follows), later_exists=False)
+        else:
+            check_still_in_log(number, previous_exists=self.exists(number - 1), later_exists=False)
+
+    def _wait(self, attempt: int) -> None:
+        self.environment.sleep(min(0.05 * 2**attempt, 2.0))

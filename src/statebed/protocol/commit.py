@@ -6,7 +6,7 @@ exists, and the nonce tells whether the record found is one's own.
 
 import enum
 
-from statebed.errors import FencedError
+from statebed.errors import FencedError, InputError
 from statebed.format import checkpoint_pb2 as pb
 
 
@@ -15,6 +15,16 @@ class Claim(enum.Enum):
 
     OURS = "ours"
     OTHERS = "others"
+
+
+def check_nonce(record: pb.CheckpointMetadata) -> None:
+    """A record without a nonce cannot be told from another's, so it is refused before it is written."""
+    if not record.nonce:
+        raise InputError(
+            f"record {record.epoch} has no nonce",
+            where=f"job {record.job_id}",
+            fix="give every attempt to commit a nonce of its own, for example uuid.uuid4().hex",
+        )
 
 
 def claim_of(existing: pb.CheckpointMetadata, *, nonce: str) -> Claim:
@@ -26,7 +36,8 @@ def check_still_in_log(number: int, *, previous_exists: bool, later_exists: bool
     """After winning `number`: was it won in the log, or re-created after it had been collected?
 
     Records are collected in ascending order and the head's predecessor never, so a missing predecessor means that
-    `number` itself had been collected. Number 1 has no predecessor: there, any later record tells the same.
+    `number` itself had been collected. One that another superseded run put there again is as good as missing. Number 1
+    has no predecessor: there, any later record tells the same.
     """
     if previous_exists and not (number == 1 and later_exists):
         return

@@ -47,9 +47,9 @@ class Opening:
     base: pb.CheckpointMetadata | None
     fork: bool
     view: dict[int, pb.CheckpointMetadata]
-    """The retained records, by number."""
+    """The records that are there, by number: the retained ones, and older ones that are not collected yet."""
     damaged: frozenset[int]
-    """Retained numbers whose records cannot be read."""
+    """Numbers whose records cannot be read."""
 
 
 def prepare_opening(log: CheckpointLog, references: References, options: RunOptions) -> Opening:
@@ -61,39 +61,44 @@ def prepare_opening(log: CheckpointLog, references: References, options: RunOpti
     recovery = Recovery(recovery.last_number, recovery.head, recovery.skipped + skipped)
     fork = _is_fork(recovery, base)
     if fork and recovery.head is not None and base is not None:
-        abandoned = abandoned_epochs(list(walk_chain(view, recovery.head)), base=data_epoch_of(base))
+        kept = {data_epoch_of(base), *walk_chain(view, base)}
+        abandoned = abandoned_epochs(list(walk_chain(view, recovery.head)), kept=kept)
         published = {epoch: markers(log, view[epoch]) for epoch in abandoned}
+        for number in range(recovery.head.epoch + 1, recovery.last_number + 1):
+            published[number] = markers_in_folder(log, number)
         check_rollback(published, base=data_epoch_of(base), job_id=log.job_id, policy=options.rollback)
     return Opening(recovery, base, fork, view, damaged)
 
 
 def read_view(log: CheckpointLog, recovery: Recovery) -> tuple[dict[int, pb.CheckpointMetadata], frozenset[int]]:
-    """The retained records; a gap among them is an error, the older end may have been collected already."""
+    """The records that are there, retained or left for readers in their grace; a gap among the retained is an error."""
     if recovery.head is None:
         return {}, frozenset()
     view = {recovery.head.epoch: recovery.head}
     damaged = set(range(recovery.head.epoch + 1, recovery.last_number + 1))
     gap = 0
-    for number in range(recovery.head.epoch - 1, recovery.head.min_epoch - 1, -1):
+    for number in range(recovery.head.epoch - 1, 0, -1):
         observation = log.observe(number)
         if observation.found is Found.NOTHING:
+            if number < recovery.head.min_epoch:
+                break
             gap = gap or number
-            continue
-        if gap:
-            raise BrokenLogError(
-                f"record {gap} is not there, but older ones are",
-                where=f"job {log.job_id}, {log.store.url}/{names.record(gap)}",
-                fix="something outside statebed removed it; restore it from a backup",
-            )
-        if observation.record is None:
+        elif observation.record is None:
             damaged.add(number)
         else:
             view[number] = observation.record
+    # A retained record may be gone only because the log moved on meanwhile; then this opening finds its number taken.
+    if gap and not log.exists(recovery.last_number + 1) and log.exists(recovery.last_number):
+        raise BrokenLogError(
+            f"record {gap} is not there, though it is retained",
+            where=f"job {log.job_id}, {log.store.url}/{names.record(gap)}",
+            fix="something outside statebed removed it; restore it from a backup",
+        )
     return view, frozenset(damaged)
 
 
 def walk_chain(view: dict[int, pb.CheckpointMetadata], record: pb.CheckpointMetadata | None) -> Iterator[int]:
-    """The retained data epochs that lead to `record`, newest first."""
+    """The data epochs in view that lead to `record`, newest first."""
     epoch = data_epoch_of(record) if record else 0
     while epoch in view:
         yield epoch
@@ -104,6 +109,12 @@ def markers(log: CheckpointLog, record: pb.CheckpointMetadata) -> list[str]:
     """The sinks that have the epoch."""
     sinks = [entry.sink_id for entry in record.sinks]
     return [sink for sink in sinks if log.store.head(names.published(record.epoch, sink)) is not None]
+
+
+def markers_in_folder(log: CheckpointLog, epoch: int) -> list[str]:
+    """As `markers`, for an epoch whose record cannot be read."""
+    listed = log.store.list_level(names.epoch_folder(epoch)).objects
+    return [sink for info in listed if (sink := names.sink_of_marker(info.path)) is not None]
 
 
 def check_intact(log: CheckpointLog, references: References, record: pb.CheckpointMetadata) -> None:
@@ -127,7 +138,8 @@ def _choose_base(
     except FormatError as error:
         if options.damage is DamagePolicy.REFUSE or options.origin.savepoint:
             raise
-        return _fall_back(log, references, view, wanted, error)
+        retained = {number: record for number, record in view.items() if number >= recovery.min_epoch}
+        return _fall_back(log, references, retained, wanted, error)
     return wanted, ()
 
 

@@ -56,6 +56,10 @@ class Recovery:
     skipped: tuple[Skipped, ...]
 
     @property
+    def min_epoch(self) -> int:
+        return self.head.min_epoch if self.head else 1
+
+    @property
     def damaged(self) -> bool:
         """Whether the record at the last number cannot be read."""
         return self.last_number > 0 and (self.head is None or self.head.epoch != self.last_number)
@@ -157,14 +161,17 @@ def resolve_savepoint(recovery: Recovery, name: str, *, job_id: str) -> pb.Pin:
     raise SavepointError(f"there is no savepoint {name!r}", where=f"job {job_id}; savepoints: {known}")
 
 
-def abandoned_epochs(chain: Collection[int], *, base: int) -> list[int]:
-    """The data epochs of the present lineage that a fork to `base` leaves behind, oldest first."""
-    return sorted(epoch for epoch in chain if epoch > base)
+def abandoned_epochs(chain: Collection[int], *, kept: Collection[int]) -> list[int]:
+    """The data epochs of the present lineage that a fork leaves behind, oldest first; `kept` leads to its base.
+
+    Not by comparing numbers: a fork back to an abandoned epoch leaves older ones behind.
+    """
+    return sorted(set(chain) - set(kept))
 
 
 def check_rollback(published: Mapping[int, Collection[str]], *, base: int, job_id: str, policy: RollbackPolicy) -> None:
-    """Refuse a fork past epochs that a sink already has, unless it was asked for."""
-    delivered = {epoch: sinks for epoch, sinks in published.items() if sinks and epoch > base}
+    """Refuse a fork that abandons epochs which a sink already has, unless it was asked for."""
+    delivered = {epoch: sinks for epoch, sinks in published.items() if sinks}
     if not delivered or policy is RollbackPolicy.ALLOW:
         return
     sinks = sorted({sink for names in delivered.values() for sink in names})

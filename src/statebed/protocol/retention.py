@@ -44,6 +44,8 @@ def next_min_epoch(
     chain: Sequence[Link], *, policy: Retention, now_us: int, current: int, oldest_unpublished: int | None
 ) -> int:
     """`min_epoch` of the record about to be written; `chain` is ascending and ends with its epoch."""
+    if len(chain) < policy.epochs:
+        return current  # begun at a savepoint, or behind a damaged record: what is there stays until there are enough
     kept = list(chain[-policy.epochs :])
     if policy.max_age_us is not None:
         kept += [link for link in chain if link.finish_time_us >= now_us - policy.max_age_us]

@@ -3,12 +3,13 @@
 The client's side is `ask_live_run`. Objects: `requests/{id}` and, put once by the live run, `requests/{id}.answer`.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
-from statebed.errors import ObjectMissingError, ProtocolError, RequestTimeoutError, StatebedError
+from statebed.errors import ObjectMissingError, ProtocolError, RequestTimeoutError, StatebedError, StorageError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
@@ -20,6 +21,8 @@ POLL_SECONDS = 0.2
 ANSWERS_KEPT_US = 24 * 3600 * 1_000_000
 """An answer that nobody fetched is removed after this time."""
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class _Petition:
@@ -28,7 +31,9 @@ class _Petition:
     effect: Effect | None
     refusal: StatebedError | None = None
     epoch: int = 0
-    """The record that granted it already, if one did."""
+    """The record that granted or refused it already, if one did."""
+    copied: bytes = b""
+    """The record that a savepoint is to copy: read when it is granted, so that no commit fails for its sake."""
 
 
 class Petitions:
@@ -57,49 +62,72 @@ class Petitions:
 
     def add(self, request: pb.Request, head: pb.CheckpointMetadata) -> None:
         """A request of the run's own; a refusal is raised at once."""
-        self._own.append(_Petition("", decide_request(request, head=head, waiting=self._effects())))
+        self._own.append(self._grant("", request, head))
 
     def granted(self) -> list[tuple[str, Effect]]:
         """Request ids and effects that wait for the next record."""
-        return [(p.request_id, p.effect) for p in [*self._own, *self._open.values()] if p.effect is not None]
+        return [(p.request_id, p.effect) for p in self._waiting() if p.effect is not None]
 
-    def pins(self, head: pb.CheckpointMetadata, number: int, effects: Sequence[Effect]) -> list[pb.Pin]:
+    def pins(self, head: pb.CheckpointMetadata, number: int) -> list[pb.Pin]:
         """The pins of record `number`; the copies that new ones point to are written first."""
-        added = [self._copy_record(number, effect) for effect in effects if isinstance(effect, AddSavepoint)]
-        return next_pins(head.pins, added=added, effects=effects)
+        added = [
+            self._copy_record(number, petition.effect, petition.copied)
+            for petition in self._waiting()
+            if isinstance(petition.effect, AddSavepoint)
+        ]
+        return next_pins(head.pins, added=added, effects=self._effects())
+
+    def settle(self, record: pb.CheckpointMetadata) -> None:
+        """Everything that was decided before `record` was committed took effect with it, and must not again."""
+        self._own.clear()
+        for petition in self._open.values():
+            settled = replace(petition, effect=None, epoch=petition.epoch or record.epoch, copied=b"")
+            self._open[petition.request_id] = settled
 
     def answer(self, record: pb.CheckpointMetadata) -> None:
-        """Answer everything that was decided before `record` was committed."""
+        """Answer what is settled; what the store does not take now is answered after a later record."""
         for petition in list(self._open.values()):
             refusal = petition.refusal
             answer = pb.Answer(
                 request_id=petition.request_id,
                 run=record.run,
-                epoch=petition.epoch or record.epoch,
+                epoch=petition.epoch,
                 granted=refusal is None,
                 code=refusal.code if refusal else "",
                 what=refusal.what if refusal else "",
                 fix=refusal.fix if refusal else "",
                 time_us=self._log.environment.now_us(),
             )
-            self._log.store.put_if_absent(names.answer(petition.request_id), seal(answer))
+            try:
+                self._log.store.put_if_absent(names.answer(petition.request_id), seal(answer))
+            except StorageError as error:
+                logger.warning("request %s is answered later: %s", petition.request_id, error.what)
+                continue
             del self._open[petition.request_id]
-        self._own.clear()
+
+    def _waiting(self) -> list[_Petition]:
+        return [*self._own, *self._open.values()]
 
     def _effects(self) -> list[Effect]:
         return [effect for _, effect in self.granted()]
+
+    def _grant(self, request_id: str, request: pb.Request, head: pb.CheckpointMetadata) -> _Petition:
+        effect = decide_request(request, head=head, waiting=self._effects())
+        if not isinstance(effect, AddSavepoint):
+            return _Petition(request_id, effect)
+        data = self._log.read_bytes(effect.epoch)
+        self._log.parse(data, effect.epoch)
+        return _Petition(request_id, effect, copied=data)
 
     def _decide(self, request_id: str, path: str, head: pb.CheckpointMetadata) -> _Petition:
         try:
             data = self._log.store.get(path)
             request = open_sealed(pb.Request, data, where=f"{self._log.store.url}/{path}")
-            return _Petition(request_id, decide_request(request, head=head, waiting=self._effects()))
+            return self._grant(request_id, request, head)
         except StatebedError as refusal:
             return _Petition(request_id, None, refusal)
 
-    def _copy_record(self, number: int, effect: AddSavepoint) -> pb.Pin:
-        data = self._log.read_bytes(effect.epoch)
-        self._log.parse(data, effect.epoch)
+    def _copy_record(self, number: int, effect: AddSavepoint, data: bytes) -> pb.Pin:
         path = names.savepoint(number, effect.name, digest(data))
         self._log.store.put(path, data)
         return pb.Pin(savepoint=effect.name, epoch=effect.epoch, path=path, size=len(data), crc32c=crc32c(data))

@@ -13,7 +13,7 @@ from statebed.checkpoint.objects import fetch
 from statebed.checkpoint.run import Run
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.opening import RollbackPolicy
-from statebed.protocol.publication import Guarantee, SinkPosition, check_sink_position
+from statebed.protocol.publication import Guarantee, SinkPosition, check_sink_position, common_epoch
 from statebed.protocol.records import data_epoch_of
 from statebed.storage import ObjectStore
 
@@ -49,7 +49,10 @@ class Sink(Protocol):
         """What it promises."""
 
     def open(self, run: int) -> SinkPosition | None:
-        """Refuse older runs from now on; its position before that, or None if it keeps none."""
+        """Refuse older runs from now on; its position before that, or None if it keeps none.
+
+        FencedError when a newer run opened it, here and in `roll_back`.
+        """
 
     def roll_back(self, run: int, epoch: int) -> None:
         """Take back what is newer than `epoch`, as far as it can."""
@@ -67,21 +70,31 @@ class Publisher:
 
     def open(self) -> None:
         """Fence older runs at every sink, then publish what they left."""
+        self._run.check_live()
+        for sink in self._sinks.values():
+            position = sink.open(self._run.number)
+            if position is not None:
+                self._align(sink, position)
+        self.publish_pending()
+
+    def _align(self, sink: Sink, position: SinkPosition) -> None:
+        """Take back what is not of this lineage; what the sink lacks is pending, whatever markers say.
+
+        Markers stay when a sink takes an epoch back, and the lineage may return to that epoch later.
+        """
         run = self._run
         base = data_epoch_of(run.head)
-        for sink in self._sinks.values():
-            position = sink.open(run.number)
-            goes_back = check_sink_position(
-                position,
-                sink_id=sink.sink_id,
-                lineage=run.chain,
-                base=base,
-                rollback_allowed=run.options.rollback is RollbackPolicy.ALLOW,
-            )
-            if goes_back:
-                logger.warning("sink %s goes back to epoch %d, as asked", sink.sink_id, base)
-                sink.roll_back(run.number, base)
-        self.publish_pending()
+        common = common_epoch(position, held=run.ancestry(position.epoch), lineage=run.ancestry(base))
+        if check_sink_position(
+            position,
+            sink_id=sink.sink_id,
+            common=common,
+            base=base,
+            rollback_allowed=run.options.rollback is RollbackPolicy.ALLOW,
+        ):
+            logger.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, position.epoch, common)
+            sink.roll_back(run.number, common)
+        run.await_sink(sink.sink_id, after=common)
 
     def publish_pending(self) -> int:
         """Publish every unpublished epoch of the lineage, oldest first; how many deliveries were made."""

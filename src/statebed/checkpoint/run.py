@@ -51,7 +51,8 @@ class Run:
         self._references = references
         self._view = {**opening.view, start.epoch: start}
         self._damaged = opening.damaged
-        self._chain = [Link(e, self._view[e].finish_time_us) for e in reversed(list(walk_chain(self._view, start)))]
+        chain = [epoch for epoch in walk_chain(self._view, start) if epoch >= start.min_epoch]
+        self._chain = [Link(epoch, self._view[epoch].finish_time_us) for epoch in reversed(chain)]
         self._pending = self._find_unpublished()
         self._petitions = Petitions(log)
         self._collections = 0
@@ -80,7 +81,7 @@ class Run:
                 fork=opening.fork,
                 commit=_attempt(log),
             )
-            other = log.append(start)
+            other = log.append(start, follows=opening.recovery.head)
             if other is None:
                 return cls(log, references, options, opening, start)
             if other.kind != pb.EPOCH:
@@ -123,6 +124,12 @@ class Run:
         """The retained data epochs of this lineage, ascending."""
         return tuple(link.epoch for link in self._chain)
 
+    def ancestry(self, epoch: int) -> tuple[int, ...]:
+        """The data epochs that lead to `epoch`, newest first, up to the first whose record is not retained."""
+        retained = list(walk_chain(self._view, self._view.get(epoch)))
+        oldest = self._view[retained[-1]].base if retained else epoch
+        return (*retained, oldest) if oldest else tuple(retained)
+
     def record(self, epoch: int) -> pb.CheckpointMetadata:
         """A retained record, as this run knows it."""
         return self._view[epoch] if epoch in self._view else self._log.read(epoch)
@@ -141,10 +148,9 @@ class Run:
     def commit(self, draft: EpochDraft) -> pb.CheckpointMetadata:
         """Make the epoch durable and visible; when this returns, it survives the death of every process."""
         self._check_alive()
-        granted = self._petitions.granted()
-        effects = [effect for _, effect in granted]
-        pins = self._petitions.pins(self.head, self.next_epoch, effects)
-        commit = _attempt(self._log, granted_requests=[request_id for request_id, _ in granted if request_id])
+        pins = self._petitions.pins(self.head, self.next_epoch)
+        granted = [request_id for request_id, _ in self._petitions.granted() if request_id]
+        commit = _attempt(self._log, granted_requests=granted)
         chain = [*self._chain, Link(self.next_epoch, commit.now_us)]
         min_epoch = next_min_epoch(
             chain,
@@ -159,6 +165,7 @@ class Run:
         self._view[record.epoch] = record
         self._chain = [link for link in chain if link.epoch >= min_epoch]
         self._pending[record.epoch] = [sink.sink_id for sink in record.sinks]
+        self._petitions.settle(record)
         self._petitions.answer(record)
         return record
 
@@ -166,11 +173,14 @@ class Run:
         """Raise FencedError when a newer run has begun; it may begin right after this, so commits do not rest on it."""
         self._check_alive()
         if self._log.exists(self.next_epoch):
-            self._die(fenced(self.next_epoch, run=self.number, by=self._log.read(self.next_epoch)))
+            self._die(fenced(self.next_epoch, run=self.number, by=self._log.standing(self.next_epoch)))
+        # A superseded run's next number may have been collected since; then its head was collected before.
+        if not self._log.stands(self.head):
+            self._die(fenced(self.next_epoch, run=self.number))
 
     def _append(self, record: pb.CheckpointMetadata) -> None:
         try:
-            other = self._log.append(record)
+            other = self._log.append(record, follows=self.head)
         except (FencedError, OutcomeUnknownError) as error:
             self._die(error)
         if other is not None:
@@ -203,6 +213,13 @@ class Run:
         self._pending[epoch] = [sink for sink in waiting if sink != sink_id]
         if not self._pending[epoch]:
             del self._pending[epoch]
+
+    def await_sink(self, sink_id: str, *, after: int) -> None:
+        """The sink itself says what it has: it waits for every epoch of this lineage after that, and for no other."""
+        for link in self._chain:
+            self.release_sink(link.epoch, sink_id)
+            if link.epoch > after and sink_id in [entry.sink_id for entry in self._view[link.epoch].sinks]:
+                self._pending[link.epoch] = [*self._pending.get(link.epoch, ()), sink_id]
 
     def _find_unpublished(self) -> dict[int, list[str]]:
         # Publication goes in order, so for each sink everything before its newest marker is done.
@@ -238,7 +255,8 @@ class Run:
     def collect(self, *, in_flight: Collection[str] = (), dry_run: bool = False) -> Collected:
         """Delete what the committed records allow; safe at any time, resumes after any interruption."""
         self._check_alive()
-        sweep = self._collections % SWEEP_EVERY == 0
+        # Only a sweep sees records that cannot be read, and these too must leave in their order.
+        sweep = self._collections % SWEEP_EVERY == 0 or bool(self._damaged)
         records = [self._view[epoch] for epoch in sorted(self._view)]
         self._check_nothing_damaged(records)
         collected = Collector(self._log, self._references).collect(
@@ -252,6 +270,7 @@ class Run:
             self._collections += 1
             for number in collected.records:
                 self._view.pop(number, None)
+            self._damaged -= set(collected.records)
         return collected
 
     def _check_nothing_damaged(self, records: Sequence[pb.CheckpointMetadata]) -> None:

@@ -43,21 +43,24 @@ def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> D
     return Delivery.SKIP if epoch <= position.epoch else Delivery.WRITE
 
 
-def check_sink_position(
-    position: SinkPosition | None,
-    *,
-    sink_id: str,
-    lineage: Collection[int],
-    base: int,
-    rollback_allowed: bool,
-) -> bool:
-    """Whether the sink must go back: it holds an epoch that the present lineage does not contain.
+def common_epoch(position: SinkPosition, *, held: Collection[int], lineage: Collection[int]) -> int:
+    """The newest epoch that the sink and the present lineage share; everything later must be offered to the sink.
 
-    Seen when a fork left behind an epoch that reached the sink without its marker. `lineage` holds the retained data
-    epochs of the present lineage.
+    `held` are the data epochs that lead to the sink's newest, `lineage` those that lead to the run's, each as far back
+    as records are retained. What is older than all of these was in the lineage when the sink got it.
     """
-    # What is older than anything retained was in the lineage when the sink got it.
-    if position is None or position.epoch in lineage or position.epoch <= min(lineage, default=base):
+    shared = set(held) & set(lineage)
+    return max(shared) if shared else min(position.epoch, *held, min(lineage, default=0))
+
+
+def check_sink_position(
+    position: SinkPosition | None, *, sink_id: str, common: int, base: int, rollback_allowed: bool
+) -> bool:
+    """Whether the sink must go back: it holds epochs that the present lineage does not contain.
+
+    Seen when a fork left behind an epoch that reached the sink, with its marker or without.
+    """
+    if position is None or position.epoch == common:
         return False
     if rollback_allowed:
         return True

@@ -13,7 +13,7 @@ Every partial is exact, so that folding and merging give the same bytes in any o
 So `SELECT {name}` over the state shows the running value.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import SumOverflowError
-from statebed.operators.exact import exact_parts, rounded
+from statebed.operators.exact import Doubles, exact_group_parts, rounded
 from statebed.operators.grouping import Grouping
 from statebed.state.columns import float64_values, from_numpy, int64_values, validity
 
 _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)
+_DOUBLE_BYTES = 8
 
 
 class Accumulator(Protocol):
@@ -157,35 +158,24 @@ class FloatSum:
         # The leading part is the rounded sum already, unless the sum is beyond the largest double.
         at_the_edge = np.abs(results) == np.finfo(np.float64).max
         for row in np.flatnonzero(at_the_edge & validity(rest)):
-            results[row] = rounded([float(results[row]), *_doubles(rest[int(row)].as_py())])
+            results[row] = rounded([float(results[row]), *np.frombuffer(rest[int(row)].as_py(), dtype="<f8").tolist()])
         return from_numpy(results, pa.float64(), valid=validity(leading))
 
     def _add(self, leading: pa.Array, rest: pa.Array, grouping: Grouping) -> tuple[pa.Array, ...]:
-        order, starts, sizes = grouping.order, grouping.starts, grouping.sizes
-        valid = validity(leading)[order]
-        values = float64_values(leading)[order]
-        has_rest = validity(rest)[order]
-        # A group of one row keeps that row's partial; adding 0.0 turns -0.0 into 0.0.
-        sums = np.where(np.isnan(values), np.nan, values)[starts] + 0.0
-        kept = has_rest[starts] & (sizes == 1)
-        rests: list[bytes | None] = [None] * len(starts)
-        for group in np.flatnonzero(kept):
-            rests[group] = rest[int(order[starts[group]])].as_py()
-        many = np.flatnonzero(sizes > 1)
-        if len(many):
-            flat, usable = values.tolist(), valid.tolist()
-            for group in many:
-                rows = range(int(starts[group]), int(starts[group] + sizes[group]))
-                parts = [flat[row] for row in rows if usable[row]]
-                for row in rows:
-                    if has_rest[row]:
-                        parts.extend(_doubles(rest[int(order[row])].as_py()))
-                if parts:
-                    first, *others = exact_parts(parts)
-                    sums[group] = first
-                    rests[group] = _bytes(others)
-        any_value = grouping.any(validity(leading))
-        return from_numpy(sums, pa.float64(), valid=any_value), pa.array(rests, pa.binary())
+        groups = grouping.group_of_rows()
+        valid = validity(leading)
+        terms, owners = float64_values(leading)[valid], groups[valid]
+        if rest.null_count < len(rest):
+            others, per_row = _unpack(rest)
+            terms = np.concatenate([terms, others])
+            owners = np.concatenate([owners, np.repeat(groups, per_row)])
+        order = np.argsort(owners, kind="stable")
+        parts = exact_group_parts(terms[order], np.bincount(owners, minlength=grouping.groups))
+        any_value = grouping.any(valid)
+        return (
+            from_numpy(parts.leading, pa.float64(), valid=any_value),
+            _pack(parts.rest, parts.rest_counts),
+        )
 
 
 @dataclass(frozen=True)
@@ -233,11 +223,23 @@ class DecimalSum:
             ) from error
 
 
-def _doubles(data: bytes) -> Iterable[float]:
-    values: list[float] = np.frombuffer(data, dtype="<f8").tolist()
-    return values
+def _unpack(column: pa.Array) -> tuple[Doubles, npt.NDArray[np.int64]]:
+    """The doubles in a binary column, and how many each row holds."""
+    lengths = int64_values(pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()))
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    data = column.buffers()[2]
+    whole = np.frombuffer(data if data is not None else b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return np.frombuffer(whole.tobytes(), dtype="<f8"), lengths // _DOUBLE_BYTES
 
 
-def _bytes(values: list[float]) -> bytes | None:
-    packed: npt.NDArray[np.float64] = np.array(values, dtype="<f8")
-    return packed.tobytes() if len(values) else None
+def _pack(values: Doubles, counts: npt.NDArray[np.int64]) -> pa.Array:
+    """A binary column with `counts` doubles in each row, null for none."""
+    offsets = np.concatenate([[0], np.cumsum(counts * _DOUBLE_BYTES)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise OverflowError("the rests of float sums of one batch exceed 2 GB")
+    buffers = [
+        pa.py_buffer(np.packbits(counts > 0, bitorder="little")),
+        pa.py_buffer(offsets.astype(np.int32)),
+        pa.py_buffer(values.astype("<f8")),
+    ]
+    return pa.Array.from_buffers(pa.binary(), len(counts), buffers)

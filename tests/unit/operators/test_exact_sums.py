@@ -4,11 +4,12 @@ import math
 import sys
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.exact import exact_parts, rounded
+from statebed.operators.exact import exact_group_parts, exact_parts, rounded
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.lists(FINITE, min_size=1, max_size=20)
@@ -65,3 +66,13 @@ def test_special_values_stand_alone(values: list[float], expected: float) -> Non
     (found,) = exact_parts(values)
     assert found == expected or (math.isnan(found) and math.isnan(expected))
     assert math.copysign(1, found) == math.copysign(1, expected) or math.isnan(found)
+
+
+@settings(deadline=None)
+@given(groups=st.lists(st.lists(st.floats(), max_size=4), max_size=12))
+def test_many_groups_at_once_have_the_parts_that_each_has_alone(groups: list[list[float]]) -> None:
+    values = np.array([value for group in groups for value in group], dtype=np.float64)
+    found = exact_group_parts(values, np.array([len(group) for group in groups], dtype=np.int64))
+    rests = np.split(found.rest, np.cumsum(found.rest_counts)[:-1]) if groups else []
+    together = [[leading, *rest.tolist()] for leading, rest in zip(found.leading.tolist(), rests, strict=True)]
+    assert repr(together) == repr([exact_parts(group) if group else [0.0] for group in groups])

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from statebed.operators.grouping import group_rows, normalise_key
 
+# Few values, so that different keys with one hash stand between equal ones.
 ROW = st.tuples(
-    st.integers(-3, 3),
-    st.sampled_from([0, 1, 1 << 63, (1 << 64) - 1]),
-    st.sampled_from(["a", "b", "", None]),
-    st.sampled_from([0.0, -0.0, math.nan, -math.nan, math.inf, None]),
+    st.sampled_from([-1, 0]),
+    st.sampled_from([0, (1 << 64) - 1]),
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([0.0, -0.0, math.nan, -math.nan, None]),
 )
 
 
@@ -52,3 +53,10 @@ def test_many_bins_are_ordered_as_few_are() -> None:
 def test_each_rows_group_is_known() -> None:
     grouping = group_rows(np.array([5, 1, 5]), np.zeros(3, dtype=np.uint64), [pa.array(["x", "x", "x"])])
     assert grouping.group_of_rows().tolist() == [1, 0, 1]
+
+
+def test_keys_that_share_a_hash_are_told_apart_and_sorted() -> None:
+    key = pa.array(["b", "a", "b", None, "a"])
+    grouping = group_rows(np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.uint64), [key])
+    assert key.take(pa.array(grouping.first_rows)).to_pylist() == ["a", "b", None]
+    assert grouping.sizes.tolist() == [2, 2, 1]

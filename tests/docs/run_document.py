@@ -1,0 +1,65 @@
+"""Runs the blocks of one document from top to bottom, in one namespace and in the present folder.
+
+Started in a process of its own by `test_code_blocks.py`, with a JSON list of steps on stdin. A step that fails ends the
+process; the traceback names the document's own line.
+"""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+COMMAND_TIMEOUT_SECONDS = 120
+
+
+def main() -> int:
+    """Run the steps; 1 if one failed or printed something else than its document says."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    try:
+        for step in json.load(sys.stdin):
+            printed = _python(step, namespace) if step["kind"] == "python" else _command(step)
+            sys.stdout.write(printed)
+            if step["expected"] is not None and printed.strip() != step["expected"].strip():
+                sys.stderr.write(f"{step['where']} prints:\n{printed}\nbut the document says:\n{step['expected']}\n")
+                return 1
+    except BaseException:  # noqa: BLE001 - a SystemExit in a block is a failure too
+        traceback.print_exc()
+        return 1
+    finally:
+        _stop_spark()
+    return 0
+
+
+def _python(step: dict[str, Any], namespace: dict[str, Any]) -> str:
+    # Blank lines in front make line numbers in tracebacks those of the document.
+    source = "\n" * (step["line"] - 1) + step["source"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(source, step["document"], "exec"), namespace)  # noqa: S102 - that is what this is for
+    return printed.getvalue()
+
+
+def _command(step: dict[str, Any]) -> str:
+    sys.stderr.write(f"$ {' '.join(step['arguments'])}\n")
+    done = subprocess.run(
+        step["arguments"], stdout=subprocess.PIPE, text=True, timeout=COMMAND_TIMEOUT_SECONDS, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{step['where']}: exit code {done.returncode}")
+    return done.stdout
+
+
+def _stop_spark() -> None:
+    if "pyspark" in sys.modules:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - only where a document used it
+
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

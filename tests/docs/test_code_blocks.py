@@ -1,0 +1,158 @@
+"""Every fenced block of README and docs is run, or says why it is not.
+
+- python: run top to bottom, one namespace and one temporary folder for each document;
+- bash, console: `statebed ...` and `.venv/bin/...` are run in the same folder, between the python blocks; `make TARGET`
+  must be a target of the Makefile; anything else needs a marker;
+- text: shows output or a folder; with the marker `<!-- output -->` it must be what the block before it printed.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs.markdown import ROOT, Block, blocks, documents, name_of
+
+SHELLS = {"bash", "console"}
+RUN = {"python", *SHELLS}
+SHOWN = {"text"}
+HELD_BY_OTHER_TESTS = {"docs/format.md": "tests/unit/format/test_specification.py"}
+"""Documents with blocks in other languages, and the test that compares them with the code."""
+MAX_NOT_RUN = 8
+"""Blocks that cannot run here; each gives its reason."""
+TIMEOUT_SECONDS = 280
+RUNNER = Path(__file__).with_name("run_document.py")
+BIN = Path(sys.executable).parent
+
+
+def targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z0-9-]+):", makefile, flags=re.MULTILINE))
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The commands of a block; in a console block those that follow a '$ '."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if block.language == "console":
+        lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    split = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in split if words]
+
+
+def is_run(words: list[str]) -> bool:
+    return words[0] == "statebed" or words[0].startswith(".venv/bin/")
+
+
+def is_make(words: list[str]) -> bool:
+    return words[0] == "make"
+
+
+def steps(document: Path) -> list[dict[str, Any]]:
+    """What the runner does for one document."""
+    found: list[dict[str, Any]] = []
+    for block in blocks(document):
+        if block.is_output:
+            assert found, f"{block.where}: there is nothing whose output this could be"
+            found[-1]["expected"] = block.text
+        elif block.not_run or block.language not in RUN:
+            continue
+        elif block.language == "python":
+            found.append(_step(block, kind="python", source=block.text))
+        else:
+            found += [
+                _step(block, kind="command", arguments=[str(BIN / Path(words[0]).name), *words[1:]])
+                for words in commands(block)
+                if is_run(words)
+            ]
+    return found
+
+
+def _step(block: Block, **more: Any) -> dict[str, Any]:
+    return {"document": block.document, "line": block.line, "where": block.where, "expected": None, **more}
+
+
+RUNNABLE = [path for path in documents() if name_of(path) not in HELD_BY_OTHER_TESTS and steps(path)]
+
+
+@pytest.mark.parametrize("document", RUNNABLE, ids=name_of)
+def test_the_blocks_of_a_document_run_from_top_to_bottom(document: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUNNER)],
+        input=json.dumps(steps(document)),
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name_of(document)}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_every_block_has_a_language_that_is_run_or_shown(document: Path) -> None:
+    if name_of(document) in HELD_BY_OTHER_TESTS:
+        holder = ROOT / HELD_BY_OTHER_TESTS[name_of(document)]
+        assert document.name in holder.read_text(encoding="utf-8")
+        return
+    unknown = [f"{b.where}: {b.language or 'none'}" for b in blocks(document) if b.language not in RUN | SHOWN]
+    assert not unknown
+
+
+@pytest.mark.parametrize("document", documents(), ids=name_of)
+def test_every_command_is_run_or_a_make_target_or_says_why_not(document: Path) -> None:
+    shells = [block for block in blocks(document) if block.language in SHELLS and not block.not_run]
+    unknown = [
+        f"{block.where}: {' '.join(words)}"
+        for block in shells
+        for words in commands(block)
+        if not is_run(words) and not (is_make(words) and set(_named(words)) <= targets())
+    ]
+    assert not unknown
+
+
+def _named(words: list[str]) -> list[str]:
+    """The targets of a make command; `make` alone and VARIABLE=value name none."""
+    return [word for word in words[1:] if "=" not in word]
+
+
+def test_make_targets_that_prose_names_exist() -> None:
+    named = {
+        (name_of(document), target)
+        for document in documents()
+        for target in re.findall(r"`make ([a-z0-9-]+)`", document.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert not {(document, target) for document, target in named if target not in targets()}
+
+
+def test_few_blocks_are_not_run_and_none_of_them_is_only_shown_text() -> None:
+    marked = [block for document in documents() for block in blocks(document) if block.not_run]
+    assert len(marked) <= MAX_NOT_RUN, [block.where for block in marked]
+    assert all(block.language in RUN for block in marked)
+
+
+def test_a_block_that_fails_or_prints_something_else_is_noticed(tmp_path: Path) -> None:
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        place = {"document": "page.md", "line": 2, "where": "page.md:2"}
+        return subprocess.run(
+            [sys.executable, str(RUNNER)],
+            cwd=tmp_path,
+            input=json.dumps([{**place, "kind": "python", "source": text, "expected": "right\n"}]),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert run("print('right')").returncode == 0
+    assert run("print('wrong')").returncode == 1
+    failed = run("import sys\nraise ValueError('broken')")
+    assert failed.returncode == 1
+    assert 'File "page.md", line 3' in failed.stderr
+    assert run("import sys\nsys.exit(0)").returncode == 1

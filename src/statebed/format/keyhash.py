@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.buffers import fixed_width_values, flags, validity
+from statebed.format.columns import boolean_values, fixed_width_values, validity
 
 HASH_NAME = "xxhash64"
 HASH_VERSION = 1
@@ -140,7 +140,7 @@ def _hash_column(column: pa.Array, seeds: Hashes) -> Hashes:
 def _narrow_bits(column: pa.Array) -> Hashes:
     """The 32 bits by which a value is hashed."""
     if pa.types.is_boolean(column.type):
-        return flags(column).astype(np.uint64)
+        return boolean_values(column).astype(np.uint64)
     if pa.types.is_float32(column.type):
         values = _float_bits(fixed_width_values(column, np.float32))
     else:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.buffers import flags, int64_array
+from statebed.format.columns import boolean_values, from_numpy
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
@@ -35,7 +35,7 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
         if len(ties) == table.num_rows - 1:
             before, after = column[:-1], column[1:]
         else:
-            before, after = column.take(int64_array(ties)), column.take(int64_array(ties + 1))
+            before, after = column.take(from_numpy(ties, pa.int64())), column.take(from_numpy(ties + 1, pa.int64()))
         below, equal = _compare(before, after)
         wrong = ties[~below & ~equal]
         if len(wrong) and (worst is None or wrong[0] + 1 < worst):
@@ -46,15 +46,15 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
 
 def _compare(before: pa.Array, after: pa.Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Row by row, whether before < after and whether they are equal."""
-    below = flags(pc.less(before, after))
-    equal = flags(pc.equal(before, after))
+    below = boolean_values(pc.less(before, after))
+    equal = boolean_values(pc.equal(before, after))
     if pa.types.is_floating(before.type):
-        before_nan, after_nan = flags(pc.is_nan(before)), flags(pc.is_nan(after))
-        before_null, after_null = flags(before.is_null()), flags(after.is_null())
+        before_nan, after_nan = boolean_values(pc.is_nan(before)), boolean_values(pc.is_nan(after))
+        before_null, after_null = boolean_values(before.is_null()), boolean_values(after.is_null())
         below |= ~before_nan & ~before_null & after_nan
         equal |= before_nan & after_nan
     else:
-        before_null, after_null = flags(before.is_null()), flags(after.is_null())
+        before_null, after_null = boolean_values(before.is_null()), boolean_values(after.is_null())
     below |= ~before_null & after_null
     equal |= before_null & after_null
     return below, equal

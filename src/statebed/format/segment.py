@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statebed.errors import CorruptObjectError, InputError
-from statebed.format.buffers import fixed_width_values
 from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, FileEntry, HashRange, SortOrder
+from statebed.format.columns import fixed_width_values
 from statebed.format.digest import crc32c, digest
 from statebed.format.order import first_disorder, sort_indices
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field

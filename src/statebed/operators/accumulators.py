@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import SumOverflowError
+from statebed.format.columns import float64_values, from_numpy, int64_values, validity
 from statebed.operators.exact import Doubles, exact_group_parts, rounded
 from statebed.operators.grouping import Grouping
-from statebed.state.columns import float64_values, from_numpy, int64_values, validity
 
 _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.state.columns import boolean_values, from_numpy, int64_values, one_chunk, validity
+from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, validity
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -15,12 +15,12 @@ from statebed.checkpoint.objects import fetch_subtask, store_subtask
 from statebed.errors import SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.format.columns import uint64_values
 from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import overlaps, owned_range
 from statebed.format.schema import KEY_HASH
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.tumbling import TumblingAggregate
-from statebed.state.columns import uint64_values
 from statebed.state.live_files import LiveFiles, in_range
 from statebed.state.time_keyed import MAX_FILES, RowsRead, read_rows, write_segment
 from statebed.storage import ObjectStore

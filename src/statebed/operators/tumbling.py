@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format import names
+from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.format.schema import BIN, KEY_HASH, TIME, TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.grouping import Grouping, group_rows, normalise_key
 from statebed.operators.windows import Times, TumblingWindow
-from statebed.state.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.state.time_keyed import TimeKeyedTable
 
 WINDOW_START = "window_start"

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError, MissingFileError, ObjectMissingError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, int64_values, uint64_values
 from statebed.format.schema import (
     BIN,
     KEY_HASH,
@@ -26,7 +27,6 @@ from statebed.format.schema import (
 )
 from statebed.format.segment import DAMAGED_FIX, EncodedSegment, SegmentSpec, encode_segment, segment_schema
 from statebed.format.segment_reader import SegmentReader
-from statebed.state.columns import from_numpy, int64_values, uint64_values
 from statebed.state.live_files import LiveFiles, in_range
 from statebed.storage import ObjectStore
 

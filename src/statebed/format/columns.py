@@ -4,7 +4,7 @@
 buffers do not.
 """
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +20,31 @@ def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
         return column
     if column.num_chunks == 1:
         return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else empty_array(column.type)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def empty_array(kind: pa.DataType) -> pa.Array:
-    return pa.nulls(0, kind)
+def fixed_width_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+    """The values of an array of any fixed width; what stands at a null is arbitrary."""
+    width = np.dtype(dtype).itemsize
+    data = array.buffers()[1]
+    if data is None or not len(array):
+        return np.zeros(len(array), dtype=dtype)
+    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * width)
 
 
 def int64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """The 64-bit values of an integer or timestamp column; what stands at a null is arbitrary."""
-    return _fixed_width(one_chunk(column), np.int64)
+    return _wide_values(one_chunk(column), np.int64)
 
 
 def uint64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     """The 64 bits of each value, read as unsigned."""
-    return _fixed_width(one_chunk(column), np.uint64)
+    return _wide_values(one_chunk(column), np.uint64)
 
 
 def float64_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """The values of a double column; what stands at a null is arbitrary."""
-    return _fixed_width(one_chunk(column), np.float64)
+    return _wide_values(one_chunk(column), np.float64)
 
 
 def validity(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
@@ -73,13 +78,10 @@ def from_numpy(
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(np.ascontiguousarray(values))], nulls)
 
 
-def _fixed_width(array: pa.Array, dtype: type[N]) -> npt.NDArray[N]:
-    if len(array) == 0:
-        return np.zeros(0, dtype=dtype)
+def _wide_values(array: pa.Array, dtype: type[N]) -> npt.NDArray[N]:
     if array.type.bit_width != _WIDTH:
         raise TypeError(f"{array.type} is not 64 bits wide")
-    values = np.frombuffer(array.buffers()[1], dtype=dtype)
-    return values[array.offset : array.offset + len(array)]
+    return cast("npt.NDArray[N]", fixed_width_values(array, dtype))
 
 
 def _bits(bitmap: pa.Buffer, *, offset: int, length: int) -> npt.NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_subtask
+from statebed.cli.records import input_watermark
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 
@@ -18,6 +19,9 @@ class OperatorSummary:
     rows_late: int
     rows_out: int
     watermark_us: int | None
+    """Up to where its windows are closed."""
+    output_watermark_us: int | None
+    """No later result has an earlier event time."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ def _operator(entry: pb.OperatorEntry) -> OperatorSummary:
         rows_in=entry.rows_in,
         rows_late=entry.rows_late,
         rows_out=entry.rows_out,
-        watermark_us=entry.output_watermark_us if entry.HasField("output_watermark_us") else None,
+        watermark_us=input_watermark(entry),
+        output_watermark_us=entry.output_watermark_us if entry.HasField("output_watermark_us") else None,
     )
 
 

@@ -15,7 +15,7 @@ from statebed.cli.output import console, number, table
 from statebed.demo.child import run_job
 from statebed.demo.comparison import Comparison, Totals
 from statebed.demo.crash import CrashOutcome, run_crash_demo
-from statebed.demo.job import JOB, OPERATOR, WINDOW, DemoFolder
+from statebed.demo.job import JOB, OPERATOR, DemoFolder
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.records import data_epoch_of
 
@@ -105,7 +105,7 @@ def _show_results(screen: Console, folder: DemoFolder) -> None:
         rows = db.execute(_TOP, [files, files]).fetchall()
     screen.print(
         table(
-            f"results: top auctions of the newest closed window of {WINDOW}",
+            "results: top auctions of the newest closed window",
             ["auction", "window start (UTC)", "bids", "volume"],
             [(auction, start, number(bids), f"{volume:,.2f}") for auction, start, bids, volume in rows],
             right=["auction", "bids", "volume"],

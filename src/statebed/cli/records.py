@@ -95,7 +95,7 @@ def summarise_epochs(log: CheckpointLog) -> list[EpochSummary]:
 def summarise(record: pb.CheckpointMetadata, *, held: int, abandoned: bool = False) -> EpochSummary:
     """One record in one line; `held` is the size of its epoch's folder."""
     is_epoch = record.kind == pb.EPOCH
-    marks = [o.output_watermark_us for o in record.operators if o.HasField("output_watermark_us")]
+    marks = [mark for operator in record.operators if (mark := input_watermark(operator)) is not None]
     has_batch = is_epoch and record.source_position.HasField("batch_id")
     # A run_start carries its base's operators unchanged: their counts are of the base.
     counted = record.operators if is_epoch else []
@@ -115,6 +115,11 @@ def summarise(record: pb.CheckpointMetadata, *, held: int, abandoned: bool = Fal
         watermark_us=min(marks) if marks else None,
         bytes=held,
     )
+
+
+def input_watermark(operator: pb.OperatorEntry) -> int | None:
+    """Up to where windows are closed: the slowest of the operator's inputs."""
+    return min((i.watermark_us for i in operator.inputs if i.HasField("watermark_us")), default=None)
 
 
 def size_of_folder(log: CheckpointLog, epoch: int) -> int:

@@ -68,9 +68,9 @@ def _work(epoch: EpochSummary) -> Sequence[object]:
 def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
     return table(
         title,
-        ["operator", "table", "kind", "tier", "files", "rows in files", "size"],
+        ["operator", "table", "kind", "tier", "files", "rows", "size"],
         [(t.operator, t.table, t.kind, t.tier, t.files, number(t.rows), size(t.bytes)) for t in tables],
-        right=["files", "rows in files", "size"],
+        right=["files", "rows", "size"],
     )
 
 
@@ -109,13 +109,14 @@ def one_epoch(record: pb.CheckpointMetadata, summary: EpochSummary, contents: Co
     if contents.operators:
         yield table(
             "operators" if summary.kind == "epoch" else f"operators, as epoch {summary.base} left them",
-            ["operator", "subtasks", "in", "late", "out", "watermark (UTC)"],
+            ["operator", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
             [
                 (
                     o.operator,
                     o.parallelism,
                     *map(number, (o.rows_in, o.rows_late, o.rows_out)),
                     instant(o.watermark_us),
+                    instant(o.output_watermark_us),
                 )
                 for o in contents.operators
             ],

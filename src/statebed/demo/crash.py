@@ -21,7 +21,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol.records import data_epoch_of
 
-_POLL_SECONDS = 0.002
+_POLL_SECONDS = 0.004
 _FILES_PER_RUN = 4
 
 
@@ -117,8 +117,9 @@ def _run(folder: DemoFolder, *, kill_at: Moment | None) -> _Run:
     before = _newest(log)
 
     def moment_has_come(log: CheckpointLog) -> bool:
-        # The run_start and one epoch are let through, so that every run gets somewhere.
-        return kill_at is not None and _newest(log) > before + 1 and _moment(log) is kill_at
+        # The run_start and one epoch are let through, so that every run gets somewhere. One lookup until then:
+        # the machine's cores are for the job.
+        return kill_at is not None and log.exists(before + 2) and _moment(log) is kill_at
 
     ended = run_job(folder, kill_when=moment_has_come, poll_seconds=_POLL_SECONDS)
     return _Run(base=_base_of_run_after(log, before), death=_death(log, ended.processes) if ended.killed else None)

@@ -64,7 +64,8 @@ def put_record(
         rows_in=100 * epoch,
         rows_late=3,
         rows_out=7,
-        output_watermark_us=NOON_US,
+        inputs=[pb.InputWatermark(input="rides", watermark_us=NOON_US)],
+        output_watermark_us=NOON_US + 59_999_999,
         subtasks=[subtask_reference(store, epoch)],
     )
     record = pb.CheckpointMetadata(

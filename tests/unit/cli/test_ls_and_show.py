@@ -92,6 +92,8 @@ def test_show_takes_the_newest_epoch_unless_told(statebed: Call, location: Path)
             "tombstones": 0,
         }
     ]
+    assert newest["operators"][0]["watermark"] == newest["watermark"] == "2026-01-01T12:00:00Z"
+    assert newest["operators"][0]["output_watermark"] == "2026-01-01T12:00:59.999999Z"
     assert newest["sinks"][0]["published"] is True
     older = json.loads(statebed("show", location, "rides", "4", "--json").out)
     assert (older["epoch"], older["sinks"][0]["published"]) == (4, False)

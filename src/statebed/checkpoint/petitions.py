@@ -50,12 +50,12 @@ class Petitions:
         modified = {info.path: info.modified_us for info in listing.objects}
         granted = {request_id: record.epoch for record in records for request_id in record.granted_requests}
         for path in sorted(modified):
+            if (answered := names.request_of_answer(path)) is not None:
+                self._forget_old(answered, modified[path])
             request_id = names.request_of(path)
-            if request_id is None or request_id in self._open:
+            if request_id is None or request_id in self._open or names.answer(request_id) in modified:
                 continue
-            if names.answer(request_id) in modified:
-                self._forget_old(request_id, modified[names.answer(request_id)])
-            elif request_id in granted:
+            if request_id in granted:
                 self._open[request_id] = _Petition(request_id, None, epoch=granted[request_id])
             else:
                 self._open[request_id] = self._decide(request_id, path, head)
@@ -142,11 +142,13 @@ def ask_live_run(
 ) -> pb.Answer:
     """Put a request before the live run and wait for its answer; a refusal is raised."""
     environment = environment or Environment()
-    request.request_id = request.request_id or environment.fresh_id()
-    request.created_time_us = environment.now_us()
-    store.put_if_absent(names.request(request.request_id), seal(request))
-    answer = _wait(store, request.request_id, timeout_s, environment)
-    _remove(store, request.request_id)
+    asked = pb.Request()
+    asked.CopyFrom(request)  # the caller's stays as it is: asked again, it is another request
+    asked.request_id = asked.request_id or environment.fresh_id()
+    asked.created_time_us = environment.now_us()
+    store.put_if_absent(names.request(asked.request_id), seal(asked))
+    answer = _wait(store, asked.request_id, timeout_s, environment)
+    _remove(store, asked.request_id)
     if not answer.granted:
         raise ProtocolError(f"the live run refused ({answer.code}): {answer.what}", where=store.url, fix=answer.fix)
     return answer

@@ -115,7 +115,15 @@ def run_of_compaction(path: str) -> int | None:
 def request_of(path: str) -> str | None:
     """The id of a request, or None for answers and any other object."""
     folder, _, request_id = path.partition("/")
-    return request_id if folder == REQUESTS and request_id and "." not in request_id else None
+    if folder != REQUESTS or "." in request_id or len(request_id) > MAX_NAME_LENGTH:
+        return None
+    return request_id if _NAME.fullmatch(request_id) else None
+
+
+def request_of_answer(path: str) -> str | None:
+    """The id of the request that an answer belongs to, or None for requests and any other object."""
+    stem = path.removesuffix(".answer")
+    return request_of(stem) if stem != path else None
 
 
 def is_metadata(path: str) -> bool:

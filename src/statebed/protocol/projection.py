@@ -51,9 +51,12 @@ class FolderFacts:
     source_logs: Mapping[str, SourceLogFact] = field(default_factory=dict)
     """By name, relative to the folder."""
 
+    orphans: frozenset[str] = frozenset()
+    """Hadoop's checksum files whose own file is gone; they make Spark refuse to write that file again."""
+
     @property
     def empty(self) -> bool:
-        return self.query_id is None and not (self.offsets or self.commits or self.source_logs)
+        return self.query_id is None and not (self.offsets or self.commits or self.source_logs or self.orphans)
 
 
 def decide_projection(position: pb.SourcePosition, folder: FolderFacts) -> ProjectionDecision:
@@ -83,6 +86,8 @@ def _ownership(position: pb.SourcePosition, folder: FolderFacts) -> str:
         return "it is missing"
     if folder.query_id != position.query_id:
         return f"it belongs to query {folder.query_id}, the state to query {position.query_id}"
+    if folder.orphans:
+        return f"files were removed from it: {', '.join(sorted(folder.orphans))} are left"
     return ""
 
 

@@ -6,6 +6,7 @@ same way with heartbeat rows alone. Callers are serialised: Spark's stream threa
 """
 
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -38,6 +39,7 @@ COLLECT_EVERY = 16
 IDLE_SECONDS = 1.0
 """How long there must be no batch before windows close without one."""
 _PROGRESS_KEPT = 100
+_NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
 
 class HaltedError(Exception):
@@ -214,12 +216,14 @@ class Controller:
 
     def _act(self, rows: DataFrame, function: SubtaskFunction) -> list[Any]:
         """The one action of an epoch; a repetition writes the same objects again."""
-        subtasks = rows.repartitionById(self._plan.parallelism, F.col(SUBTASK)).mapInArrow(function, REPORT_SCHEMA)
         for attempt in range(1, ATTEMPTS + 1):
+            # Made anew each time: Spark remembers a failed stage in the plan, and would fail again unread.
+            placed = rows.repartitionById(self._plan.parallelism, F.col(SUBTASK))
+            subtasks = placed.mapInArrow(function, REPORT_SCHEMA)
             try:
                 return subtasks.collect()
             except (PySparkException, Py4JError) as error:
-                cause = _first_line(error)
+                cause = _cause(error)
                 if attempt == ATTEMPTS or self._halted:
                     raise SubtaskError(
                         f"the subtasks of epoch {function.epoch} failed {attempt} times; the last time: {cause}",
@@ -254,5 +258,8 @@ def _query_id(session: SparkSession) -> str:
     return str(session.sparkContext.getLocalProperty("sql.streaming.queryId") or "")
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _cause(error: BaseException) -> str:
+    """The line that says what happened: in a worker's traceback the last that names an error, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
+    return named[-1] if named else lines[0] if lines else type(error).__name__

@@ -78,6 +78,11 @@ class SparkProjection:
             offsets={number: path.read_bytes() for number, path in self._log_entries("offsets").items()},
             commits=frozenset(self._log_entries("commits")),
             source_logs={name: _fact(self._folder / name) for name in self._source_logs()},
+            orphans=frozenset(
+                path.relative_to(self._folder).as_posix()
+                for path in self._folder.rglob(".*.crc")
+                if not path.with_name(path.name[1:].removesuffix(".crc")).exists()
+            ),
         )
 
     def offsets(self, batch_id: int) -> bytes:

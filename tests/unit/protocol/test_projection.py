@@ -1,5 +1,7 @@
 """Spark's checkpoint folder against the record: kept only when it agrees in everything."""
 
+from dataclasses import replace
+
 import pytest
 
 from statebed.format import checkpoint_pb2 as pb
@@ -66,6 +68,7 @@ def test_a_folder_that_agrees_is_kept(kept: FolderFacts) -> None:
         pytest.param(folder(offsets={2: b"o2", 3: b"other"}), "forked", id="other rows under the same number"),
         pytest.param(folder(offsets={3: b"o3"}), "lacks the offsets of batch 2", id="the batch before is lost"),
         pytest.param(folder(log=None), "source log", id="source log cut"),
+        pytest.param(replace(folder(), orphans=frozenset({"commits/.3.crc"})), ".3.crc", id="a file removed by hand"),
         pytest.param(folder(log=SourceLogFact(4, 8)), "source log", id="source log changed"),
     ],
 )

@@ -1,0 +1,61 @@
+"""A driver of the job of rides in a process of its own, which can be told to die at an exact point.
+
+python driver.py FOLDER available_now|continuous none|before_record|after_record EPOCHS MASTER
+"""
+
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import statebed as sb
+from statebed.checkpoint import Run
+
+
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_at(point: str, epochs: int) -> None:
+    """Kill this process before or after the record of the epoch after so many."""
+    commit = Run.commit
+    done = 0
+
+    def deadly(run: Run, draft: Any) -> Any:
+        nonlocal done
+        if done == epochs and point == "before_record":
+            die()
+        record = commit(run, draft)
+        if done == epochs:
+            die()
+        done += 1
+        return record
+
+    Run.commit = deadly  # type: ignore[method-assign,assignment]
+
+
+def main() -> None:
+    folder, mode, point, epochs, master = sys.argv[1:]
+    spec = importlib.util.spec_from_file_location("rides_world", Path(__file__).with_name("conftest.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    world = importlib.util.module_from_spec(spec)
+    sys.modules["rides_world"] = world
+    spec.loader.exec_module(world)
+    if point != "none":
+        dies_at(point, int(epochs))
+    if master != "default":
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+    job = world.Rides(sb.Job("none").spark, Path(folder)).job()
+    with sb.exit_codes():
+        trigger = {"processing_time": "100 milliseconds"} if mode == "continuous" else {"available_now": True}
+        job.start(**trigger).await_termination(200)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Mistakes in a job are found before anything is written, and each says what to do."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+import statebed as sb
+from statebed.errors import InputError, InvalidNameError
+from statebed.spark.session import check_session, check_state_reachable, check_version
+
+MINUTE = sb.tumbling("1 minute")
+
+
+def stream(rides: Any) -> Any:
+    return sb.Job("rides", state=rides.state).source(rides.frame(), watermark=("ts", "1 minute"))
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "an unknown column in where": (lambda r: stream(r).where("fair > 0"), "fair"),
+    "an unknown key": (lambda r: stream(r).group_by("chauffeur", MINUTE), "chauffeur"),
+    "an unknown column in select": (lambda r: stream(r).select("driver", "tip"), "tip"),
+    "an unknown input": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("tip")), "tip"),
+    "a sum of text": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("status")), "string"),
+    "no aggregate": (lambda r: stream(r).group_by("driver", MINUTE).agg(), "no aggregate"),
+    "no window": (lambda r: stream(r).group_by("driver"), "0 windows"),
+    "no key": (lambda r: stream(r).group_by(MINUTE), "no key"),
+    "something else than an aggregate": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(x=F.sum("cents")),
+        "no aggregate of statebed",
+    ),
+    "no event time": (
+        lambda r: sb.Job("rides", state=r.state).source(r.frame()).group_by("driver", MINUTE),
+        "one event-time column",
+    ),
+    "an event time that was dropped": (lambda r: stream(r).select("driver").group_by("driver", MINUTE), "found: none"),
+    "a watermark on text": (
+        lambda r: sb.Job("rides", state=r.state).source(r.frame(), watermark=("driver", "1 minute")),
+        "driver",
+    ),
+    "a name twice": (lambda r: stream(r).group_by("driver", MINUTE).agg(Driver=sb.count()), "two output columns"),
+    "a reserved name": (lambda r: stream(r).group_by("driver", MINUTE).agg(window_end=sb.count()), "window_end"),
+    "not a stream": (
+        lambda r: sb.Job("rides", state=r.state).source(r.spark.range(3)),
+        "not a streaming one",
+    ),
+    "not a DataFrame": (lambda r: sb.Job("rides", state=r.state).source([1, 2]), "not a DataFrame"),  # type: ignore[arg-type]
+    "random rows": (
+        lambda r: stream(r).with_columns(x=F.rand()).group_by("driver", MINUTE).agg(n=sb.sum("x")),
+        "other rows when computed again",
+    ),
+    "a stateful step of Spark's": (
+        lambda r: (
+            sb.Job("rides", state=r.state)
+            .source(r.frame().withWatermark("ts", "1 minute").dropDuplicates(["driver", "ts"]))
+            .group_by("driver", MINUTE)
+            .agg(n=sb.count())
+        ),
+        "stateful step of Spark's own",
+    ),
+    "a state in memory": (lambda r: sb.Job("rides", state="memory://x"), "memory://"),
+    "a size of memory": (lambda r: sb.Job("rides", state=r.state, memory="lots"), "lots"),
+    "a parallelism": (lambda r: sb.Job("rides", state=r.state, parallelism=0), "parallelism 0"),
+    "a session that is none": (lambda r: sb.Job("rides", state=r.state, spark="local"), "not a SparkSession"),  # type: ignore[arg-type]
+    "no source": (lambda r: sb.Job("rides", state=r.state).start(available_now=True), "no source"),
+    "both triggers": (
+        lambda r: r.job().start(available_now=True, processing_time="1 second"),
+        "exclude each other",
+    ),
+    "a second operator": (
+        lambda r: [
+            s.group_by("driver", MINUTE, name=name).agg(n=sb.count()) for s in [stream(r)] for name in ("one", "two")
+        ],
+        "one per job",
+    ),
+    "two sinks of one name": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write(print, name="a").write(print, name="a"),
+        "two sinks",
+    ),
+    "an unknown sink": (lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("csv"), "csv"),
+    "a function with a path": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write(print, path="x"),
+        "path",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_a_mistake_is_found_before_anything_is_written(rides: Any, mistake: str) -> None:
+    rides.input.mkdir()
+    make, words = MISTAKES[mistake]
+    with pytest.raises(InputError) as caught:
+        make(rides)
+    assert words in str(caught.value)
+    assert caught.value.fix or caught.value.where
+    assert os.listdir(rides.folder) == ["in"]  # noqa: PTH208 - names alone
+
+
+def test_no_sink_no_operator_and_a_second_source_are_found_by_explain(rides: Any) -> None:
+    rides.input.mkdir()
+    job = sb.Job("rides", state=rides.state)
+    source = job.source(rides.frame(), watermark=("ts", "1 minute"))
+    with pytest.raises(InputError, match="no stateful operator"):
+        job.explain()
+    source.group_by("driver", MINUTE).agg(n=sb.count())
+    with pytest.raises(InputError, match="no sink"):
+        job.explain()
+    with pytest.raises(InputError, match="one source per job"):
+        job.source(rides.frame(), name="more")
+    assert not rides.state.exists()
+
+
+def test_names_that_cannot_be_part_of_a_path_are_refused(rides: Any) -> None:
+    rides.input.mkdir()
+    for make in (
+        lambda: sb.Job("../rides"),
+        lambda: stream(rides).group_by("driver", MINUTE, name="per minute"),
+        lambda: sb.Job("rides").source(rides.frame(), name="a/b"),
+    ):
+        with pytest.raises(InvalidNameError):
+            make()
+
+
+def test_an_operator_without_a_name_gets_one_from_what_it_is_never_from_its_place(rides: Any) -> None:
+    rides.input.mkdir()
+
+    def name(*, minutes: int = 1, key: str = "driver") -> str:
+        window = sb.tumbling(f"{minutes} minutes")
+        found: str = stream(rides).group_by(key, window).agg(n=sb.count()).operator_id
+        return found
+
+    assert name() == name()
+    assert len({name(), name(minutes=2), name(key="status")}) == 3
+
+
+def test_a_changed_operator_or_source_is_refused_before_a_run_opens(rides: Any) -> None:
+    rides.add_files(1)
+    rides.run()
+    head = rides.record().epoch
+
+    def changed(*, source: str = "rides", operator: str = "per_minute", minutes: int = 1) -> None:
+        job = sb.Job("rides", state=rides.state, spark=rides.spark)
+        stream = job.source(rides.frame(), name=source, watermark=("ts", "1 minute"))
+        grouped = stream.group_by("driver", sb.tumbling(f"{minutes} minutes"), name=operator)
+        grouped.agg(
+            trips=sb.count(), total=sb.sum("cents"), fares=sb.count("fare"), ok=sb.count(where="status = 'ok'")
+        ).write("parquet", path=str(rides.out), name="minutes")
+        job.start(available_now=True)
+
+    for arguments in ({"source": "other"}, {"operator": "renamed"}, {"minutes": 2}):
+        with pytest.raises(InputError):
+            changed(**arguments)
+    assert rides.record().epoch == head
+
+
+def test_a_table_that_knows_more_than_the_state_is_refused(rides: Any) -> None:
+    rides.add_files(3)
+    rides.run()
+    rides.state.rename(rides.folder / "moved")
+    with pytest.raises(InputError, match="the job's log ends at 0"):
+        rides.run()
+    assert not rides.state.exists()
+
+
+def test_spark_must_be_new_enough_classic_and_able_to_see_the_state(spark: SparkSession) -> None:
+    check_version("4.1.0.dev1")
+    with pytest.raises(InputError, match=r"4\.0\.1 is older"):
+        check_version("4.0.1")
+
+    class RemoteSession:
+        pass
+
+    RemoteSession.__module__ = "pyspark.sql.connect.session"
+    with pytest.raises(InputError, match="Spark Connect"):
+        check_session(RemoteSession())
+    check_state_reachable(spark, local_state=True, state="/somewhere")
+
+    class Elsewhere:
+        class sparkContext:  # noqa: N801 - Spark's spelling
+            master = "spark://far:7077"
+
+    check_state_reachable(Elsewhere(), local_state=False, state="s3://b")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="spark://far:7077"):
+        check_state_reachable(Elsewhere(), local_state=True, state="/somewhere")  # type: ignore[arg-type]

@@ -1,0 +1,213 @@
+"""A job on Spark: its results equal a batch answer, through restarts, rescaling, failures and idleness."""
+
+import datetime as dt
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+
+import statebed as sb
+from statebed.checkpoint import Retention, Run, RunOptions
+from statebed.errors import InputError, StoreUnavailableError, SubtaskError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.spark import controller as controller_module
+from statebed.spark.function import SubtaskFunction
+from statebed.storage import ScopedStore, get_storage_provider
+
+
+def test_closed_windows_equal_a_batch_answer_and_a_restart_goes_on(rides: Any) -> None:
+    rides.add_files(3)
+    first = rides.run()
+    assert rides.results() == rides.expected()
+    assert first.status.state is sb.QueryState.FINISHED
+    assert rides.record().status == pb.STOPPED
+    rides.add_files(2)
+    second = rides.run()
+    assert rides.results() == rides.expected() != []
+    assert second.run > first.run
+    assert [progress.batch_id for progress in second.recent_progress] == [3, 4, None]
+    assert sum(progress.rows_in for progress in first.recent_progress + second.recent_progress) == 5 * 120
+    assert sum(progress.rows_late for progress in first.recent_progress + second.recent_progress) == 0
+
+
+def test_p8_the_tables_files_are_plain_parquet_for_duckdb(rides: Any) -> None:
+    rides.add_files(3)
+    rides.run()
+    listed = duckdb.read_parquet(sb.table_files(str(rides.out))).sum("trips").fetchall()
+    globbed = duckdb.read_parquet(f"{rides.out}/epoch=*/*.parquet").sum("trips").fetchall()
+    assert listed == globbed == [(sum(row[3] for row in rides.results()),)]
+
+
+def test_windows_are_utc_whatever_the_zone_of_the_session(rides: Any) -> None:
+    rides.add_files(3)
+    rides.run()
+    window_start = sb.read_table(str(rides.out)).schema.field("window_start").type
+    assert window_start == pa.timestamp("us", "UTC")
+    assert min(row[1] for row in rides.results()) == dt.datetime(2024, 3, 10, 6, 30, tzinfo=dt.UTC)
+
+
+def test_p6_a_restart_at_another_parallelism_gives_the_same_results(rides: Any) -> None:
+    for parallelism in (2, 5, 1):
+        rides.add_files(2)
+        rides.run(parallelism=parallelism)
+        assert rides.results() == rides.expected()
+        assert len(rides.record().operators[0].subtasks) == parallelism
+
+
+def test_an_upstream_that_is_provably_empty_still_commits_with_all_subtasks(rides: Any) -> None:
+    rides.add_files(2)
+    query = rides.run(where="false", parallelism=4)
+    assert [progress.rows_in for progress in query.recent_progress] == [0, 0]
+    assert len(rides.record().operators[0].subtasks) == 4
+    assert rides.results() == []
+
+
+def test_late_rows_are_counted_and_never_reach_a_closed_window(rides: Any) -> None:
+    rides.add_files(5)
+    rides.run()
+    before = rides.results()
+    late = rides._rows(0, 30)
+    pq.write_table(late, rides.input / "9999.parquet")
+    query = rides.run()
+    assert query.recent_progress[0].rows_late == 30
+    assert rides.results() == before
+
+
+def test_p9_a_function_sink_sees_every_epoch_with_rows_once_when_nothing_fails(rides: Any) -> None:
+    seen: dict[int, int] = {}
+
+    def collect(df: DataFrame, epoch: int) -> None:
+        assert epoch not in seen
+        seen[epoch] = sum(row["trips"] for row in df.collect())
+
+    rides.add_files(4)
+    job = rides.job(sink=collect)
+    assert "extra: at least once" in job.explain()
+    assert "minutes: exactly once" in job.explain()
+    query = job.start(available_now=True)
+    assert query.await_termination(120)
+    assert sum(seen.values()) == sum(row[3] for row in rides.results())
+    assert all(progress.rows_out > 0 for progress in query.recent_progress if progress.epoch in seen)
+
+
+def test_a_continuous_query_closes_windows_while_its_input_is_idle_and_stops_when_told(rides: Any) -> None:
+    rides.add_files(3)
+    query = rides.job().start(processing_time="200 milliseconds")
+    assert query.await_epoch(query.run + 4, timeout=120)  # three batches, and one epoch without a batch
+    deadline = time.monotonic() + 60
+    while rides.results() != rides.expected() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert rides.results() == rides.expected() != []
+    assert query.is_active
+    assert not query.await_termination(timeout=0.1)
+    query.stop()
+    assert query.status.state is sb.QueryState.STOPPED
+    assert query.exception is None
+    rides.add_files(1)
+    rides.run()
+    assert rides.results() == rides.expected()
+
+
+class FailsOnce(SubtaskFunction):
+    """Does all its work, then fails the task the first time."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done = list(super().__call__(batches))
+        flag = Path(self.state_url).parent / "failed"
+        if self.epoch == 3 and not flag.exists():
+            flag.touch()
+            raise RuntimeError("the executor's disk is on fire")
+        yield from done
+
+
+class AlwaysFails(SubtaskFunction):
+    """Fails as a store does that cannot be reached."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.epoch == 3:
+            raise StoreUnavailableError("the store is away")
+        yield from super().__call__(batches)
+
+
+class Refuses(SubtaskFunction):
+    """Raises what no repetition can mend."""
+
+    def _run(self, index: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        raise InputError("this cannot be", where="subtask", fix="do something else")
+
+
+@pytest.fixture
+def subtasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
+    yield lambda function: monkeypatch.setattr(controller_module, "SubtaskFunction", function)
+    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]  # as above
+
+
+def test_p6_a_task_that_fails_after_its_side_effects_is_repeated_in_place(rides: Any, subtasks: Any) -> None:
+    rides.add_files(3)
+    subtasks(FailsOnce)
+    rides.run()
+    assert (rides.folder / "failed").exists()
+    assert rides.results() == rides.expected() != []
+
+
+def test_subtasks_that_keep_failing_stop_the_query_after_a_bounded_number_of_attempts(
+    rides: Any, subtasks: Any
+) -> None:
+    rides.add_files(2)
+    subtasks(AlwaysFails)
+    query = rides.job().start(available_now=True)
+    with pytest.raises(SubtaskError, match=r"failed 3 times.*the store is away"):
+        query.await_termination(120)
+    assert query.status.state is sb.QueryState.FAILED
+    subtasks(SubtaskFunction)
+    rides.run()
+    assert rides.results() == rides.expected()
+
+
+def test_an_error_that_no_repetition_mends_arrives_at_the_driver_as_what_it_is(rides: Any, subtasks: Any) -> None:
+    rides.add_files(1)
+    subtasks(Refuses)
+    query = rides.job().start(available_now=True)
+    with pytest.raises(InputError) as caught:
+        query.await_termination(120)
+    assert (caught.value.where, caught.value.fix) == ("subtask", "do something else")
+
+
+def test_p5_retention_bounds_the_records_and_the_job_goes_on(rides: Any) -> None:
+    rides.add_files(6)
+    options = RunOptions(retention=Retention(epochs=2, reader_grace_us=0))
+    query = rides.job().start(available_now=True, options=options)
+    assert query.await_termination(120)
+    head = rides.record()
+    records = sorted((rides.state / "rides" / "checkpoints").glob("*/checkpoint.metadata"))
+    assert head.min_epoch == head.epoch - 1
+    assert len(records) == 2
+    rides.forget_spark()
+    rides.add_files(1)
+    rides.run()
+    assert rides.results() == rides.expected()
+
+
+def test_p3_a_superseded_query_stops_with_the_error_of_being_fenced(rides: Any) -> None:
+    rides.add_files(2)
+    older = rides.job().start(processing_time="100 milliseconds")
+    assert older.await_epoch(older.run + 2, timeout=120)
+    newer = Run.open(ScopedStore(get_storage_provider(rides.state), "rides"), "rides")
+    rides.add_files(1)
+    with pytest.raises(sb.FencedError) as caught:
+        older.await_termination(120)
+    assert caught.value is older.exception
+    assert caught.value.exit_code == 86
+    assert rides.record().run == newer.number
+    rides.run()
+    assert rides.results() == rides.expected()

@@ -61,7 +61,7 @@ define timed
 	@start=$$(date +%s); $(2); echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash test-s3 test-conformance test-spark test-docs  ## set up everything and run the whole suite (under 15 minutes)
+test: check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (under 15 minutes)
 	@echo "== whole suite passed"
 
 check: env  ## ruff, mypy strict, import directions
@@ -80,7 +80,10 @@ test-conformance: env  ## files read back with nothing but protobuf and DuckDB
 	$(call timed,conformance,$(PYTEST) tests/conformance)
 
 test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
-	$(call timed,spark,$(WITH_JAVA) $(PYTEST) tests/spark)
+	$(call timed,spark,$(WITH_JAVA) $(PYTEST) -m "not cluster and not long" tests/spark)
+
+test-cluster: env  ## the pipeline on a Spark cluster of several processes
+	$(call timed,cluster,$(WITH_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
 test-docs: env  ## every code block of README and docs
 	$(call timed,docs,$(WITH_JAVA) $(PYTEST) tests/docs)
@@ -91,4 +94,4 @@ test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make t
 test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, many kills
 	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-docs test-azure test-long
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs test-azure test-long

@@ -15,14 +15,16 @@ def test_p3_a_zombies_sweep_leaves_alone_what_a_newer_run_is_writing(world: Worl
     drafts: list[tuple[EpochDraft, Content]] = []
 
     def write_meanwhile(operation: Operation) -> None:
-        if operation.verb is Verb.LIST and not drafts and zombie.run.head.epoch > 5:
+        if armed and operation.verb is Verb.LIST and not drafts:
             newer.open()
             newer.epoch("new ")
             drafts.append(newer.draft("in flight "))
 
+    armed = False
     zombie = world.process(FaultStore(world.disk, before=write_meanwhile)).open()
     for _ in range(5):
         zombie.epoch()
+    armed = True
     world.seconds += 100
     zombie.run._collections = 0  # the next collection is a sweep
     zombie.run.collect()

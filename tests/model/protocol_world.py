@@ -105,6 +105,11 @@ class Oracle:
             epoch = record.base
         return chain[::-1]
 
+    def was_abandoned(self, epoch: int) -> bool:
+        """Whether some later run began on a lineage without it."""
+        starts = [n for n, record in self.log.items() if n > epoch and record.kind == pb.RUN_START]
+        return any(epoch not in self.ancestry(start) for start in starts)
+
     def retained(self) -> list[int]:
         return [number for number in self.log if number >= self.head.min_epoch]
 
@@ -180,7 +185,6 @@ class ExactSink:
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     position: SinkPosition | None = None
     rows: dict[int, bytes] = field(default_factory=dict)
-    taken_back: set[int] = field(default_factory=set)
 
     def open(self, run: int) -> SinkPosition | None:
         before = self.position
@@ -194,7 +198,6 @@ class ExactSink:
         if self.position.run != run:
             raise FencedError(f"the sink belongs to run {self.position.run}")
         self.position = SinkPosition(run=run, epoch=epoch)
-        self.taken_back |= {number for number in self.rows if number > epoch}
         self.rows = {number: row for number, row in self.rows.items() if number <= epoch}
 
     def publish(self, publication: Publication) -> None:
@@ -318,9 +321,10 @@ class World:
         position = self.sink.position
         expected = set(self.oracle.ancestry(position.epoch)) if position else set()
         held = set(self.sink.rows)
-        # What a sink took back and retention dropped since cannot be had again, whatever savepoint is gone back to.
+        # What was abandoned, and dropped by retention since, cannot be had again, whatever savepoint is gone back to.
         assert held <= expected, f"the sink holds {sorted(held)}, its lineage is {sorted(expected)}"
-        assert expected - held <= self.sink.taken_back, f"the sink holds {sorted(held)} of {sorted(expected)}"
+        lost = {epoch for epoch in expected - held if not self.oracle.was_abandoned(epoch)}
+        assert not lost, f"the sink holds {sorted(held)} of {sorted(expected)}"
         for epoch, row in self.sink.rows.items():
             opaque = self.oracle.log[epoch].source_position.opaque
             assert row == self.oracle.attempts[opaque].outbox

@@ -171,17 +171,25 @@ class CheckpointLog:
             existing = self.standing(record.epoch)
             if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
                 return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
-        self._check_still_in_log(record.epoch, follows)
+        self._check_still_in_log(record, follows)
         return None
 
-    def _check_still_in_log(self, number: int, follows: pb.CheckpointMetadata | None) -> None:
-        if number == 1:
-            later = any(self.exists(other) for other in self.numbers() if other > 1)
-            check_still_in_log(number, previous_exists=True, later_exists=later)
-        elif follows is not None and follows.epoch == number - 1:
-            check_still_in_log(number, previous_exists=self.stands(follows), later_exists=False)
+    def _check_still_in_log(self, record: pb.CheckpointMetadata, follows: pb.CheckpointMetadata | None) -> None:
+        previous = record.epoch - 1
+        if previous == 0:
+            previous_exists = True
+        elif follows is not None and follows.epoch == previous:
+            previous_exists = self.stands(follows)
         else:
-            check_still_in_log(number, previous_exists=self.exists(number - 1), later_exists=False)
+            previous_exists = self.exists(previous)
+        # A run knows the record before its epoch as its own; who opens one has only read it, perhaps long ago.
+        later_exists = record.kind == pb.RUN_START and self._any_record_after(record.epoch)
+        check_still_in_log(record.epoch, previous_exists=previous_exists, later_exists=later_exists)
+
+    def _any_record_after(self, number: int) -> bool:
+        # One listing: looked up one by one, each could be collected before its turn comes.
+        listed = (info.path for info in self.store.list(names.CHECKPOINTS))
+        return any((epoch := names.epoch_of(path) or 0) > number and path == names.record(epoch) for path in listed)
 
     def _wait(self, attempt: int) -> None:
         self.environment.sleep(min(0.05 * 2**attempt, 2.0))

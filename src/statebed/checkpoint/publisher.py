@@ -84,7 +84,15 @@ class Publisher:
         """
         run = self._run
         base = data_epoch_of(run.head)
-        common = common_epoch(position, held=run.ancestry(position.epoch), lineage=run.ancestry(base))
+        lineage = run.ancestry(base)
+        common = common_epoch(position, held=run.ancestry(position.epoch), lineage=lineage)
+        if base not in run.chain and common < min(lineage, default=0):
+            logger.warning(
+                "sink %s ends at epoch %d, the savepoint is of epoch %d: output between them is not retained",
+                sink.sink_id,
+                common,
+                base,
+            )
         if check_sink_position(
             position,
             sink_id=sink.sink_id,

@@ -36,10 +36,10 @@ def check_still_in_log(number: int, *, previous_exists: bool, later_exists: bool
     """After winning `number`: was it won in the log, or re-created after it had been collected?
 
     Records are collected in ascending order and the head's predecessor never, so a missing predecessor means that
-    `number` itself had been collected. One that another superseded run put there again is as good as missing. Number 1
-    has no predecessor: there, any later record tells the same.
+    `number` itself had been collected. One that another superseded run put there again is as good as missing. Who opens
+    a run cannot tell such a one, and number 1 has no predecessor: there, any later record tells the same.
     """
-    if previous_exists and not (number == 1 and later_exists):
+    if previous_exists and not later_exists:
         return
     raise FencedError(
         f"record {number} was won only because the log had moved on and collected that number",

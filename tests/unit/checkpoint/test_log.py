@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from unit.checkpoint.place import MailSink, Place
 
-from statebed.checkpoint import DamagePolicy, RollbackPolicy, Run
+from statebed.checkpoint import CheckpointLog, DamagePolicy, RollbackPolicy, Run
 from statebed.checkpoint.log import APPEND_ATTEMPTS
 from statebed.errors import (
     BrokenLogError,
@@ -21,7 +21,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c
 from statebed.format.sealed import seal
-from statebed.storage import Fault, FaultStore, Operation, Verb
+from statebed.storage import Fault, FaultStore, Operation, ScopedStore, Verb
 
 
 class Line:
@@ -128,6 +128,22 @@ def test_p3_zombies_do_not_vouch_for_each_other(place: Place) -> None:
     for zombie in leave_behind(place, 5):  # each puts the record that the next one looks for
         with pytest.raises(FencedError):
             place.commit(zombie)
+
+
+def test_p3_an_opener_that_found_nothing_but_a_log_that_moved_on_does_not_win_number_one(place: Place) -> None:
+    leave_behind(place, 5)
+    stale = pb.CheckpointMetadata(job_id="job", epoch=1, run=1, kind=pb.RUN_START, nonce="stale", min_epoch=1)
+    live = place.open(epochs=2)
+
+    def moves_on(operation: Operation) -> None:
+        if operation.verb is Verb.HEAD:  # whatever is looked up is collected before the answer comes
+            for _ in range(3):
+                place.commit(live)
+            live.collect()
+
+    slow = CheckpointLog(ScopedStore(FaultStore(place.disk, before=moves_on), "job"), "job")
+    with pytest.raises(FencedError, match="collected"):
+        slow.append(stale)
 
 
 def test_p3_a_zombie_whose_next_number_was_collected_is_not_live(place: Place, mail: MailSink) -> None:

@@ -5,6 +5,7 @@ from unit.checkpoint.place import MailSink, Place, TableSink
 
 from statebed.checkpoint import DamagePolicy, Origin, Publisher, RollbackPolicy, Run
 from statebed.errors import FencedError, RollbackError
+from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.storage import Fault, FaultStore, SimulatedCrash
 
@@ -189,6 +190,26 @@ def test_p2_a_crash_after_a_sink_went_back_loses_nothing(place: Place, table: Ta
     assert list(table.rows) == [2, 3]
     publish(place.open(), table)
     assert list(table.rows) == [2, 3, 4, 5]
+
+
+def test_p9_output_that_a_savepoint_cannot_bring_back_is_said_to_be_missing(
+    place: Place, table: TableSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    published_history(place, table, 1)  # 2
+    run = place.open()
+    place.commit(run, sinks=("table",))  # 4 and 5, never published
+    place.commit(run, sinks=("table",))
+    run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
+    place.commit(run, sinks=("table",))
+    fork = place.open(origin=Origin(epoch=2), epochs=1)
+    publisher = publish(fork, table)
+    for _ in range(3):
+        place.commit(fork)
+        publisher.publish_pending()
+    fork.collect()
+    assert not caplog.messages
+    publish(place.open(origin=Origin(savepoint="monday")), table)
+    assert "sink table ends at epoch 2, the savepoint is of epoch 5" in caplog.text
 
 
 def test_p5_a_new_runs_sweep_leaves_alone_what_readers_in_their_grace_need(place: Place) -> None:

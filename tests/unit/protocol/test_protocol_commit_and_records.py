@@ -46,14 +46,11 @@ def test_p3_winning_a_number_without_its_predecessor_means_that_it_had_been_coll
         check_still_in_log(5, previous_exists=False, later_exists=False)
 
 
-def test_winning_a_number_next_to_its_predecessor_counts_even_when_later_ones_exist() -> None:
-    check_still_in_log(5, previous_exists=True, later_exists=True)
-
-
-def test_number_one_counts_unless_later_records_exist() -> None:
-    check_still_in_log(1, previous_exists=True, later_exists=False)
+@pytest.mark.parametrize("number", [1, 5])
+def test_p3_a_number_next_to_its_predecessor_counts_unless_later_records_exist(number: int) -> None:
+    check_still_in_log(number, previous_exists=True, later_exists=False)
     with pytest.raises(FencedError):
-        check_still_in_log(1, previous_exists=True, later_exists=True)
+        check_still_in_log(number, previous_exists=True, later_exists=True)
 
 
 def test_fenced_error_says_by_whom_and_that_nobody_must_restart() -> None:

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 
 import statebed as sb
-from statebed.checkpoint import Retention, Run, RunOptions
+from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run
 from statebed.errors import InputError, StoreUnavailableError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.spark import controller as controller_module
@@ -114,6 +114,18 @@ def test_a_continuous_query_closes_windows_while_its_input_is_idle_and_stops_whe
     rides.add_files(1)
     rides.run()
     assert rides.results() == rides.expected()
+
+
+def test_a_tool_can_stop_a_continuous_query_and_the_record_says_so(rides: Any) -> None:
+    rides.add_files(1)
+    query = rides.job().start(processing_time="200 milliseconds")
+    assert query.await_epoch(query.run + 1, timeout=120)
+    store = ScopedStore(get_storage_provider(rides.state), "rides")
+    answer = ask_live_run(store, pb.Request(stop=pb.StopRequest()), timeout_s=60)
+    assert answer.granted
+    assert query.await_termination(60)
+    assert query.status.state is sb.QueryState.STOPPED
+    assert rides.record().status == pb.STOPPED
 
 
 class FailsOnce(SubtaskFunction):

@@ -195,7 +195,7 @@ class Controller:
                 epoch_time_us=started_us,
                 start_time_us=started_us,
                 parallelism=plan.parallelism,
-                status=status,
+                status=pb.STOPPED if self._asked_to_stop() else status,
             )
         )
         took_us = self._environment.now_us() - started_us
@@ -205,14 +205,14 @@ class Controller:
         self.epoch = self._run.head.epoch
 
     def _commit(self, draft: EpochDraft) -> None:
-        effects = self._run.waiting_effects
+        stops = self._asked_to_stop()
         self._run.commit(draft)
         self._publisher.publish_pending()
         self._epochs += 1
         self._last_epoch = time.monotonic()
         if self._epochs % COLLECT_EVERY == 0:
             self._collect()
-        self.stop_requested = self.stop_requested or any(isinstance(effect, Stop) for effect in effects)
+        self.stop_requested = self.stop_requested or stops
 
     def _act(self, rows: DataFrame, function: SubtaskFunction) -> list[Any]:
         """The one action of an epoch; a repetition writes the same objects again."""
@@ -240,10 +240,14 @@ class Controller:
 
     def _serve_requests(self) -> None:
         if self._run.serve_requests():
-            effects = self._run.waiting_effects
-            stops = any(isinstance(effect, Stop) for effect in effects)
-            self._commit(self._run.carry_over(pb.STOPPED if stops else pb.COMPLETE))
+            self._commit(self._run.carry_over(pb.STOPPED if self._asked_to_stop() else pb.COMPLETE))
             self.epoch = self._run.head.epoch
+
+    def _asked_to_stop(self) -> bool:
+        stops = [effect for effect in self._run.waiting_effects if isinstance(effect, Stop)]
+        if any(stop.drain for stop in stops):
+            _log.warning("a drain was asked for: this version stops, and leaves open windows in the state")
+        return bool(stops)
 
     def _collect(self) -> None:
         """Collect garbage; trouble with it never stops the job, and the next time resumes it."""

@@ -28,6 +28,8 @@ MAX_NOT_RUN = 5
 TIMEOUT_SECONDS = 280
 RUNNER = Path(__file__).with_name("run_document.py")
 BIN = Path(sys.executable).parent
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Halves the processor time of a Spark that lives for seconds: the compiler for long runs never pays off."""
 
 
 def targets() -> set[str]:
@@ -85,7 +87,7 @@ def test_the_blocks_of_a_document_run_from_top_to_bottom(document: Path, tmp_pat
         [sys.executable, str(RUNNER)],
         input=json.dumps(steps(document)),
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": SHORT_LIVED_JAVA},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
@@ -129,6 +131,13 @@ def test_make_targets_that_prose_names_exist() -> None:
     }
     assert named
     assert not {(document, target) for document, target in named if target not in targets()}
+
+
+def test_the_readme_names_every_part_of_the_suite() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    parts = [target for target in targets() if target.startswith("test-")]
+    assert parts
+    assert not [target for target in parts if f"`make {target}`" not in text]
 
 
 def test_few_blocks_are_not_run_and_none_of_them_is_only_shown_text() -> None:

@@ -1,6 +1,6 @@
 """Generate the protobuf code from its schema; the result is committed, and a test regenerates it and compares.
 
-    python scripts/generate_proto.py [TARGET_FOLDER]
+python scripts/generate_proto.py [TARGET_FOLDER]
 """
 
 import os

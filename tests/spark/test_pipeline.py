@@ -128,6 +128,29 @@ def test_a_tool_can_stop_a_continuous_query_and_the_record_says_so(rides: Any) -
     assert rides.record().status == pb.STOPPED
 
 
+@pytest.mark.parametrize("asked_by", ["query", "tool"])
+def test_a_drain_closes_every_window_and_later_rows_of_them_are_late(rides: Any, asked_by: str) -> None:
+    rides.add_files(2)
+    query = rides.job().start(processing_time="200 milliseconds")
+    assert query.await_epoch(query.run + 2, timeout=120)
+    if asked_by == "query":
+        query.stop(drain=True)
+    else:
+        store = ScopedStore(get_storage_provider(rides.state), "rides")
+        assert ask_live_run(store, pb.Request(stop=pb.StopRequest(drain=True)), timeout_s=60).granted
+        assert query.await_termination(60)
+    record = rides.record()
+    assert record.status == pb.DRAINED
+    closed = record.operators[0].highest_closed_end_us
+    assert closed == record.operators[0].inputs[0].watermark_us
+    assert sum(row[3] for row in rides.results()) == sum(progress.rows_in for progress in query.recent_progress)
+    again = rides.job().start(available_now=True)
+    assert again.await_termination(120)
+    assert rides.record().operators[0].inputs[0].watermark_us >= closed
+    with pytest.raises(sb.InputError, match="nothing to drain"):
+        again.stop(drain=True)
+
+
 class FailsOnce(SubtaskFunction):
     """Does all its work, then fails the task the first time."""
 

@@ -50,6 +50,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     run: int
     epoch: int
     nonce: str
+    generation: int = 0
+    """Number of the newest rollback before this entry, 0 if there was none; part of the names of files after it."""
     schema: str = ""
     """Base64 of the Arrow IPC schema; in `open` entries."""
     files: tuple[TableFile, ...] = ()
@@ -65,6 +67,7 @@ class TableState:
     owner: str = ""
     run: int = 0
     epoch: int = 0
+    generation: int = 0
     schema: str = ""
     files: tuple[TableFile, ...] = ()
 
@@ -80,6 +83,7 @@ class TableState:
             owner=entry.owner,
             run=entry.run,
             epoch=entry.epoch,
+            generation=entry.number if entry.kind == "rollback" else entry.generation,
             schema=entry.schema or self.schema,
             files=files,
         )
@@ -98,11 +102,12 @@ class Manifest:
         self.state = TableState()
 
     def refresh(self) -> TableState:
-        """Read what was appended since the last look."""
-        numbers = sorted(filter(None, (_number_of(info.path) for info in self._store.list_level(FOLDER).objects)))
-        last = numbers[-1] if numbers else 0
-        if last > self.state.number:
-            self._apply(self._new_entries(last))
+        """Read what was appended since the last look; only the first look lists the folder."""
+        if self.state.number == 0:
+            numbers = sorted(filter(None, (_number_of(info.path) for info in self._store.list_level(FOLDER).objects)))
+            self._apply(self._new_entries(numbers[-1] if numbers else 0))
+        while self._store.head(_name(self.state.number + 1)) is not None:
+            self._apply([self._read(self.state.number + 1)])
         return self.state
 
     def append(self, entry: Entry) -> bool:

@@ -87,7 +87,7 @@ class ParquetTableSink:
                 return
             if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state)):
                 break
-        # No later epoch gets one of these numbers, so nobody can make these files visible again.
+        # Files after a rollback have names of their own, so nobody can make these visible again.
         for file in state.files:
             if file.epoch > epoch:
                 with contextlib.suppress(StatebedError):
@@ -104,15 +104,17 @@ class ParquetTableSink:
                 raise self._fenced(publication.run, state)
             if delivery is Delivery.SKIP:
                 return
-            files = tuple(self._copy(publication, file) for file in publication.files)
+            files = tuple(self._copy(publication, file, state.generation) for file in publication.files)
             if self._manifest.append(
                 self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
             ):
                 return
         raise self._fenced(publication.run, self._manifest.refresh())
 
-    def _copy(self, publication: Publication, file: pb.OutboxFile) -> TableFile:
-        path = f"epoch={publication.epoch:0{EPOCH_DIGITS}d}/{file.path.rpartition('/')[2]}"
+    def _copy(self, publication: Publication, file: pb.OutboxFile, generation: int) -> TableFile:
+        # A superseded run may still be removing files that it rolled back: an epoch that returns has other names.
+        name = f"g{generation}-{file.path.rpartition('/')[2]}" if generation else file.path.rpartition("/")[2]
+        path = f"epoch={publication.epoch:0{EPOCH_DIGITS}d}/{name}"
         self._store.put(path, publication.read(file))
         return TableFile(path=path, epoch=publication.epoch, size=file.size, rows=file.rows, crc32c=file.crc32c)
 
@@ -134,6 +136,7 @@ class ParquetTableSink:
             run=run,
             epoch=epoch,
             nonce=secrets.token_hex(16),
+            generation=state.generation,
             schema=schema,
             files=files,
         )

@@ -28,7 +28,7 @@ from statebed.spark.function import REPORT_SCHEMA, SubtaskFunction
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import EpochSummary, accepted, new_entry, operator_entry, summary, watermark_of
-from statebed.spark.watermark import can_close
+from statebed.spark.watermark import Watermark, can_close
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ COLLECT_EVERY = 16
 """Garbage is collected after this many epochs."""
 IDLE_SECONDS = 1.0
 """How long there must be no batch before windows close without one."""
+REQUEST_SECONDS = 1.0
+"""Requests are looked for no more often than this: looking is a LIST."""
 _PROGRESS_KEPT = 100
 _NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
@@ -62,8 +64,10 @@ class Controller:
         self._halted = False
         self._epochs = 0
         self._last_epoch = time.monotonic()
-        self.stop_requested = False
-        """A tool asked the run to stop, and the record says so."""
+        self._last_look = 0.0
+        self._stop_wanted: Stop | None = None
+        self.stopped = False
+        """A stop was asked for, and the record says so."""
         self.epoch = run.head.epoch
         """The newest record that is committed and published."""
         self.progress: deque[EpochSummary] = deque(maxlen=_PROGRESS_KEPT)
@@ -80,6 +84,14 @@ class Controller:
     def failure(self) -> BaseException | None:
         """What stopped the controller; Spark only knows its text."""
         return self._failure
+
+    @property
+    def stop_wanted(self) -> bool:
+        return self._stop_wanted is not None
+
+    def want_stop(self, *, drain: bool) -> None:
+        """End with a record of its own, as soon as no batch is in the way; `drain` closes every window first."""
+        self._stop_wanted = Stop(drain=drain)
 
     def halt(self) -> None:
         """Let the epoch in progress end, and begin no other."""
@@ -106,8 +118,8 @@ class Controller:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._guarded(self._serve_requests)
-            if close_when_idle and time.monotonic() - self._last_epoch >= IDLE_SECONDS:
+            self._guarded(lambda: self._serve_requests(session))
+            if close_when_idle and not self.stopped and time.monotonic() - self._last_epoch >= IDLE_SECONDS:
                 self._guarded(lambda: self._close_windows(session, status=pb.COMPLETE))
         finally:
             self._lock.release()
@@ -150,6 +162,9 @@ class Controller:
             _log.info("batch %d is committed already: publishing what is unpublished", batch_id)
             self._publisher.publish_pending()
             return
+        self._serve_requests(batch.sparkSession)
+        if self.stopped:
+            raise HaltedError
         rows = batch.union(self._heartbeats(batch.sparkSession))
         self._epoch(rows, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
 
@@ -158,15 +173,30 @@ class Controller:
         before = watermark_of(operator_entry(self._run.head, self._plan.operator.operator_id))
         after = before.next(delay_us=self._plan.event_time.delay_us)
         if can_close(before, after, self._plan.operator.window):
-            self._epoch(self._heartbeats(session), batch_id=None, query_id="", status=status)
+            self._epoch(self._heartbeats(session), mark=after, status=status)
+
+    def _drain(self, session: SparkSession) -> None:
+        """Close every window, whatever the watermark says."""
+        before = watermark_of(operator_entry(self._run.head, self._plan.operator.operator_id))
+        if before.max_event_time_us is None:
+            self._commit(self._run.carry_over(pb.DRAINED))
+        else:
+            mark = before.drained(self._plan.operator.window)
+            self._epoch(self._heartbeats(session), mark=mark, status=pb.DRAINED)
 
     def _epoch(
-        self, rows: DataFrame, *, batch_id: int | None, query_id: str, status: pb.RecordStatus.ValueType
+        self,
+        rows: DataFrame,
+        *,
+        batch_id: int | None = None,
+        query_id: str = "",
+        mark: Watermark | None = None,
+        status: pb.RecordStatus.ValueType,
     ) -> None:
         started_us = self._environment.now_us()
         head, plan, operator_id = self._run.head, self._plan, self._plan.operator.operator_id
         entry = operator_entry(head, operator_id)
-        mark = watermark_of(entry).next(delay_us=plan.event_time.delay_us)
+        mark = mark or watermark_of(entry).next(delay_us=plan.event_time.delay_us)
         function = SubtaskFunction(
             state_url=plan.state_url,
             job_id=plan.job_id,
@@ -185,34 +215,31 @@ class Controller:
             position = self._projection.position(
                 epoch=self._run.next_epoch, query_id=query_id, batch_id=batch_id, spark_version=plan.session.version
             )
-        self._run.serve_requests()
         self._commit(
             EpochDraft(
-                operators=[new_entry(plan, reports, mark)],
+                operators=[new_entry(plan, reports, mark, drained=status == pb.DRAINED)],
                 source_position=position,
                 outbox=[file for report in reports for file in report.outbox],
                 sinks=[pb.SinkEntry(sink_id=sink.sink_id, operator_id=operator_id) for sink in plan.sinks],
                 epoch_time_us=started_us,
                 start_time_us=started_us,
                 parallelism=plan.parallelism,
-                status=pb.STOPPED if self._asked_to_stop() else status,
+                status=status,
             )
         )
         took_us = self._environment.now_us() - started_us
         self.progress.append(
             summary(self._run.head, batch_id=batch_id, reports=reports, mark=mark, duration_us=took_us)
         )
-        self.epoch = self._run.head.epoch
 
     def _commit(self, draft: EpochDraft) -> None:
-        stops = self._asked_to_stop()
         self._run.commit(draft)
         self._publisher.publish_pending()
         self._epochs += 1
         self._last_epoch = time.monotonic()
         if self._epochs % COLLECT_EVERY == 0:
             self._collect()
-        self.stop_requested = self.stop_requested or stops
+        self.epoch = self._run.head.epoch
 
     def _act(self, rows: DataFrame, function: SubtaskFunction) -> list[Any]:
         """The one action of an epoch; a repetition writes the same objects again."""
@@ -238,16 +265,20 @@ class Controller:
 
     # ---- requests and garbage --------------------------------------------------------------------------------
 
-    def _serve_requests(self) -> None:
-        if self._run.serve_requests():
-            self._commit(self._run.carry_over(pb.STOPPED if self._asked_to_stop() else pb.COMPLETE))
-            self.epoch = self._run.head.epoch
-
-    def _asked_to_stop(self) -> bool:
-        stops = [effect for effect in self._run.waiting_effects if isinstance(effect, Stop)]
+    def _serve_requests(self, session: SparkSession) -> None:
+        """Grant what tools and the query itself ask for, with a record of its own."""
+        if self._stop_wanted is not None and not self.stopped:
+            self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._stop_wanted.drain)))
+        elif time.monotonic() - self._last_look < REQUEST_SECONDS:
+            return
+        self._last_look = time.monotonic()
+        effects = self._run.serve_requests()
+        stops = [effect for effect in effects if isinstance(effect, Stop)]
         if any(stop.drain for stop in stops):
-            _log.warning("a drain was asked for: this version stops, and leaves open windows in the state")
-        return bool(stops)
+            self._drain(session)
+        elif effects:
+            self._commit(self._run.carry_over(pb.STOPPED if stops else pb.COMPLETE))
+        self.stopped = self.stopped or bool(stops)
 
     def _collect(self) -> None:
         """Collect garbage; trouble with it never stops the job, and the next time resumes it."""

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ship
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statebed.errors import RequestTimeoutError
+from statebed.errors import InputError, RequestTimeoutError
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary
@@ -134,10 +134,20 @@ class Query:
             raise self._failure
         return self._controller.epoch >= epoch
 
-    def stop(self, timeout: float = 60.0) -> None:
-        """End after the epoch in progress; returns when all has ended, or raises a TimeoutError."""
-        self._controller.halt()
-        self._spark_query.stop()
+    def stop(self, *, drain: bool = False, timeout: float = 60.0) -> None:
+        """End after the epoch in progress, with a record that says so; `drain` closes every window first.
+
+        Returns when all has ended, or raises a TimeoutError. Rows of windows that a drain closed are late afterwards.
+        """
+        if self._done.is_set():
+            if drain:
+                raise InputError(
+                    "the query has ended, so there is nothing to drain",
+                    where=f"job {self._plan.job_id}",
+                    fix="start the job again and stop it with drain=True",
+                )
+            return
+        self._controller.want_stop(drain=drain)
         if not self._done.wait(timeout):
             raise RequestTimeoutError(
                 f"the query did not end within {timeout:g} s",
@@ -167,10 +177,10 @@ class Query:
     def _wait_for_spark(self) -> None:
         tended = time.monotonic()
         while not self._spark_query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # seconds may be a fraction
-            if time.monotonic() - tended >= _TEND_SECONDS:
+            if self._controller.stop_wanted or time.monotonic() - tended >= _TEND_SECONDS:
                 self._controller.tend(self._plan.session, close_when_idle=not self._trigger.available_now)
                 tended = time.monotonic()
-            if self._controller.stop_requested:
+            if self._controller.stopped and not self._controller.halted:
                 self._controller.halt()
                 self._spark_query.stop()
 

@@ -65,7 +65,9 @@ def watermark_of(entry: pb.OperatorEntry) -> Watermark:
     return Watermark.of(entry.inputs[0]) if entry.inputs else Watermark()
 
 
-def new_entry(plan: JobPlan, reports: Sequence[SubtaskReport], mark: Watermark) -> pb.OperatorEntry:
+def new_entry(
+    plan: JobPlan, reports: Sequence[SubtaskReport], mark: Watermark, *, drained: bool = False
+) -> pb.OperatorEntry:
     """The operator's entry in the epoch's record."""
     output_watermark_us = None
     if mark.watermark_us is not None:
@@ -79,6 +81,7 @@ def new_entry(plan: JobPlan, reports: Sequence[SubtaskReport], mark: Watermark) 
         subtasks=[report.reference for report in reports],
         inputs=[mark.entry(plan.source)],
         output_watermark_us=output_watermark_us,
+        highest_closed_end_us=mark.watermark_us if drained else None,
         rows_in=sum(report.rows_in for report in reports),
         rows_late=sum(report.rows_late for report in reports),
         rows_out=sum(report.rows_out for report in reports),

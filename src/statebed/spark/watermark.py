@@ -38,6 +38,13 @@ class Watermark:
             max_event_time_us=self.max_event_time_us,
         )
 
+    def drained(self, window: TumblingWindow) -> "Watermark":
+        """What a drain works with: the end of the newest window that has seen a row, so that every window closes."""
+        if self.max_event_time_us is None:
+            return self
+        newest_end = window.start_of(self.max_event_time_us) + window.size_us
+        return Watermark(self.watermark_us, greatest((self.watermark_us, newest_end)), self.max_event_time_us)
+
     def seen(self, max_event_times_us: Iterable[int | None]) -> "Watermark":
         """The same, after the epoch's rows."""
         return Watermark(self.late_us, self.watermark_us, greatest((self.max_event_time_us, *max_event_times_us)))

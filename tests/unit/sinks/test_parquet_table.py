@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from statebed.format.digest import crc32c
 from statebed.protocol import SinkPosition
 from statebed.sinks import ParquetTableSink, read_table, table_files
 from statebed.sinks.manifest import SNAPSHOT_EVERY
-from statebed.storage import MemoryStore, get_storage_provider
+from statebed.storage import MemoryStore, ObjectStore, get_storage_provider
 
 SCHEMA = pa.schema([("n", pa.int64())])
 numbers = itertools.count()
@@ -101,6 +102,36 @@ def test_a_rollback_takes_back_the_epochs_after_it_and_removes_their_files(path:
     assert len(table_files(path)) == 2
     data = [info.path for info in get_storage_provider(path).list("") if info.path.endswith(".parquet")]
     assert len(data) == 2
+
+
+def test_p3_a_run_superseded_in_mid_rollback_cannot_remove_an_epoch_that_came_back(path: str) -> None:
+    """It made the files invisible and slept before it removed them; the next run published that epoch again."""
+    zombie = sink(path)
+    zombie.open(1)
+    zombie.publish(publication(1, 2, 10))
+    zombie.publish(publication(1, 3, 11))
+    newer = sink(path)
+    delete = zombie._store.delete
+
+    def sleepy_delete(name: str) -> None:
+        newer.open(5)
+        newer.publish(publication(5, 3, 11))
+        delete(name)
+
+    zombie._store = _With(zombie._store, sleepy_delete)  # type: ignore[assignment]  # all other verbs pass through
+    zombie.roll_back(1, 2)
+    assert rows(path) == [10, 11]
+
+
+class _With:
+    """A store with another way to delete."""
+
+    def __init__(self, store: ObjectStore, delete: Callable[[str], None]) -> None:
+        self._store = store
+        self.delete = delete
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
 
 
 def test_readers_need_only_the_newest_snapshot_and_what_follows(path: str) -> None:

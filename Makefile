@@ -57,6 +57,8 @@ doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 # Each part prints its time; `make test` runs them all.
 
 PYTEST := $(BIN)/python -m pytest -q
+# Half the processor time of a Spark that lives for seconds: no second compiler, no parallel collector.
+QUICK_JAVA := JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(WITH_JAVA)
 define timed
 	@start=$$(date +%s); $(2); echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
@@ -80,10 +82,10 @@ test-conformance: env  ## files read back with nothing but protobuf and DuckDB
 	$(call timed,conformance,$(PYTEST) tests/conformance)
 
 test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
-	$(call timed,spark,$(WITH_JAVA) $(PYTEST) -m "not cluster and not long" tests/spark)
+	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) -m "not cluster and not long" tests/spark)
 
 test-cluster: env  ## the pipeline on a Spark cluster of several processes
-	$(call timed,cluster,$(WITH_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
+	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
 test-docs: env  ## every code block of README and docs
 	$(call timed,docs,$(WITH_JAVA) $(PYTEST) tests/docs)

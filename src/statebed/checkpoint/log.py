@@ -63,7 +63,7 @@ class CheckpointLog:
             raise CorruptRecordError(
                 f"a record of job {record.job_id!r}, epoch {record.epoch}, stands at the place of epoch {epoch}",
                 where=where,
-                fix="objects were copied by hand: restore the job's folder as it was, or clone the job",
+                fix="objects were copied by hand: restore the job's folder as it was",
             )
         return record
 

@@ -155,7 +155,7 @@ def merge_schema_lists(lists: Iterable[Sequence[TableSchema]], *, where: str = "
                 raise CorruptObjectError(
                     f"two subtasks of one table mean different schemas by the id {theirs.schema_id}",
                     where=where,
-                    fix="fork to an older epoch in which they agree; `statebed verify` lists what is damaged",
+                    fix="fork to an older epoch in which they agree",
                 )
         if len(schemas) > len(merged):
             merged = tuple(schemas)
@@ -170,7 +170,7 @@ def find_schema(schemas: Iterable[TableSchema], schema_id: int, *, where: str = 
     raise CorruptObjectError(
         f"the schema {schema_id} is not in the table's list",
         where=where,
-        fix="fork to an older intact epoch; `statebed verify` lists what is damaged",
+        fix="fork to an older intact epoch",
     )
 
 

@@ -36,7 +36,7 @@ from statebed.format.sealed import FORMAT_VERSION
 ROW_GROUP_ROWS = 1 << 17
 ROW_GROUP_BYTES = 8 << 20
 PACKED_ROWS = 1 << 12
-DAMAGED_FIX = "restore it from a backup, or fork to an older intact epoch; `statebed verify` lists what is damaged"
+DAMAGED_FIX = "restore it from a backup, or fork to an older intact epoch"
 
 _PARQUET_TAIL = 8  # the footer's length and the closing magic
 _TEXT_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())

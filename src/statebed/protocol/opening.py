@@ -132,7 +132,7 @@ def check_unbroken(head: pb.CheckpointMetadata, *, previous_exists: bool, last_l
         raise BrokenLogError(
             f"record {head.epoch - 1}, the one before the head, is not there",
             where=f"job {head.job_id}, head {head.epoch}",
-            fix="something outside statebed removed it; restore it from a backup, or clone the job from a savepoint",
+            fix="something outside statebed removed it; restore it from a backup",
         )
     return previous_exists
 

@@ -153,7 +153,7 @@ def _clip_tombstone(tombstone: pb.Tombstone, owned: pb.HashRange) -> pb.Tombston
     if kind != "delete_time_range":
         raise CorruptObjectError(
             f"a time-keyed table has a tombstone of the kind {kind}",
-            fix="fork to an older intact epoch; `statebed verify` lists what is damaged",
+            fix="fork to an older intact epoch",
         )
     clipped = pb.Tombstone()
     clipped.CopyFrom(tombstone)

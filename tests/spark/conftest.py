@@ -60,6 +60,8 @@ class Rides:
     spark: SparkSession
     folder: Path
     files: int = 0
+    state_url: str | None = None
+    """Where the state is when not in the folder."""
     chance: random.Random = field(default_factory=lambda: random.Random(7))
 
     @property
@@ -106,7 +108,7 @@ class Rides:
         return reader.parquet(str(self.input))
 
     def job(self, *, parallelism: int = 2, where: str | None = None, sink: Any = None) -> sb.Job:
-        job = sb.Job("rides", state=self.state, parallelism=parallelism, spark=self.spark)
+        job = sb.Job("rides", state=self.state_url or self.state, parallelism=parallelism, spark=self.spark)
         stream = job.source(self.frame(), name="rides", watermark=("ts", DELAY))
         if where is not None:
             stream = stream.where(where)

@@ -51,7 +51,7 @@ def main() -> None:
     if master != "default":
         os.environ["PYSPARK_PYTHON"] = sys.executable
         SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
-    job = world.Rides(sb.Job("none").spark, Path(folder)).job()
+    job = world.Rides(sb.Job("none").spark, Path(folder), state_url=os.environ.get("RIDES_STATE")).job()
     with sb.exit_codes():
         trigger = {"processing_time": "100 milliseconds"} if mode == "continuous" else {"available_now": True}
         job.start(**trigger).await_termination(200)

@@ -1,5 +1,7 @@
 """Drivers that die or are superseded, as processes of their own: what they leave behind is always a whole epoch."""
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ SIGKILLED = -9
 
 
 def driver(
-    rides: Any, mode: str, point: str = "none", epochs: int = 0, master: str = "default"
+    rides: Any, mode: str, point: str = "none", epochs: int = 0, master: str = "default", **environment: str
 ) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("driver.py")
     return subprocess.Popen(
@@ -22,6 +24,7 @@ def driver(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, **environment},
     )
 
 
@@ -65,6 +68,23 @@ def test_executors_in_processes_of_their_own_give_the_same_results(rides: Any) -
     rides.add_files(1)
     rides.run()
     assert rides.results() == rides.expected()
+
+
+@pytest.mark.cluster
+def test_state_on_s3_with_two_executors_survives_a_kill_and_the_loss_of_sparks_checkpoint(
+    rides: Any, s3_server: Any, s3_url: str
+) -> None:
+    place = {**s3_server.environment, "RIDES_STATE": s3_url, "XDG_CACHE_HOME": str(rides.folder / "cache")}
+    rides.add_files(3)
+    killed = driver(rides, "available_now", "after_record", 1, "local-cluster[2,1,1024]", **place)
+    output, _ = killed.communicate(timeout=280)
+    assert killed.returncode == SIGKILLED, output
+    shutil.rmtree(rides.folder / "cache")
+    process = driver(rides, "available_now", master="local-cluster[2,1,1024]", **place)
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output
+    assert rides.results() == rides.expected() != []
+    assert not rides.state.exists()
 
 
 def wait_for(path: Path, process: subprocess.Popen[str], timeout: float = 240) -> None:

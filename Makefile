@@ -23,7 +23,12 @@ $(STAMP):
 	@echo "statebed: making $(VENV) (first time: one to three minutes)"
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "statebed needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make env PYTHON=python3.11")'
 	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
+	# Debian's python3 may lack the part that puts pip into a new environment; its own pip can do that.
+	$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || {
+	  rm -rf $(VENV)
+	  $(PYTHON) -m venv --without-pip $(VENV) &&
+	  $(PYTHON) -m pip --python $(BIN)/python install -q --require-hashes -r requirements/build.txt
+	} || { rm -rf $(VENV); echo "statebed: $(PYTHON) can make no virtual environment. Debian/Ubuntu: sudo apt-get install python3-venv python3-pip" >&2; exit 69; }
 	$(BIN)/python -m pip install -q --require-hashes -r requirements/build.txt
 	$(BIN)/python -m pip install -q --no-build-isolation --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install -q --no-build-isolation --no-deps -e .
@@ -70,7 +75,7 @@ check: env  ## ruff, mypy strict, import directions
 	$(call timed,check,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(PYTEST) tests/architecture)
 
 test-unit: env  ## unit and model tests
-	$(call timed,unit,$(PYTEST) tests/unit tests/model)
+	$(call timed,unit,$(PYTEST) -n 2 tests/unit tests/model)
 
 test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
 	$(call timed,crash sweep,$(PYTEST) -n 2 tests/simulation)

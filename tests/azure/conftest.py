@@ -4,7 +4,6 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import os
 import shutil
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from loopback import free_ports, without_proxy
 
 from statebed.storage import ObjectStore, get_storage_provider
 
@@ -54,11 +54,11 @@ def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServ
     """Start the emulator, make the container, and end the emulator by its id."""
     program = _installed()
     folder = tmp_path_factory.mktemp("azurite")
-    server = AzureServer(port=_free_port())
+    server = AzureServer(port=free_ports(1)[0])
     place = ("--blobHost", "127.0.0.1", "--blobPort", str(server.port), "--location", str(folder))
     command = ("node", str(program), *place, "--skipApiVersionCheck", "--disableTelemetry", "--silent")
     with (
-        _without_proxy(),
+        without_proxy(),
         (folder / "server.log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process,
     ):
@@ -87,7 +87,7 @@ def _installed() -> Path:
     if program.exists():
         return program
     if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("npm and node are not installed, and azurite comes from npm")
+        pytest.fail("npm and node are not installed, and azurite comes from npm")
     _FOLDER.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         ("npm", "install", "--prefix", str(_FOLDER), "--no-audit", "--no-fund", "--loglevel=error", "azurite@3"),
@@ -97,15 +97,8 @@ def _installed() -> Path:
         check=False,
     )
     if done.returncode != 0:
-        pytest.skip(f"npm could not install azurite: {done.stderr.strip()[-300:]}")
+        pytest.fail(f"npm could not install azurite: {done.stderr.strip()[-300:]}")
     return program
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], server: AzureServer, log: Path) -> None:
@@ -134,19 +127,3 @@ def _make_container(server: AzureServer) -> None:
     )
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own http:// address
         assert answer.status == 201
-
-
-@contextlib.contextmanager
-def _without_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever proxy this machine is told to use."""
-    before = {name: os.environ.get(name) for name in ("NO_PROXY", "no_proxy")}
-    for name, value in before.items():
-        os.environ[name] = f"{value},127.0.0.1" if value else "127.0.0.1"
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value

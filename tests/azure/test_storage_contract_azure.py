@@ -1,25 +1,18 @@
 """The store contract on Azure's emulator. Google Cloud Storage takes the same code path and has no emulator here."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+import storage_contract
 
 from statebed.errors import BucketMissingError, CredentialsError
 from statebed.storage import ObjectStore, get_storage_provider, probe_put_if_absent
 
-_SPEC = importlib.util.spec_from_file_location("storage_contract", Path(__file__).parents[1] / "storage_contract.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_CONTRACT = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_CONTRACT)
-
 pytestmark = pytest.mark.azure
 
 
-@pytest.mark.parametrize("case", _CONTRACT.CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("case", storage_contract.CASES, ids=lambda case: case.__name__)
 def test_store_contract(case: Callable[[ObjectStore], None], azure_store: ObjectStore) -> None:
     case(azure_store)
 

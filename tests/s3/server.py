@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from loopback import free_ports, without_proxy
 
 from statebed.storage import ObjectStore, get_storage_provider
 
@@ -54,10 +53,10 @@ class S3Server:
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Start the server, make the bucket, and end the server by its id."""
     folder = tmp_path_factory.mktemp("seaweedfs")
-    ports = _free_ports(8)
+    ports = free_ports(8)
     server = S3Server(endpoint=f"http://127.0.0.1:{ports[6]}")
     with (
-        _without_proxy(),
+        without_proxy(),
         (folder / "server.log").open("wb") as log,
         subprocess.Popen(_command(folder, server, ports), stdout=log, stderr=subprocess.STDOUT) as process,
     ):
@@ -105,14 +104,6 @@ def _command(folder: Path, server: S3Server, ports: tuple[int, ...]) -> tuple[st
     return (_weed(), "server", *place, *numbered, *_NO_FEATURES, *_SMALL)
 
 
-def _free_ports(count: int) -> tuple[int, ...]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return tuple(each.getsockname()[1] for each in sockets)
-
-
 def _wait_until_ready(process: subprocess.Popen[bytes], server: S3Server, log: Path) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
@@ -135,19 +126,3 @@ def _make_bucket(server: S3Server, *, master: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-@contextlib.contextmanager
-def _without_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever proxy this machine is told to use."""
-    before = {name: os.environ.get(name) for name in ("NO_PROXY", "no_proxy")}
-    for name, value in before.items():
-        os.environ[name] = f"{value},127.0.0.1" if value else "127.0.0.1"
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value

@@ -100,7 +100,7 @@ class Collector:
             if record.epoch not in doomed:
                 continue
             try:
-                named = self._references.left_of(record)
+                named = self._references.of(record, interrupted=True)
             except FormatError:
                 continue  # damaged: what it names is left to the sweep, which needs no metadata of it
             candidates |= set(named.sizes) | markers_of(record)
@@ -113,7 +113,7 @@ class Collector:
 
     def _left_of_savepoint(self, pin: pb.Pin) -> set[str]:
         try:
-            return set(self._references.left_of(self._log.savepoint(pin)).sizes)
+            return set(self._references.of(self._log.savepoint(pin), interrupted=True).sizes)
         except FormatError:
             return set()  # gone or damaged: the sweep finds what it named
 

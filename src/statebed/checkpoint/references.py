@@ -29,18 +29,11 @@ class References:
         self._log = log
         self._files: dict[str, dict[str, int]] = {}
 
-    def of(self, record: pb.CheckpointMetadata) -> Named:
-        """Everything that the record names, itself and its savepoints apart."""
-        sizes = _named_directly(record)
-        metadata: set[str] = set()
-        for reference in _subtasks(record):
-            metadata.add(reference.path)
-            sizes[reference.path] = reference.size
-            sizes.update(self._files_of(reference))
-        return Named(sizes, frozenset(metadata))
+    def of(self, record: pb.CheckpointMetadata, *, interrupted: bool = False) -> Named:
+        """Everything that the record names, itself and its savepoints apart.
 
-    def left_of(self, record: pb.CheckpointMetadata) -> Named:
-        """As `of`, for a record whose collection may have been interrupted: what is gone already is passed over."""
+        `interrupted`: its collection may have begun, so metadata that is gone already is passed over.
+        """
         sizes = _named_directly(record)
         metadata: set[str] = set()
         for reference in _subtasks(record):
@@ -49,7 +42,8 @@ class References:
             try:
                 sizes.update(self._files_of(reference))
             except MissingFileError:
-                continue  # metadata leaves after its files: there are none left
+                if not interrupted:  # metadata leaves after its files: there are none left
+                    raise
         return Named(sizes, frozenset(metadata))
 
     def keep_only(self, records: Iterable[pb.CheckpointMetadata]) -> None:

@@ -1,19 +1,13 @@
 """The store contract over local disk and memory, and over the fault-injecting wrapper without a fault."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import storage_contract
 
 from statebed.errors import StorageError
 from statebed.storage import FaultStore, LocalStore, MemoryStore, ObjectStore
-
-_SPEC = importlib.util.spec_from_file_location("storage_contract", Path(__file__).parents[2] / "storage_contract.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_CONTRACT = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_CONTRACT)
 
 
 @pytest.fixture(params=["local", "memory", "faults"])
@@ -23,7 +17,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return MemoryStore() if request.param == "memory" else FaultStore(MemoryStore())
 
 
-@pytest.mark.parametrize("case", _CONTRACT.CASES, ids=lambda case: case.__name__)
+@pytest.mark.parametrize("case", storage_contract.CASES, ids=lambda case: case.__name__)
 def test_store_contract(case: Callable[[ObjectStore], None], store: ObjectStore) -> None:
     case(store)
 

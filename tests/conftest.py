@@ -1,3 +1,13 @@
-"""Fixtures that tests of several folders use; each is made when it is first asked for."""
+"""What tests of several folders share; fixtures are made when they are first asked for."""
+
+import os
+
+from hypothesis import settings
 
 pytest_plugins = ("s3.server",)
+
+# A shared machine is slow at times, which is no failure. CI must give the same answer for the same commit;
+# other runs look for new examples.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")

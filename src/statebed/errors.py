@@ -118,6 +118,12 @@ class PutIfAbsentError(StorageError):
     code = "PUT_IF_ABSENT"
 
 
+class SpillError(StorageError, OSError):
+    """State could not be moved to local disk; it is still in memory, and the rows of the failed call were not taken."""
+
+    code = "SPILL"
+
+
 # ---- format --------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +240,12 @@ class SubtaskError(StatebedError):
     """A subtask did not report, or reported twice, or what it reported cannot be."""
 
     code = "SUBTASK"
+
+
+class SpillTimeoutError(StatebedError, TimeoutError):
+    """State that is on its way to local disk did not get there in time; the rows of the failed call were not taken."""
+
+    code = "SPILL_TIMEOUT"
 
 
 class MissingDependencyError(StatebedError, ImportError):

@@ -67,6 +67,24 @@ class SecretInUrlError(InputError):
     code = "SECRET_IN_URL"
 
 
+class UnsupportedTypeError(InputError, TypeError):
+    """A key or value of a type that cannot be stored, or that is not the declared one."""
+
+    code = "UNSUPPORTED_TYPE"
+
+
+class UnknownTableError(InputError, LookupError):
+    """A table that is not registered, or is of another kind than the one asked for."""
+
+    code = "UNKNOWN_TABLE"
+
+
+class NotOwnerError(InputError, PermissionError):
+    """A subtask tried to write a key that belongs to another subtask."""
+
+    code = "NOT_OWNER"
+
+
 # ---- storage -------------------------------------------------------------------------------------------------
 
 
@@ -240,6 +258,18 @@ class SubtaskError(StatebedError):
     """A subtask did not report, or reported twice, or what it reported cannot be."""
 
     code = "SUBTASK"
+
+
+class MigrationError(StatebedError):
+    """Stored state has a version that no step of this code leads from; found before anything is read."""
+
+    code = "MIGRATION"
+
+
+class CheckpointTimeoutError(StatebedError, TimeoutError):
+    """Earlier checkpoints did not become durable in time; the new one was not taken."""
+
+    code = "CHECKPOINT_TIMEOUT"
 
 
 class SpillTimeoutError(StatebedError, TimeoutError):

@@ -55,18 +55,18 @@ def record(epoch: int) -> str:
 
 
 def operator_metadata(epoch: int, operator_id: str, subtask_index: int, digest: str) -> str:
-    return f"{epoch_folder(epoch)}/operator-{_id('operator', operator_id)}-{_index(subtask_index)}.{digest}.metadata"
+    return f"{epoch_folder(epoch)}/operator-{check_part('operator', operator_id)}-{_index(subtask_index)}.{digest}.metadata"
 
 
 def data_file(epoch: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:
-    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{_index(subtask_index)}"
+    stem = f"{check_part('operator', operator_id)}-{check_part('table', table)}-{_index(subtask_index)}"
     return f"{epoch_folder(epoch)}/data/{stem}.{digest}.parquet"
 
 
 def outbox_file(epoch: int, operator_id: str, stream: str, subtask_index: int, digest: str) -> str:
-    stem = f"{_id('operator', operator_id)}-{_index(subtask_index)}"
+    stem = f"{check_part('operator', operator_id)}-{_index(subtask_index)}"
     if stream:
-        stem = f"{_id('operator', operator_id)}-{_id('stream', stream)}-{_index(subtask_index)}"
+        stem = f"{check_part('operator', operator_id)}-{check_part('stream', stream)}-{_index(subtask_index)}"
     return f"{epoch_folder(epoch)}/outbox/{stem}.{digest}.parquet"
 
 
@@ -75,29 +75,29 @@ def source_log(epoch: int, digest: str) -> str:
 
 
 def published(epoch: int, sink_id: str) -> str:
-    return f"{epoch_folder(epoch)}/published-{_id('sink', sink_id)}"
+    return f"{epoch_folder(epoch)}/published-{check_part('sink', sink_id)}"
 
 
 def compacted_file(run: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:
-    stem = f"{_id('operator', operator_id)}-{_id('table', table)}-{_index(subtask_index)}"
+    stem = f"{check_part('operator', operator_id)}-{check_part('table', table)}-{_index(subtask_index)}"
     return f"{COMPACTIONS}/{_number(run)}/{stem}.{digest}.parquet"
 
 
 def savepoint(epoch: int, name: str, digest: str) -> str:
     """The copy of a pinned record; it lies in the folder of the epoch that introduces the pin."""
-    return f"{epoch_folder(epoch)}/savepoint-{_id('savepoint', name)}.{digest}.metadata"
+    return f"{epoch_folder(epoch)}/savepoint-{check_part('savepoint', name)}.{digest}.metadata"
 
 
 def request(request_id: str) -> str:
-    return f"{REQUESTS}/{_id('request', request_id)}"
+    return f"{REQUESTS}/{check_part('request', request_id)}"
 
 
 def answer(request_id: str) -> str:
-    return f"{REQUESTS}/{_id('request', request_id)}.answer"
+    return f"{REQUESTS}/{check_part('request', request_id)}.answer"
 
 
 def spark_folder(lineage: str) -> str:
-    return f"{SPARK}/{_id('lineage', lineage)}"
+    return f"{SPARK}/{check_part('lineage', lineage)}"
 
 
 def epoch_of(path: str) -> int | None:
@@ -151,8 +151,11 @@ def _index(subtask_index: int) -> int:
     return subtask_index
 
 
-def _id(kind: str, name: str) -> str:
-    # '-' and '.' separate the parts of an object name, so ids inside one are free of them.
+def check_part(kind: str, name: str) -> str:
+    """Give back a name that stands inside an object name, or say why it cannot.
+
+    '-' and '.' separate the parts of an object name, so ids inside one are free of them.
+    """
     check_name(kind, name)
     if kind in {"operator", "table", "stream", "request"} and ("-" in name or "." in name):
         raise InvalidNameError(

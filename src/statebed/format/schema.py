@@ -21,6 +21,7 @@ KEY_HASH = "_key_hash"
 TIME = "_time"
 SEQUENCE = "_seq"
 BIN = "_bin"
+DELETED = "_deleted"
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 RESERVED_FIELDS: dict[str, pa.Field] = {
@@ -28,8 +29,9 @@ RESERVED_FIELDS: dict[str, pa.Field] = {
     TIME: pa.field(TIME, TIMESTAMP),
     SEQUENCE: pa.field(SEQUENCE, pa.uint64(), nullable=False),
     BIN: pa.field(BIN, TIMESTAMP, nullable=False),
+    DELETED: pa.field(DELETED, pa.bool_(), nullable=False),
 }
-RESERVED_FIELD_IDS = {KEY_HASH: 1, TIME: 2, SEQUENCE: 3, BIN: 4}
+RESERVED_FIELD_IDS = {KEY_HASH: 1, TIME: 2, SEQUENCE: 3, BIN: 4, DELETED: 5}
 FIRST_USER_FIELD_ID = 16
 """Lower ids are kept for reserved columns of later versions."""
 

@@ -30,7 +30,7 @@ from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, File
 from statebed.format.columns import fixed_width_values
 from statebed.format.digest import crc32c, digest
 from statebed.format.order import first_disorder, sort_indices
-from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field
+from statebed.format.schema import BIN, DELETED, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field
 from statebed.format.sealed import FORMAT_VERSION
 
 ROW_GROUP_ROWS = 1 << 17
@@ -44,21 +44,27 @@ _NESTED_BYTES = 256  # an estimate: what a nested value takes is not looked at
 
 
 def segment_schema(
-    columns: pa.Schema, *, sort_order: "SortOrder.ValueType", key_columns: Sequence[str], timed: bool = True
+    columns: pa.Schema,
+    *,
+    sort_order: "SortOrder.ValueType",
+    key_columns: Sequence[str],
+    timed: bool = True,
+    deletions: bool = False,
 ) -> pa.Schema:
     """The columns of a table's files, in their order, from the user's columns (which carry field ids).
 
     HASH_FIRST: `_key_hash`, keys, `_time`, `_seq`, values. BIN_FIRST: the same after `_bin`. KEY_ONLY: keys,
-    `_seq`, `_key_hash`, values. `timed=False` leaves `_time` out.
+    `_seq`, `_key_hash`, values. `timed=False` leaves `_time` out; `deletions=True` adds `_deleted` after `_seq`.
     """
     keys = [columns.field(name) for name in key_columns]
     values = [field for field in columns if field.name not in key_columns]
-    reserved = {name: reserved_field(name) for name in (BIN, KEY_HASH, TIME, SEQUENCE)}
+    reserved = {name: reserved_field(name) for name in (BIN, KEY_HASH, TIME, SEQUENCE, DELETED)}
+    marks = [reserved[DELETED]] if deletions else []
     if sort_order == KEY_ONLY:
-        return canonical_schema(pa.schema([*keys, reserved[SEQUENCE], reserved[KEY_HASH], *values]))
+        return canonical_schema(pa.schema([*keys, reserved[SEQUENCE], *marks, reserved[KEY_HASH], *values]))
     bins = [reserved[BIN]] if sort_order == BIN_FIRST else []
     times = [reserved[TIME]] if timed else []
-    return canonical_schema(pa.schema([*bins, reserved[KEY_HASH], *keys, *times, reserved[SEQUENCE], *values]))
+    return canonical_schema(pa.schema([*bins, reserved[KEY_HASH], *keys, *times, reserved[SEQUENCE], *marks, *values]))
 
 
 @dataclass(frozen=True)

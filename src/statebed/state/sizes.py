@@ -1,0 +1,127 @@
+"""Bytes that Arrow data really holds, which is neither what it shows nor what pyarrow's pool counts.
+
+A slice pins all of its parent; columns share buffers; arrays over numpy memory count nothing in the pool. So bytes are
+counted by root buffers: each buffer is followed to the allocation it is a part of, and every byte counts once, however
+many tables show it. What lies behind memory that another library lent (a numpy view of a larger array, once wrapped)
+cannot be seen.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy
+
+ArrowRows = pa.RecordBatch | pa.Table
+Held = pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray | pa.Buffer | npt.NDArray[np.generic]
+Root = tuple[int, int]
+"""Address and size of an allocation."""
+R = TypeVar("R", pa.RecordBatch, pa.Table)
+
+WASTE_FACTOR = 1.25
+"""Rows that pin more than this many times their own bytes are copied."""
+
+
+def root_buffers(*data: Held) -> frozenset[Root]:
+    """The allocations that `data` keeps alive."""
+    return frozenset(root for one in data for root in _roots(one))
+
+
+def held_bytes(*data: Held) -> int:
+    """Bytes that would be free if all of `data` were gone: shared ones count once."""
+    return _union(root_buffers(*data))
+
+
+def shown_bytes(data: ArrowRows) -> int:
+    """Bytes of the rows themselves: what a copy of them would take."""
+    return int(data.nbytes)
+
+
+def compacted(data: R) -> R:
+    """The same rows; copied if they pin much more than they show."""
+    if held_bytes(data) <= WASTE_FACTOR * shown_bytes(data):
+        return data
+    return copied(data)
+
+
+def copied(data: R) -> R:
+    """The same rows in memory of their own, one chunk per column."""
+    return data.take(from_numpy(np.arange(data.num_rows, dtype=np.int64), pa.int64()))
+
+
+def pieces(data: R, *, limit: int) -> Iterator[R]:
+    """The rows in order, in copies that show at most `limit` bytes each (or have one row); one is made at a time."""
+    if data.num_rows <= 1 or shown_bytes(data) <= limit:
+        yield compacted(data)
+        return
+    # Rows differ in size, so a piece is measured, not calculated.
+    half = data.num_rows // 2
+    yield from pieces(data.slice(0, half), limit=limit)
+    yield from pieces(data.slice(half), limit=limit)
+
+
+def _roots(data: Held) -> Iterator[Root]:
+    if isinstance(data, pa.Buffer):
+        yield _root(data)
+    elif isinstance(data, np.ndarray):
+        yield _numpy_root(data)
+    elif isinstance(data, pa.ChunkedArray):
+        for chunk in data.chunks:
+            yield from _roots_of_array(chunk)
+    elif isinstance(data, pa.Array):
+        yield from _roots_of_array(data)
+    else:
+        for column in data.columns:
+            yield from _roots(column)
+
+
+def _roots_of_array(array: pa.Array) -> Iterator[Root]:
+    for buffer in array.buffers():
+        if buffer is not None and buffer.size:
+            yield _root(buffer)
+    for dictionary in _dictionaries(array):
+        yield from _roots_of_array(dictionary)
+
+
+def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
+    """Dictionaries at any depth: `buffers` leaves them out."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        yield array.dictionary
+    elif isinstance(array, pa.ExtensionArray):
+        yield from _dictionaries(array.storage)
+    elif pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from _dictionaries(array.field(index))
+    elif pa.types.is_map(kind):
+        yield from _dictionaries(array.keys)
+        yield from _dictionaries(array.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from _dictionaries(array.values)
+
+
+def _root(buffer: pa.Buffer) -> Root:
+    parent = buffer.parent
+    while parent is not None:
+        buffer, parent = parent, parent.parent
+    return (buffer.address, buffer.size)
+
+
+def _numpy_root(array: npt.NDArray[np.generic]) -> Root:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    if isinstance(array.base, pa.Buffer):
+        return _root(array.base)
+    return (array.__array_interface__["data"][0], array.nbytes)
+
+
+def _union(roots: Iterable[Root]) -> int:
+    """The bytes that the allocations cover together."""
+    total = end = 0
+    for address, size in sorted(roots):
+        total += max(0, address + size - max(address, end))
+        end = max(end, address + size)
+    return total

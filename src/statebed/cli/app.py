@@ -3,12 +3,15 @@
 # ruff: noqa: PLC0415 - imports inside the commands keep the start short
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 DEFAULT_STATE = "statebed-state"
 DEMO_STATE = "demo-state"
+DEMO_FILES = 12
+DEMO_KILLS = 3
 
 app = typer.Typer(
     help="State you can SELECT: checkpointed operator state for Spark and Python, kept as plain Parquet.",
@@ -55,7 +58,7 @@ def ls(
         if json:
             output.print_json([_with_times(item) for item in jobs])
         elif jobs:
-            output.console().print(render.jobs_table(jobs, where=state))
+            _print_table(render.jobs_table(jobs, where=state), render.problems(jobs))
         else:
             typer.echo(f"no job has state at {state}")
         return
@@ -63,7 +66,8 @@ def ls(
     if json:
         output.print_json([_with_times(item) for item in epochs])
     else:
-        output.console().print(render.epochs_table(epochs, title=f"epochs of {job} at {state}"))
+        shown = render.epochs_table(epochs, title=f"epochs of {job} at {state}")
+        _print_table(shown, render.problems(epochs), least=render.LEAST_OF_EPOCHS)
 
 
 @app.command()
@@ -120,15 +124,22 @@ def demo(
         str, typer.Option("--state", help="The folder of the demo's events, state and results.")
     ] = DEMO_STATE,
     files: Annotated[
-        int, typer.Option("--files", min=1, help="How many files of new events to make; one is one epoch.")
-    ] = 12,
+        int | None,
+        typer.Option("--files", min=1, help=f"Files of new events to make, one epoch each; {DEMO_FILES} if left out."),
+    ] = None,
     events: Annotated[int, typer.Option("--events", min=50, help="Events in each file.")] = 50_000,
     crash: Annotated[
         bool, typer.Option("--crash", help="Kill the job in mid-epoch, restart it, compare the result.")
     ] = False,
-    kills: Annotated[int, typer.Option("--kills", min=1, help="With --crash: how often.")] = 3,
+    kills: Annotated[
+        int | None, typer.Option("--kills", min=1, help=f"With --crash: how often; {DEMO_KILLS} times if left out.")
+    ] = None,
 ) -> None:
     """Run a Nexmark job on local Spark. A second run resumes where the first ended."""
+    if crash and files is not None:
+        raise typer.BadParameter("--crash makes as many files as it needs", param_hint="--files")
+    if kills is not None and not crash:
+        raise typer.BadParameter("give --crash too", param_hint="--kills")
     from statebed.cli.extras import require
 
     require("spark", "duckdb")
@@ -139,8 +150,17 @@ def demo(
     folder = DemoFolder.at(state)
     use_java()
     if crash:
-        raise typer.Exit(0 if shown.show_crash(folder, kills=kills, events_per_file=events) else 1)
-    shown.show_run(folder, files=files, events_per_file=events)
+        raise typer.Exit(0 if shown.show_crash(folder, kills=kills or DEMO_KILLS, events_per_file=events) else 1)
+    shown.show_run(folder, files=files or DEMO_FILES, events_per_file=events)
+
+
+def _print_table(table: Any, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
+    from statebed.cli import output
+
+    console = output.console()
+    console.print(output.fit(table, console, least=least))
+    for line in problems:
+        console.print(line, markup=False)
 
 
 def _with_times(value: Any) -> Any:

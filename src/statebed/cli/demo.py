@@ -26,6 +26,10 @@ _TOP = """
     FROM read_parquet(?) WHERE window_end = (SELECT max(window_end) FROM read_parquet(?))
     ORDER BY bids DESC, auction LIMIT 10
 """
+_TOP_OF_ALL = (
+    "import duckdb; r = duckdb.read_parquet('{results}/epoch=*/*.parquet'); "
+    "r.aggregate('auction, sum(bids) AS bids').order('bids DESC').limit(5).show()"
+)
 
 
 def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
@@ -126,18 +130,18 @@ def _show_state(screen: Console, folder: DemoFolder) -> None:
 def _show_next(screen: Console, folder: DemoFolder) -> None:
     program, python, root = _program("statebed"), _program("python"), shlex.quote(str(folder.root))
     option = "" if str(folder.root) == "demo-state" else f" --state {root}"
-    source = f"'{folder.results}/epoch=*/*.parquet'"
-    query = f"SELECT auction, sum(bids) AS bids FROM {source} GROUP BY 1 ORDER BY 2 DESC LIMIT 5"  # noqa: S608 - shown
-    code = f"import duckdb; duckdb.sql({query!r}).show()"
+    commands = [f"{program} ls {root} {JOB}", f"{program} show {root} {JOB}"]
+    if any(folder.results.rglob("*.parquet")):
+        commands.append(f"{python} -c {_quoted(_TOP_OF_ALL.format(results=folder.results))}")
+    commands += [f"{program} demo{option}", f"{program} demo{option} --crash"]
     screen.print("next:")
-    for command in (
-        f"{program} ls {root} {JOB}",
-        f"{program} show {root} {JOB}",
-        f"{python} -c {shlex.quote(code)}",
-        f"{program} demo{option}",
-        f"{program} demo{option} --crash",
-    ):
+    for command in commands:
         screen.print(f"  {command}", soft_wrap=True, markup=False)
+
+
+def _quoted(code: str) -> str:
+    """For the shell; in double quotes where they do, because the code has single ones."""
+    return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
 
 
 def _program(name: str) -> str:

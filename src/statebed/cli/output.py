@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 NOTHING = "-"
 _FILE_WIDTH = 200
+_UNBOUNDED = 100_000
 
 
 def console() -> Console:
@@ -26,10 +28,24 @@ def print_json(document: object) -> None:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table whose cells are shown as they are; `right` names the columns of numbers."""
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown.caption_justify = "left"
     for column in columns:
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         shown.add_row(*[NOTHING if cell is None else str(cell) for cell in row])
+    return shown
+
+
+def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
+    """Leave out columns, in the order of `least`, until the table fits the screen; says which it left out."""
+    unbounded = screen.options.update(max_width=_UNBOUNDED)
+    dropped: list[str] = []
+    for name in least:
+        if Measurement.get(screen, unbounded, shown).maximum <= screen.width:
+            break
+        dropped.append(name)
+        shown.columns = [column for column in shown.columns if column.header != name]
+        shown.caption = f"left out in this width: {', '.join(dropped)}"
     return shown
 
 
@@ -49,6 +65,11 @@ def size(count: int) -> str:
 
 def number(count: int | None) -> str:
     return NOTHING if count is None else f"{count:,}"
+
+
+def second(time_us: int | None) -> str:
+    """A time in UTC to the second."""
+    return instant(time_us).partition(".")[0]
 
 
 def instant(time_us: int | None) -> str:

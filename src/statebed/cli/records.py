@@ -1,18 +1,28 @@
 """What the records say, as plain values for tables and JSON: jobs of a location, epochs of a job."""
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from statebed.checkpoint.log import CheckpointLog
-from statebed.errors import EpochNotRetainedError, JobNotFoundError
+from statebed.errors import (
+    BrokenLogError,
+    EpochNotRetainedError,
+    FormatError,
+    InputError,
+    JobNotFoundError,
+    NewerFormatError,
+)
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.protocol.opening import Found
-from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
+from statebed.storage import LocalStore, ObjectStore, ScopedStore, get_storage_provider
 
 KINDS = {pb.RUN_START: "run_start", pb.EPOCH: "epoch"}
 STATUSES = {pb.COMPLETE: "complete", pb.STOPPED: "stopped", pb.DRAINED: "drained"}
 ABANDONED = "abandoned"
 DAMAGED = "damaged"
+MISSING = "missing"
+NEWER = "newer format"
 
 
 @dataclass(frozen=True)
@@ -22,9 +32,11 @@ class JobSummary:
     job: str
     records: int
     head: int | None
+    """The newest number that has a record, readable or not."""
     lineage: str | None
     status: str
     finish_time_us: int | None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class EpochSummary:
     lineage: str
     base: int
     status: str
-    finish_time_us: int
+    finish_time_us: int | None
     duration_us: int
     batch: int | None
     rows_in: int
@@ -54,9 +66,11 @@ def open_log(state: str, job: str) -> CheckpointLog:
     store = get_storage_provider(state)
     log = CheckpointLog(ScopedStore(store, names.job_folder(job)), job)
     if not log.numbers():
-        found = ", ".join(job_names(store)) or "none"
+        found = job_names(store)
+        if not found:
+            _check_location(store)
         raise JobNotFoundError(
-            f"there is no record of a job {job!r} (jobs here: {found})",
+            f"there is no record of a job {job!r} (jobs here: {', '.join(found) or 'none'})",
             where=store.url,
             fix=f"`statebed ls {state}` lists the jobs of this location",
         )
@@ -69,27 +83,42 @@ def job_names(store: ObjectStore) -> list[str]:
 
 
 def summarise_jobs(state: str) -> list[JobSummary]:
-    """Every job at the location, by its name."""
-    return [_summarise_job(open_log(state, name)) for name in job_names(get_storage_provider(state))]
+    """Every job at the location, by its name; one that cannot be read does not hide the others."""
+    store = get_storage_provider(state)
+    found = job_names(store)
+    if not found:
+        _check_location(store)
+    return [_summarise_job(open_log(state, name)) for name in found]
 
 
 def summarise_epochs(log: CheckpointLog) -> list[EpochSummary]:
-    """Every number of the log, ascending; a damaged record is listed as such."""
-    observations = [log.observe(number) for number in log.numbers()]
-    abandoned = _abandoned({o.epoch: o.record for o in observations if o.record is not None})
+    """Every number of the log, ascending; a record that is damaged, removed or too new is listed as such."""
+    found: dict[int, pb.CheckpointMetadata | EpochSummary] = {}
     sizes: dict[int | None, int] = {}
     for info in log.store.list(names.CHECKPOINTS):
         epoch = names.epoch_of(info.path)
         sizes[epoch] = sizes.get(epoch, 0) + info.size
-    rows = []
-    for observation in observations:
-        held = sizes.get(observation.epoch, 0)
-        if observation.record is not None:
-            left_behind = observation.epoch in abandoned
-            rows.append(summarise(observation.record, held=held, abandoned=left_behind))
-        elif observation.found is Found.DAMAGE:
-            rows.append(_damaged(observation.epoch, held, observation.problem))
-    return rows
+    for number in log.numbers():
+        try:
+            found[number] = log.read(number)
+        except NewerFormatError as error:
+            found[number] = _unreadable(number, NEWER, sizes.get(number, 0), error.what)
+        except FormatError as error:
+            found[number] = _unreadable(number, DAMAGED, sizes.get(number, 0), error.what)
+        except EpochNotRetainedError:
+            continue  # collected, or not committed yet; between records it is looked at below
+    readable = {number: record for number, record in found.items() if isinstance(record, pb.CheckpointMetadata)}
+    if readable:
+        for number in set(range(readable[max(readable)].min_epoch, max(found))) - set(found):
+            problem = "its record is not there: something outside statebed removed it"
+            found[number] = _unreadable(number, MISSING, sizes.get(number, 0), problem)
+    abandoned = _abandoned(readable)
+    return [
+        item
+        if isinstance(item, EpochSummary)
+        else summarise(item, held=sizes.get(number, 0), abandoned=number in abandoned)
+        for number, item in sorted(found.items())
+    ]
 
 
 def summarise(record: pb.CheckpointMetadata, *, held: int, abandoned: bool = False) -> EpochSummary:
@@ -127,10 +156,13 @@ def size_of_folder(log: CheckpointLog, epoch: int) -> int:
 
 
 def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
-    """The record of `epoch`, or the newest."""
+    """The record of `epoch`, or the newest; a damaged one is an error, never passed over for an older one."""
     if epoch is not None:
         return log.read(epoch)
-    head = log.head()
+    recovery = log.recover()
+    if recovery.damaged:
+        return log.read(recovery.last_number)
+    head = recovery.head
     if head is None:
         raise EpochNotRetainedError(
             "the job has folders of epochs but no readable record",
@@ -141,18 +173,43 @@ def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
 
 
 def _summarise_job(log: CheckpointLog) -> JobSummary:
-    recovery = log.recover()
+    records = len(log.numbers())
+    try:
+        recovery = log.recover()
+    except NewerFormatError as error:
+        return JobSummary(log.job_id, records, None, None, NEWER, None, problem=error.what)
+    except BrokenLogError as error:
+        return JobSummary(log.job_id, records, None, None, DAMAGED, None, problem=error.what)
+    if recovery.damaged:
+        problem = "; ".join(f"record {skipped.epoch}: {skipped.reason}" for skipped in recovery.skipped)
+        return JobSummary(log.job_id, records, recovery.last_number, None, DAMAGED, None, problem=problem)
     head = recovery.head
     if head is None:
-        return JobSummary(log.job_id, len(log.numbers()), None, None, DAMAGED, None)
+        return JobSummary(log.job_id, records, None, None, "never committed", None)
     return JobSummary(
         job=log.job_id,
-        records=len(log.numbers()),
+        records=records,
         head=head.epoch,
         lineage=head.lineage,
-        status=DAMAGED if recovery.damaged else STATUSES.get(head.status, "unknown"),
+        status=STATUSES.get(head.status, "unknown"),
         finish_time_us=head.finish_time_us,
     )
+
+
+def _check_location(store: ObjectStore) -> None:
+    """Tell a location without jobs from one that was mistyped."""
+    if isinstance(store, LocalStore) and not Path(store.url).is_dir():
+        what = "is a file, not a folder" if Path(store.url).exists() else "does not exist"
+        raise InputError(
+            f"the state location {what}", where=store.url, fix="name the folder or URL that the job was given as state="
+        )
+    if names.CHECKPOINTS in store.list_level("").folders:
+        location, _, job = store.url.rpartition("/")
+        raise InputError(
+            "this is the folder of a job, not a state location",
+            where=store.url,
+            fix=f"name the folder above it, then the job: `statebed ls {shlex.quote(location)} {job}`",
+        )
 
 
 def _abandoned(records: dict[int, pb.CheckpointMetadata]) -> set[int]:
@@ -168,15 +225,15 @@ def _abandoned(records: dict[int, pb.CheckpointMetadata]) -> set[int]:
     return {n for n, record in records.items() if record.kind == pb.EPOCH and n > floor and n not in chain}
 
 
-def _damaged(epoch: int, held: int, problem: str) -> EpochSummary:
+def _unreadable(epoch: int, status: str, held: int, problem: str) -> EpochSummary:
     return EpochSummary(
         epoch=epoch,
         kind="unknown",
         run=0,
         lineage="",
         base=0,
-        status=DAMAGED,
-        finish_time_us=0,
+        status=status,
+        finish_time_us=None,
         duration_us=0,
         batch=None,
         rows_in=0,

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from statebed.cli.contents import Contents, SinkSummary, TableSummary
 from statebed.cli.doctor import Check, Verdict
-from statebed.cli.output import NOTHING, instant, number, seconds, size, table
+from statebed.cli.output import NOTHING, instant, number, second, seconds, size, table
 from statebed.cli.records import EpochSummary, JobSummary
 from statebed.format import checkpoint_pb2 as pb
 
@@ -23,21 +23,32 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
     )
 
 
+def problems(summaries: Iterable[JobSummary | EpochSummary]) -> Iterator[str]:
+    """What is wrong with the rows of a table, below it: in a cell it would squeeze the other columns."""
+    for summary in summaries:
+        if summary.problem:
+            name = f"job {summary.job}" if isinstance(summary, JobSummary) else f"epoch {summary.epoch}"
+            yield f"{name}: {summary.problem}"
+
+
+LEAST_OF_EPOCHS = ("lineage", "batch", "base", "took", "size")
+"""Columns of the epochs that a narrow screen can do without, the least needed first."""
+
+
 def epochs_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
     """The log: where each record stands and what it did."""
     return table(
         title,
-        ["epoch", "kind", "lineage", "base", "status", "finished (UTC)", "batch", "in", "late", "out", "took", "size"],
+        ["epoch", "record", "lineage", "base", "finished (UTC)", "batch", "in", "late", "out", "took", "size"],
         [
             (
                 e.epoch,
-                e.kind,
-                e.lineage,
+                e.kind if e.status == "complete" else e.status,
+                e.lineage or NOTHING,
                 e.base or NOTHING,
-                f"{e.status}: {e.problem}" if e.problem else e.status,
-                instant(e.finish_time_us or None),
+                second(e.finish_time_us),
                 *_work(e),
-                seconds(e.duration_us),
+                NOTHING if e.problem else seconds(e.duration_us),
                 size(e.bytes),
             )
             for e in epochs

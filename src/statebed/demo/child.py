@@ -4,6 +4,7 @@
 killed at any time.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from pathlib import Path
 from statebed.checkpoint.log import CheckpointLog
 from statebed.demo.job import DemoFolder, run_to_end
 from statebed.demo.processes import Child
-from statebed.errors import DemoError, StatebedError
+from statebed.errors import FENCED_EXIT_CODE, DemoError, FencedError, StatebedError
 
 RUN_TIMEOUT_SECONDS = 600.0
 _TAIL_LINES = 12
+_ERROR = re.compile(r"\[[A-Z_]+\] ")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], p
     log = folder.log()
     output = folder.root / "job.log"
     deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
-    with output.open("wb") as file:
+    output.write_bytes(b"")
+    # Another demo may run in the same folder: appended to, the file holds whole lines of both.
+    with output.open("ab") as file:
         child = Child([sys.executable, "-m", "statebed.demo.child", str(folder.root)], output=file)
         try:
             while (code := child.exit_code()) is None and not kill_when(log):
@@ -41,14 +45,22 @@ def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], p
                 time.sleep(poll_seconds)
         finally:
             processes = child.kill()
+    if code == FENCED_EXIT_CODE:
+        raise FencedError(
+            "another demo was started on this folder and took the job over",
+            where=str(folder.root),
+            fix="nothing is lost: the newer one takes these events, too. For two at once name a folder with --state",
+        )
     if code:
-        raise DemoError(f"the job ended with exit code {code}:\n{_tail(output)}", where=str(output))
+        raise DemoError(f"the job ended with exit code {code}:\n{reason_in(output)}", where=str(output))
     return Ended(killed=code is None, processes=processes)
 
 
-def _tail(output: Path) -> str:
+def reason_in(output: Path) -> str:
+    """The error that the job's output ends with: one of ours if there is one, else the last lines."""
     lines = output.read_text(errors="replace").strip().splitlines()
-    return "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:])
+    ours = [number for number, line in enumerate(lines) if _ERROR.match(line)]
+    return "\n".join(f"    {line}" for line in lines[ours[-1] if ours else -_TAIL_LINES :])
 
 
 def _main(folder: str) -> int:

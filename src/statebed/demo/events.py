@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from statebed.demo.nexmark import Nexmark
-from statebed.errors import InputError
+from statebed.errors import DemoError, InputError
 
 _NAME = re.compile(r"bids-(\d{12})-(\d{9})\.parquet")
 _FIRST_MODIFIED = 1_767_225_600
@@ -36,6 +36,16 @@ class EventFiles:
         """Make the next `count` files, one by one; a file appears whole or not at all."""
         if count < 0:
             raise InputError(f"{count} files of events", fix="give 0 or more")
+        try:
+            yield from self._append(count)
+        except OSError as error:
+            raise DemoError(
+                f"the events cannot be written: {error.strerror or error}",
+                where=str(self.folder),
+                fix="make room or give yourself the right to write there, or name another folder with --state",
+            ) from error
+
+    def _append(self, count: int) -> Iterator[Path]:
         self.folder.mkdir(parents=True, exist_ok=True)
         place = len(self.existing())
         first = self._next_event()

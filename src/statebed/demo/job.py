@@ -29,8 +29,13 @@ class DemoFolder:
 
     @classmethod
     def at(cls, root: str) -> "DemoFolder":
-        if "://" in root:
-            raise InputError(f"the demo keeps events and results in a folder, not at {root}", fix="name a local folder")
+        scheme, separator, _ = root.partition("://")
+        if separator:  # the rest of a URL may hold a secret: it is not shown
+            raise InputError(
+                f"the demo keeps events and results in a folder, not at {scheme}://...", fix="name a local folder"
+            )
+        if Path(root).exists() and not Path(root).is_dir():
+            raise InputError("the demo needs a folder, and this is a file", where=root, fix="name another with --state")
         return cls(Path(root))
 
     @property

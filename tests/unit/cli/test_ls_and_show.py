@@ -1,12 +1,21 @@
 """ls and show: what the records say, in words and as JSON."""
 
+import io
 import json
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from rich.console import Console
 
-from statebed.format import names
+from statebed.checkpoint import Run
+from statebed.cli.output import fit
+from statebed.cli.records import open_log, summarise_epochs
+from statebed.cli.render import LEAST_OF_EPOCHS, epochs_table
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names, sealed
+from statebed.format.sealed import open_sealed
+from statebed.storage import LocalStore, ScopedStore
 
 
 class Outcome(Protocol):
@@ -30,10 +39,28 @@ def test_ls_lists_the_jobs_and_passes_over_other_folders(statebed: Call, locatio
     assert "events" not in shown.out
 
 
-def test_ls_of_an_empty_location_says_so_and_makes_nothing(statebed: Call, tmp_path: Path) -> None:
-    shown = statebed("ls", tmp_path / "nothing")
+def test_ls_of_an_empty_location_says_so(statebed: Call, tmp_path: Path) -> None:
+    shown = statebed("ls", tmp_path)
     assert (shown.code, "no job" in shown.out) == (0, True)
+    assert statebed("ls", tmp_path, "--json").out == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [["ls", "PLACE"], ["ls", "PLACE", "rides"], ["show", "PLACE", "rides"]])
+@pytest.mark.parametrize(("place", "words"), [("nothing", "does not exist"), ("file", "is a file")])
+def test_a_location_that_is_no_folder_is_an_error_and_nothing_is_made(
+    statebed: Call, tmp_path: Path, arguments: list[str], place: str, words: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    failed = statebed(*[str(tmp_path / place) if argument == "PLACE" else argument for argument in arguments])
+    assert (failed.code, failed.out) == (1, "")
+    assert words in failed.err
     assert not (tmp_path / "nothing").exists()
+
+
+def test_the_folder_of_a_job_in_place_of_its_location_is_explained(statebed: Call, location: Path) -> None:
+    failed = statebed("ls", location / "rides")
+    assert failed.code == 1
+    assert f"statebed ls {location} rides" in failed.err
 
 
 def test_ls_of_a_job_tells_abandoned_epochs_from_current_ones(statebed: Call, location: Path) -> None:
@@ -74,6 +101,58 @@ def test_ls_names_a_damaged_record_and_lists_the_rest(statebed: Call, location: 
     assert epochs[2]["problem"]
     assert len(epochs) == 6
     assert "damaged" in statebed("ls", location, "rides").out
+
+
+def test_p7_ls_names_a_record_that_was_removed_between_others(statebed: Call, location: Path) -> None:
+    (location / "rides" / names.record(3)).unlink()
+    epochs = json.loads(statebed("ls", location, "rides", "--json").out)
+    assert [(epoch["epoch"], epoch["status"]) for epoch in epochs[1:4]] == [
+        (2, "complete"),
+        (3, "missing"),
+        (4, "abandoned"),
+    ]
+    assert len(epochs) == 6, "epoch 7, which was begun and not committed, is none"
+
+
+def test_p7_a_damaged_newest_record_is_never_passed_over_in_silence(statebed: Call, location: Path) -> None:
+    damaged = location / "rides" / names.record(6)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    failed = statebed("show", location, "rides")
+    assert (failed.code, failed.out) == (1, "")
+    assert "[CORRUPT_RECORD]" in failed.err
+    assert str(damaged) in failed.err
+    [job] = json.loads(statebed("ls", location, "--json").out)
+    assert (job["head"], job["status"], job["finish_time"]) == (6, "damaged", None)
+    assert "record 6" in job["problem"]
+    assert json.loads(statebed("ls", location, "rides", "--json").out)[-1]["finish_time"] is None
+
+
+def test_a_job_of_a_newer_format_does_not_hide_the_others(
+    statebed: Call, location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = location / "rides" / names.record(6)
+    newer = open_sealed(pb.CheckpointMetadata, record.read_bytes(), where="")
+    other = ScopedStore(LocalStore(location), "taxis")
+    Run.open(other, "taxis")
+    monkeypatch.setattr(sealed, "FORMAT_VERSION", sealed.FORMAT_VERSION + 1)
+    record.write_bytes(sealed.seal(newer))
+    monkeypatch.undo()
+    jobs = json.loads(statebed("ls", location, "--json").out)
+    assert [(job["job"], job["status"]) for job in jobs] == [("rides", "newer format"), ("taxis", "complete")]
+    assert "newer format" in statebed("ls", location, "rides").out
+    assert "[NEWER_FORMAT]" in statebed("show", location, "rides").err
+
+
+def test_the_epochs_fit_a_narrow_terminal_and_what_was_left_out_is_named(location: Path) -> None:
+    narrow = Console(width=80, file=io.StringIO())
+    epochs = summarise_epochs(open_log(str(location), "rides"))
+    narrow.print(fit(epochs_table(epochs, title="epochs"), narrow, least=LEAST_OF_EPOCHS))
+    assert isinstance(narrow.file, io.StringIO)
+    shown = narrow.file.getvalue()
+    assert "left out in this width: lineage, batch" in shown
+    for number in range(1, 7):
+        assert sum(line.split()[:1] == [str(number)] for line in shown.splitlines()) == 1
+    assert "2026-01-01 12:00:00" in shown, "no cell is folded"
 
 
 def test_show_takes_the_newest_epoch_unless_told(statebed: Call, location: Path) -> None:
@@ -132,6 +211,16 @@ def test_errors_are_text_with_their_code(statebed: Call, location: Path, argumen
     assert f"[{code}]" in failed.err
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["show"], ["ls", "--nonsense"], ["show", "s", "j", "zero"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["show"],
+        ["ls", "--nonsense"],
+        ["show", "s", "j", "zero"],
+        ["demo", "--kills", "2"],
+        ["demo", "--crash", "--files", "2"],
+    ],
+)
 def test_wrong_usage_exits_with_2(statebed: Call, arguments: list[str]) -> None:
     assert statebed(*arguments).code == 2

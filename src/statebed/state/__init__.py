@@ -1,6 +1,77 @@
 """State of operators: tables, what is live in them, and how their rows are read and written."""
 
+from statebed.format.keyhash import hash_key
+from statebed.state.codec import Codec
+from statebed.state.config import (
+    CommitPhases,
+    TableConfig,
+    TimeToLiveClock,
+    global_table_config,
+    global_table_config_with_version,
+    keyed_table_config,
+    timestamp_table_config,
+)
+from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.live_files import LiveFiles
+from statebed.state.manager import ManagerOptions, TableManager
+from statebed.state.manager_base import operator_entry
+from statebed.state.messages import (
+    Checkpoint,
+    CheckpointCompleted,
+    CheckpointMessage,
+    CommitData,
+    Compaction,
+    DataOperation,
+    DeleteKey,
+    DeleteTimeKey,
+    DeleteTimeRange,
+    DeleteValue,
+    Insert,
+    KeyedData,
+    RecordBatch,
+    StateMessage,
+    TableData,
+    TaskInfo,
+)
+from statebed.state.migration import MigratableState
 from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
 
-__all__ = ["MAX_FILES", "LiveFiles", "RowsRead", "TimeKeyedTable", "read_rows", "write_segment"]
+__all__ = [
+    "MAX_FILES",
+    "Checkpoint",
+    "CheckpointCompleted",
+    "CheckpointMessage",
+    "Codec",
+    "CommitData",
+    "CommitPhases",
+    "Compaction",
+    "DataOperation",
+    "DeleteKey",
+    "DeleteTimeKey",
+    "DeleteTimeRange",
+    "DeleteValue",
+    "GlobalKeyedTable",
+    "GlobalKeyedView",
+    "Insert",
+    "KeyedData",
+    "LiveFiles",
+    "ManagerOptions",
+    "MigratableState",
+    "RecordBatch",
+    "RowsRead",
+    "StateMessage",
+    "TableConfig",
+    "TableData",
+    "TableManager",
+    "TaskInfo",
+    "TimeKeyedTable",
+    "TimeToLiveClock",
+    "global_table_config",
+    "global_table_config_with_version",
+    "hash_key",
+    "keyed_table_config",
+    "operator_entry",
+    "read_rows",
+    "timestamp_table_config",
+    "write_segment",
+]

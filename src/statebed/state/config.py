@@ -1,0 +1,147 @@
+"""Configurations of tables: what each is called, of which kind it is, and what its rows look like.
+
+A configuration is checked when it is made, before any table exists. It is stored with every checkpoint of its table.
+"""
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.keyhash import check_key_type
+from statebed.format.schema import assign_field_ids, schema_to_bytes
+
+TableConfig: TypeAlias = pb.TableConfig
+
+MAX_VERSION = (1 << 32) - 1
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+class TimeToLiveClock(Enum):
+    """By which time a row of a keyed table expires."""
+
+    EVENT_TIME = pb.EVENT_TIME
+    """The watermark."""
+    EPOCH_TIME = pb.EPOCH_TIME
+    """The processing time of the epoch."""
+
+
+class CommitPhases(Enum):
+    """Whether a table keeps what its operator prepares for a two-phase commit."""
+
+    ONE = False
+    TWO = True
+
+
+def global_table_config(
+    name: str, description: str, *, phases: CommitPhases = CommitPhases.ONE
+) -> dict[str, TableConfig]:
+    """A global keyed table, by its name: small, dict-like, read by every subtask."""
+    return global_table_config_with_version(name, description, 0, phases=phases)
+
+
+def global_table_config_with_version(
+    name: str, description: str, version: int, *, phases: CommitPhases = CommitPhases.ONE
+) -> dict[str, TableConfig]:
+    """A global keyed table whose values have a version, to be migrated when it rises."""
+    if not 0 <= version <= MAX_VERSION:
+        raise InputError(f"{version} is no version of state", where=f"table {name!r}", fix=f"choose 0 to {MAX_VERSION}")
+    kind = pb.GlobalKeyedTableConfig(uses_two_phase_commit=phases.value)
+    config = TableConfig(name=_checked(name), description=description, state_version=version, global_keyed=kind)
+    return {name: config}
+
+
+def timestamp_table_config(
+    name: str,
+    description: str,
+    retention: dt.timedelta,
+    generational: bool,
+    schema: pa.Schema,
+    *,
+    keys: Sequence[str] = (),
+    bin_width: dt.timedelta | None = None,
+) -> TableConfig:
+    """A time-keyed table: rows are kept for `retention` behind the watermark.
+
+    `generational`: of several rows with one key and time the newest replaces the others. `bin_width` is the width of
+    the time bins by which rows are read; None: the retention.
+    """
+    where = f"table {name!r}"
+    retention_us = _positive(retention, "retention", where=where)
+    bin_us = retention_us if bin_width is None else _positive(bin_width, "bin width", where=where)
+    if generational and not keys:
+        raise InputError(
+            "a generational table has no keys: no row could replace another", where=where, fix="name its keys=[...]"
+        )
+    kind = pb.TimeKeyedTableConfig(
+        retention_us=retention_us,
+        generational=generational,
+        schema=_columns(schema, keys, where=where),
+        key_columns=keys,
+        bin_us=bin_us,
+    )
+    return TableConfig(name=_checked(name), description=description, time_keyed=kind)
+
+
+def keyed_table_config(
+    name: str,
+    description: str,
+    keys: Sequence[str],
+    schema: pa.Schema,
+    ttl: dt.timedelta | None = None,
+    *,
+    ttl_clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME,
+) -> TableConfig:
+    """A keyed table: one row per key; with `ttl` a row expires that long after its time."""
+    where = f"table {name!r}"
+    if not keys:
+        raise InputError("a keyed table has no keys", where=where, fix="name at least one column in keys=[...]")
+    kind = pb.KeyedTableConfig(schema=_columns(schema, keys, where=where), key_columns=keys)
+    if ttl is not None:
+        kind.time_to_live_us = _positive(ttl, "time to live", where=where)
+        kind.time_to_live_clock = ttl_clock.value
+    return TableConfig(name=_checked(name), description=description, keyed=kind)
+
+
+def check_configs(configs: Mapping[str, TableConfig]) -> None:
+    """Refuse configurations that are filed under another name, or are of no kind."""
+    for name, config in configs.items():
+        _checked(config.name)
+        if name != config.name:
+            raise InputError(
+                f"the table {config.name!r} is registered as {name!r}", fix="register each table under its own name"
+            )
+        if config.WhichOneof("kind") is None:
+            raise InputError(
+                f"the table {name!r} has no kind", fix="make its configuration with global_table_config or its like"
+            )
+
+
+def _checked(name: str) -> str:
+    return names.check_part("table", name)
+
+
+def _positive(span: dt.timedelta, what: str, *, where: str) -> int:
+    if not isinstance(span, dt.timedelta) or span < _MICROSECOND:
+        raise InputError(f"the {what} {span!r} is no positive span of time", where=where, fix="give a timedelta")
+    return span // _MICROSECOND
+
+
+def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
+    if isinstance(keys, str):
+        raise InputError(f"the keys {keys!r} are one text", where=where, fix=f"write keys=[{keys!r}]")
+    missing = [key for key in keys if key not in schema.names]
+    if missing or len(set(keys)) != len(keys):
+        raise InputError(
+            f"the keys {list(keys)} are not distinct columns of {schema.names}",
+            where=where,
+            fix="name each key column once, as it stands in the schema",
+        )
+    for key in keys:
+        check_key_type(schema.field(key))
+    return schema_to_bytes(assign_field_ids(schema, where=where))

@@ -1,0 +1,62 @@
+"""Uploads on a pool of threads, with a bound on the bytes that wait for the store.
+
+Who hands over more than the bound waits, so encoding never runs ahead of a slow store; a single file that is larger
+than the bound goes alone. Every wait has a deadline.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Condition
+
+from statebed.errors import CheckpointTimeoutError
+from statebed.storage import ObjectStore
+
+
+class Uploads:
+    """Used by one thread at a time: `submit` files, then `finish`."""
+
+    def __init__(self, store: ObjectStore, *, threads: int, max_bytes: int, timeout_seconds: float) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._timeout = timeout_seconds
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="statebed-upload")
+        self._space = Condition()
+        self._in_flight = 0
+        self._waiting: list[Future[None]] = []
+
+    def submit(self, path: str, data: bytes) -> None:
+        """Begin to store an object, as soon as there is space for its bytes."""
+        with self._space:
+            if not self._space.wait_for(lambda: self._fits(len(data)), timeout=self._timeout):
+                raise self._timed_out(f"{self._in_flight} bytes of earlier files are still on their way")
+            self._in_flight += len(data)
+        self._waiting.append(self._pool.submit(self._put, path, data))
+
+    def finish(self) -> None:
+        """Return when everything submitted is durable, or raise the first failure."""
+        waiting, self._waiting = self._waiting, []
+        _, unfinished = wait(waiting, timeout=self._timeout)
+        if unfinished:
+            raise self._timed_out(f"{len(unfinished)} files are still on their way")
+        for upload in waiting:
+            upload.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fits(self, size: int) -> bool:
+        return self._in_flight == 0 or self._in_flight + size <= self._max_bytes
+
+    def _put(self, path: str, data: bytes) -> None:
+        try:
+            self._store.put(path, data)
+        finally:
+            with self._space:
+                self._in_flight -= len(data)
+                self._space.notify_all()
+
+    def _timed_out(self, what: str) -> CheckpointTimeoutError:
+        return CheckpointTimeoutError(
+            f"{what} after {self._timeout:g} seconds",
+            where=self._store.url,
+            fix="see whether the store answers; restore from the last committed record, perhaps with a longer time-out",
+        )

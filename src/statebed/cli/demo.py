@@ -3,7 +3,10 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -60,7 +63,8 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
                 reported = now
             return False
 
-        run_job(folder, kill_when=look, poll_seconds=_POLL_SECONDS)
+        with _told_when_stopped(screen):
+            run_job(folder, kill_when=look, poll_seconds=_POLL_SECONDS)
         look(folder.log())
     _show_results(screen, folder)
     _show_state(screen, folder)
@@ -70,9 +74,10 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
 def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
     """Run the crash demo and show what was compared; False when the result is wrong."""
     screen = console()
-    outcome = run_crash_demo(
-        folder, kills=kills, events_per_file=events_per_file, tell=lambda line: screen.print(f"  {line}")
-    )
+    with _told_when_stopped(screen):
+        outcome = run_crash_demo(
+            folder, kills=kills, events_per_file=events_per_file, tell=lambda line: screen.print(f"  {line}")
+        )
     screen.print(_kills_table(outcome))
     screen.print(_comparison_table(outcome.comparison))
     missed = f" ({outcome.misses} more came too late to be inside an epoch)" if outcome.misses else ""
@@ -84,6 +89,24 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
     comparison = outcome.comparison
     screen.print(f"DIFFERENT: {comparison.missing} rows are missing, {comparison.unexpected} should not be there")
     return False
+
+
+@contextmanager
+def _told_when_stopped(screen: Console) -> Iterator[None]:
+    """Ctrl-C, a closed terminal or a plain kill: the job goes down with us, and the user learns that it can go on."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.print("stopped: what is committed stays, and the next demo on this folder goes on from there")
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _progress(screen: Console) -> Progress:

@@ -262,7 +262,9 @@ class LocalStore:
                 where=str(self._root),
                 fix="choose another folder, or give this user the right to write there",
             )
-        return StorageError(f"cannot {verb}: {reason}", where=where, fix="look at the file system and repeat")
+        denied = error.errno in {errno.EACCES, errno.EPERM}
+        fix = "give this user the right to do that" if denied else "look at the file system and repeat"
+        return StorageError(f"cannot {verb}: {reason}", where=where, fix=fix)
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:

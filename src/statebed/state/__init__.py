@@ -12,6 +12,9 @@ from statebed.state.config import (
     timestamp_table_config,
 )
 from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView
+from statebed.state.keyed_durable import Upload
+from statebed.state.keyed_table import KeyedTable
+from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.live_files import LiveFiles
 from statebed.state.manager import ManagerOptions, TableManager
 from statebed.state.manager_base import operator_entry
@@ -53,7 +56,10 @@ __all__ = [
     "GlobalKeyedTable",
     "GlobalKeyedView",
     "Insert",
+    "KeyedCheckpoint",
     "KeyedData",
+    "KeyedTable",
+    "KeyedView",
     "LiveFiles",
     "ManagerOptions",
     "MigratableState",
@@ -66,6 +72,7 @@ __all__ = [
     "TaskInfo",
     "TimeKeyedTable",
     "TimeToLiveClock",
+    "Upload",
     "global_table_config",
     "global_table_config_with_version",
     "hash_key",

@@ -1,0 +1,270 @@
+"""Keyed views against a plain dict: every operation, every order of them, any parallelism, colliding hashes."""
+
+import dataclasses
+import datetime as dt
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.keyhash import Hashes, hash_columns, normalise_key
+from statebed.format.ranges import owned_range, subtask_of
+from statebed.state import KeyedTable, KeyedView, TimeToLiveClock, keyed_table_config
+from statebed.storage import MemoryStore
+
+KEYS = (pa.field("number", pa.float64()), pa.field("name", pa.string()))
+VALUES = (pa.field("count", pa.int64(), nullable=False), pa.field("label", pa.string()))
+SCHEMA = pa.schema([*KEYS, *VALUES])
+TIME_TO_LIVE_US = 10
+TIME_TO_LIVE = dt.timedelta(microseconds=TIME_TO_LIVE_US)
+TABLES = {
+    "kept": keyed_table_config("t", "", ["number", "name"], SCHEMA),
+    "event time": keyed_table_config("t", "", ["number", "name"], SCHEMA, TIME_TO_LIVE),
+    "epoch time": keyed_table_config(
+        "t", "", ["number", "name"], SCHEMA, TIME_TO_LIVE, ttl_clock=TimeToLiveClock.EPOCH_TIME
+    ),
+}
+
+
+def colliding_hashes(columns: Sequence[pa.Array]) -> Hashes:
+    """Sixteen hashes for all keys."""
+    return hash_columns(columns) & np.uint64(0xC000000000000003)
+
+
+@dataclasses.dataclass
+class Row:
+    key: tuple[float | None, str | None]
+    count: int
+    label: str | None
+    time: int = 0
+
+    @property
+    def identity(self) -> tuple[Any, Any]:
+        number = self.key[0]
+        if number is None:
+            return (None, self.key[1])
+        return ("nan" if math.isnan(number) else number + 0.0, self.key[1])
+
+
+numbers = st.sampled_from([None, 0.0, -0.0, math.nan, 1.5, -2.0])
+texts = st.sampled_from([None, "", "a", "b", "ä", "a longer one, of more than thirty-two bytes"])
+rows = st.builds(
+    Row,
+    key=st.tuples(numbers, texts),
+    count=st.integers(-5, 5),
+    label=st.sampled_from([None, "x", "y"]),
+    time=st.integers(0, 40),
+)
+batches = st.lists(rows, min_size=1, max_size=12)
+
+State = dict[tuple[Any, Any], Row]
+
+
+def add_up(old: pa.Table, new: pa.Table) -> pa.Table:
+    return pa.table([pc.add(old["count"], new["count"]), pc.coalesce(new["label"], old["label"])], schema=new.schema)
+
+
+def combined(old: Row, new: Row) -> Row:
+    label = old.label if new.label is None else new.label
+    return Row(new.key, old.count + new.count, label, max(old.time, new.time))
+
+
+class KeyedViewMachine(RuleBasedStateMachine):
+    @initialize(kind=st.sampled_from(sorted(TABLES)), colliding=st.booleans())
+    def start(self, kind: str, colliding: bool) -> None:
+        self.config = TABLES[kind]
+        self.table = KeyedTable(self.config)
+        self.hash = colliding_hashes if colliding else hash_columns
+        self.store = MemoryStore("keyed")
+        self.state: State = {}
+        self.now = 0
+        self.epoch = 1
+        self.commits: list[tuple[list[pb.TableSubtaskCheckpointMetadata], State, int]] = [([], {}, 0)]
+        self.restore(which=0, parallelism=2)
+
+    # ---- the model ---------------------------------------------------------------------------------------
+
+    def alive(self, row: Row | None) -> bool:
+        return row is not None and (not self.table.expires or row.time > self.now - TIME_TO_LIVE_US)
+
+    def visible(self) -> dict[tuple[Any, Any], tuple[int, str | None]]:
+        return {key: (row.count, row.label) for key, row in self.state.items() if self.alive(row)}
+
+    def write(self, batch: list[Row], *, merging: bool) -> None:
+        once: State = {}
+        for row in batch:
+            timed = row if self.table.clock is TimeToLiveClock.EVENT_TIME else dataclasses.replace(row, time=self.now)
+            before = once.get(row.identity)
+            if before is not None:
+                timed = combined(before, timed) if merging else _later(before, timed)
+            once[row.identity] = timed
+        for key, row in once.items():
+            old = self.state.get(key)
+            if old is not None and self.alive(old):
+                self.state[key] = combined(old, row) if merging else _later(old, row)
+            else:
+                self.state[key] = row
+
+    # ---- the views ---------------------------------------------------------------------------------------
+
+    def parts(self, batch: list[Row]) -> list[tuple[KeyedView, pa.Table, list[Row]]]:
+        """The batch by owner."""
+        keys = key_table(batch)
+        hashes = self.hash([normalise_key(column.combine_chunks()) for column in keys.columns])
+        owners = subtask_of(hashes, len(self.views))
+        found = []
+        for index, view in enumerate(self.views):
+            mine = [row for row, owner in zip(batch, owners, strict=True) if owner == index]
+            if mine:
+                found.append((view, key_table(mine), mine))
+        return found
+
+    def times(self, batch: list[Row]) -> pa.Array | None:
+        if self.table.expires and self.table.clock is TimeToLiveClock.EVENT_TIME:
+            return pa.array([row.time for row in batch], pa.int64())
+        return None
+
+    @rule(batch=batches)
+    def upsert(self, batch: list[Row]) -> None:
+        for view, keys, mine in self.parts(batch):
+            view.upsert(keys, value_table(mine), times=self.times(mine))
+        self.write(batch, merging=False)
+
+    @rule(batch=batches)
+    def merge(self, batch: list[Row]) -> None:
+        for view, keys, mine in self.parts(batch):
+            view.merge(keys, value_table(mine), add_up, times=self.times(mine))
+        self.write(batch, merging=True)
+
+    @rule(batch=batches)
+    def delete(self, batch: list[Row]) -> None:
+        for view, keys, mine in self.parts(batch):
+            expected = [self.alive(self.state.get(row.identity)) for row in mine]
+            assert view.delete(keys).tolist() == expected
+        for row in batch:
+            self.state.pop(row.identity, None)
+
+    @rule(batch=batches)
+    def get(self, batch: list[Row]) -> None:
+        for view, keys, mine in self.parts(batch):
+            values, found = view.get(keys)
+            for row, value, held in zip(mine, values.to_pylist(), found, strict=True):
+                old = self.state.get(row.identity)
+                assert held == self.alive(old)
+                expected = (old.count, old.label) if old is not None and held else (None, None)
+                assert (value["count"], value["label"]) == expected
+
+    @rule(step=st.integers(1, 8))
+    def advance(self, step: int) -> None:
+        before = len(self.visible())
+        self.now += step
+        expired = sum(view.advance(self.now) for view in self.views)
+        unseen = before - len(self.visible())
+        # Rows that were written when their time was already over expire, too, without having been visible.
+        assert expired >= unseen
+        if not self.table.expires:
+            assert expired == 0
+
+    @rule()
+    def checkpoint(self) -> None:
+        metadata = []
+        for index, view in enumerate(self.views):
+            changes = view.dirty_rows
+            checkpoint = view.checkpoint(self.name_of(index), subtask_index=index)
+            assert len(checkpoint.uploads) <= 1
+            if not changes and not self.table.expires:
+                assert not checkpoint.uploads
+            for upload in checkpoint.uploads:
+                self.store.put(upload.path, upload.data)
+            assert view.dirty_rows == 0
+            metadata.append(checkpoint.metadata)
+        self.epoch += 1
+        self.commits.append((metadata, dict(self.state), self.now))
+
+    @precondition(lambda self: len(self.commits) > 1)
+    @rule(max_blocks=st.integers(1, 3))
+    def compact(self, max_blocks: int) -> None:
+        self.checkpoint()
+        metadata = []
+        for index, view in enumerate(self.views):
+            uploads = view.compact(self.name_of(index), max_blocks=max_blocks)
+            assert len(uploads) <= max_blocks
+            for upload in uploads:
+                self.store.put(upload.path, upload.data)
+            metadata.append(view.metadata(subtask_index=index))
+        self.commits.append((metadata, dict(self.state), self.now))
+
+    @rule()
+    def release(self) -> None:
+        self.checkpoint()
+        for view in self.views:
+            view.release(1 << 30)
+            assert view.held_bytes == 0
+
+    @rule(data=st.data(), parallelism=st.integers(1, 4))
+    def crash_and_restore(self, data: st.DataObject, parallelism: int) -> None:
+        which = data.draw(st.integers(max(len(self.commits) - 3, 0), len(self.commits) - 1))
+        self.restore(which=which, parallelism=parallelism)
+
+    def restore(self, *, which: int, parallelism: int) -> None:
+        metadata, state, now = self.commits[which]
+        self.state, self.now = dict(state), now
+        self.views = [
+            KeyedView(
+                self.config,
+                owned=owned_range(index, parallelism),
+                store=self.store,
+                parts=metadata,
+                hash_function=self.hash,
+                block_bytes=1500,
+            )
+            for index in range(parallelism)
+        ]
+        for view in self.views:
+            view.advance(now)
+
+    def name_of(self, index: int) -> Any:
+        return lambda digest: names.data_file(self.epoch, "op", "t", index, digest)
+
+    @invariant()
+    def the_rows_are_those_of_the_model(self) -> None:
+        found = {}
+        for view in self.views:
+            for table in view.scan():
+                for row in table.to_pylist():
+                    key = Row((row["number"], row["name"]), 0, None).identity
+                    assert key not in found
+                    found[key] = (row["count"], row["label"])
+        assert found == self.visible()
+
+    @invariant()
+    def deltas_are_few(self) -> None:
+        if len(self.commits) > 1:
+            for part in self.commits[-1][0]:
+                assert len({file.path for file in part.files if file.level < 2}) <= 8 * 4
+
+
+def _later(old: Row, new: Row) -> Row:
+    return dataclasses.replace(new, time=max(old.time, new.time))
+
+
+def key_table(batch: list[Row]) -> pa.Table:
+    columns = [pa.array([row.key[index] for row in batch], KEYS[index].type) for index in range(2)]
+    return pa.table(columns, schema=pa.schema(KEYS))
+
+
+def value_table(batch: list[Row]) -> pa.Table:
+    columns = [pa.array([row.count for row in batch], pa.int64()), pa.array([row.label for row in batch], pa.string())]
+    return pa.table(columns, schema=pa.schema(VALUES))
+
+
+TestKeyedView = KeyedViewMachine.TestCase
+TestKeyedView.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

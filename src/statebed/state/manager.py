@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import BoundedSemaphore, Lock
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from statebed.checkpoint.objects import fetch_subtask, store_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
@@ -134,9 +134,17 @@ class TableManager:
 
     # ---- tables --------------------------------------------------------------------------------------------------
 
+    @overload
+    def get_global_keyed_state(self, name: str, *, key_type: type[K], value_type: type[V]) -> GlobalKeyedView[K, V]: ...
+
+    @overload
     def get_global_keyed_state(
-        self, name: str, *, key_type: type[K] | Any = Any, value_type: type[V] | Any = Any
-    ) -> GlobalKeyedView[K, V]:
+        self, name: str, *, key_type: Any = Any, value_type: Any = Any
+    ) -> GlobalKeyedView[Any, Any]: ...
+
+    def get_global_keyed_state(
+        self, name: str, *, key_type: Any = Any, value_type: Any = Any
+    ) -> GlobalKeyedView[Any, Any]:
         """The view of a global keyed table. Dataclasses and Structs need their type declared; others may be."""
         return self._table(name).load_with_version(key_type, value_type)
 

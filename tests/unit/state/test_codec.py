@@ -55,7 +55,7 @@ def alike(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, Decimal):
-        return one.as_tuple() == other.as_tuple()
+        return bool(one.as_tuple() == other.as_tuple())
     return bool(one == other)
 
 

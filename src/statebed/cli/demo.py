@@ -38,7 +38,7 @@ _TOP_OF_ALL = (
 def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
     """Make the next slice of events, process it, and show everything."""
     screen = console()
-    before = folder.log().head()
+    before = records.newest(folder.log())
     if before is not None and data_epoch_of(before):
         screen.print(f"resumed from epoch {data_epoch_of(before)}: events, state and results are in {folder.root}")
     with _progress(screen) as progress:
@@ -50,7 +50,7 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
         waiting = len(events.existing()) - done
         working = progress.add_task("starting Spark", total=waiting)
         if not screen.is_terminal:
-            screen.print(f"made {files} files of {events_per_file:,} Nexmark events; starting Spark")
+            screen.print(f"new files of {events_per_file:,} Nexmark events: {files}; starting Spark")
         reported = done
 
         def look(log: CheckpointLog) -> bool:
@@ -74,6 +74,7 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
 def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
     """Run the crash demo and show what was compared; False when the result is wrong."""
     screen = console()
+    records.newest(folder.log())  # a damaged state is told before anything is made
     with _told_when_stopped(screen):
         outcome = run_crash_demo(
             folder, kills=kills, events_per_file=events_per_file, tell=lambda line: screen.print(f"  {line}")

@@ -155,21 +155,22 @@ def size_of_folder(log: CheckpointLog, epoch: int) -> int:
     return sum(info.size for info in log.store.list(names.epoch_folder(epoch)))
 
 
-def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
-    """The record of `epoch`, or the newest; a damaged one is an error, never passed over for an older one."""
-    if epoch is not None:
-        return log.read(epoch)
+def newest(log: CheckpointLog) -> pb.CheckpointMetadata | None:
+    """The newest record, if there is any; a damaged one is an error, never passed over for an older one."""
     recovery = log.recover()
-    if recovery.damaged:
-        return log.read(recovery.last_number)
-    head = recovery.head
-    if head is None:
+    return log.read(recovery.last_number) if recovery.damaged else recovery.head
+
+
+def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
+    """The record of `epoch`, or the newest."""
+    record = newest(log) if epoch is None else log.read(epoch)
+    if record is None:
         raise EpochNotRetainedError(
-            "the job has folders of epochs but no readable record",
+            "the job has folders of epochs but no record",
             where=log.store.url,
             fix="it was never committed, or its records were removed; `statebed ls` shows what is there",
         )
-    return head
+    return record
 
 
 def _summarise_job(log: CheckpointLog) -> JobSummary:

@@ -183,15 +183,26 @@ class MemoryController:
         """How large segments should be: large enough for the disk, small against the budget."""
         return max(1, min(MAX_SEGMENT_BYTES, self.budget // SEGMENTS_IN_BUDGET))
 
+    def pin(self, owner: str, purpose: Purpose, data: Held) -> Hold:
+        """Charge data without making room for it: for data that takes the place of other data."""
+        return Hold(self, (owner, purpose), data)
+
     def hold(self, owner: str, purpose: Purpose, data: Held) -> Hold:
         """Charge Arrow data (or a numpy array) that the owner keeps, and make room for it."""
-        hold = Hold(self, (owner, purpose), data)
+        hold = self.pin(owner, purpose, data)
         try:
             self.make_room()
         except BaseException:
             hold.release()
             raise
         return hold
+
+    def charge(self, owner: str, purpose: Purpose, nbytes: int) -> Reservation:
+        """Charge a number of bytes without making room for them: for what makes room itself."""
+        reservation = Reservation(self, (owner, purpose))
+        reservation.nbytes = nbytes
+        self._add((owner, purpose), nbytes)
+        return reservation
 
     def reserve(self, owner: str, purpose: Purpose, nbytes: int = 0) -> Reservation:
         """Charge a number of bytes, and make room for them; ends with `release` or a `with` block."""

@@ -1,0 +1,121 @@
+"""The folder on local disk that belongs to one process, and the removal of what dead processes left.
+
+Spilled files are worth nothing once their process is gone: checkpoints are in the store. Each process makes a folder
+of its own, readable by its user alone, beside a lock file that it keeps locked while it lives. The kernel opens
+that lock however the process ends, so whoever comes next can tell leftovers from the folders of living processes.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+
+from statebed.errors import SpillError
+
+_LOCK_SUFFIX = ".lock"
+_ATTEMPTS = 100
+_FIX = "give a folder on a local disk that this user can write, with room for the state"
+
+
+class SpillFolder:
+    """A private folder for files that live no longer than this process. Thread-safe."""
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        self._root = _default_root() if root is None else Path(root)
+        self._numbers = itertools.count(1)
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if root is None:
+                _check_private(self._root)
+            self.removed = remove_leftovers(self._root)
+            self._lock, self.path = _make(self._root)
+        except OSError as error:
+            if isinstance(error, SpillError):
+                raise
+            raise spill_error("cannot make a folder for spilled state", self._root, error) from error
+        self._end = weakref.finalize(self, _remove, self._lock, self.path, os.getpid())
+
+    def new_file(self, suffix: str) -> Path:
+        """A path that no other file of this process has."""
+        return self.path / f"{next(self._numbers)}{suffix}"
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it."""
+        self._end()
+
+
+def spill_error(what: str, path: Path, error: Exception) -> SpillError:
+    return SpillError(f"{what}: {error}", where=str(path), fix=_FIX)
+
+
+def remove_leftovers(root: Path) -> tuple[str, ...]:
+    """Remove the folders of processes that are gone; gives their names. Those of living processes stay."""
+    removed = []
+    for lock in sorted(root.glob(f"*{_LOCK_SUFFIX}")):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # another process removed it first
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # its process lives
+        else:
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+            removed.append(lock.stem)
+        finally:
+            os.close(descriptor)
+    return tuple(removed)
+
+
+def _make(root: Path) -> tuple[int, Path]:
+    for _ in range(_ATTEMPTS):
+        folder = root / f"{os.getpid()}_{secrets.token_hex(8)}"
+        lock = folder.with_suffix(_LOCK_SUFFIX)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Between its creation and its locking another process may have taken the file for a leftover.
+            if lock.stat().st_ino == os.fstat(descriptor).st_ino:
+                folder.mkdir(mode=0o700)
+                return descriptor, folder
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        except BaseException:
+            os.close(descriptor)
+            lock.unlink(missing_ok=True)
+            raise
+        os.close(descriptor)
+    raise SpillError(
+        f"{_ATTEMPTS} folders for spilled state were removed by other processes", where=str(root), fix=_FIX
+    )
+
+
+def _remove(descriptor: int, folder: Path, process: int) -> None:
+    if os.getpid() != process:
+        return  # a forked child must not remove what its parent uses
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.with_suffix(_LOCK_SUFFIX).unlink()
+    os.close(descriptor)
+
+
+def _default_root() -> Path:
+    return Path(tempfile.gettempdir()) / f"statebed-spill-{os.getuid()}"
+
+
+def _check_private(root: Path) -> None:
+    """The name of the default folder can be guessed, so somebody else may have made it first."""
+    status = root.lstat()
+    if not root.is_dir() or root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise SpillError(
+            "the folder for spilled state belongs to another user, or others can read it",
+            where=str(root),
+            fix=f"remove it, or restrict it: chmod 700 {root}; or give another folder",
+        )

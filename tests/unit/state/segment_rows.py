@@ -1,0 +1,59 @@
+"""Rows, specs and tiers that tests of segments share."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy
+from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
+from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
+from statebed.state.memory import MemoryController
+from statebed.state.tiers import Tiers
+
+MINUTE = 60_000_000
+COLUMNS = assign_field_ids(pa.schema([("driver", pa.int64()), ("city", pa.string()), ("fare", pa.float64())]))
+
+
+def spec(sort_order: "pb.SortOrder.ValueType" = pb.BIN_FIRST) -> SegmentSpec:
+    schema = segment_schema(COLUMNS, sort_order=sort_order, key_columns=["driver"])
+    return SegmentSpec("rides", 0, schema, sort_order, ("driver",))
+
+
+def rows(count: int, *, start: int = 0, bins: int = 4, sort_order: "pb.SortOrder.ValueType" = pb.BIN_FIRST) -> pa.Table:
+    """Rows numbered from `start` by their sequence, unsorted, with the columns of a segment."""
+    numbers = np.arange(start, start + count, dtype=np.int64)
+    columns = {
+        BIN: from_numpy(numbers % bins * MINUTE, TIMESTAMP),
+        KEY_HASH: from_numpy(numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15), pa.uint64()),
+        "driver": from_numpy(numbers, pa.int64()),
+        TIME: from_numpy(numbers % bins * MINUTE + numbers % 1000, TIMESTAMP),
+        SEQUENCE: from_numpy(numbers.astype(np.uint64), pa.uint64()),
+        "city": pa.array([f"city {number % 97}" for number in numbers.tolist()]),
+        "fare": from_numpy(numbers / 4, pa.float64()),
+    }
+    names = spec(sort_order).schema.names
+    return pa.table({name: columns[name] for name in names})
+
+
+def sorted_rows(
+    count: int, *, start: int = 0, bins: int = 4, sort_order: "pb.SortOrder.ValueType" = pb.BIN_FIRST
+) -> pa.Table:
+    return sort_segment(rows(count, start=start, bins=bins, sort_order=sort_order), spec=spec(sort_order))
+
+
+def sequences(*tables: pa.Table) -> list[int]:
+    """Which rows these are, in order of their numbers."""
+    return sorted(number for table in tables for number in table[SEQUENCE].to_pylist())
+
+
+@contextlib.contextmanager
+def opened_tiers(folder: Path, *, budget: int = 64 << 20, cache_bytes: int = 1 << 30) -> Iterator[Tiers]:
+    tiers = Tiers(MemoryController(budget, wait_seconds=30), folder=folder, cache_bytes=cache_bytes)
+    try:
+        yield tiers
+    finally:
+        tiers.close()

@@ -30,7 +30,7 @@ _TOP = """
     ORDER BY bids DESC, auction LIMIT 10
 """
 _TOP_OF_ALL = (
-    "import duckdb; r = duckdb.read_parquet('{results}/epoch=*/*.parquet'); "
+    "import duckdb; r = duckdb.read_parquet({files!r}); "
     "r.aggregate('auction, sum(bids) AS bids').order('bids DESC').limit(5).show()"
 )
 
@@ -63,7 +63,7 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
                 reported = now
             return False
 
-        with _told_when_stopped(screen):
+        with told_when_stopped(screen):
             run_job(folder, kill_when=look, poll_seconds=_POLL_SECONDS)
         look(folder.log())
     _show_results(screen, folder)
@@ -75,7 +75,7 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
     """Run the crash demo and show what was compared; False when the result is wrong."""
     screen = console()
     records.newest(folder.log())  # a damaged state is told before anything is made
-    with _told_when_stopped(screen):
+    with told_when_stopped(screen):
         outcome = run_crash_demo(
             folder, kills=kills, events_per_file=events_per_file, tell=lambda line: screen.print(f"  {line}")
         )
@@ -93,7 +93,7 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
 
 
 @contextmanager
-def _told_when_stopped(screen: Console) -> Iterator[None]:
+def told_when_stopped(screen: Console) -> Iterator[None]:
     """Ctrl-C, a closed terminal or a plain kill: the job goes down with us, and the user learns that it can go on."""
 
     def stop(*_: object) -> None:
@@ -152,15 +152,20 @@ def _show_state(screen: Console, folder: DemoFolder) -> None:
 
 
 def _show_next(screen: Console, folder: DemoFolder) -> None:
+    screen.print("next:")
+    for command in suggested_commands(folder):
+        screen.print(f"  {command}", soft_wrap=True, markup=False)
+
+
+def suggested_commands(folder: DemoFolder) -> list[str]:
+    """What to try next, to be pasted into a shell that stands where this process stands."""
     program, python, root = _program("statebed"), _program("python"), shlex.quote(str(folder.root))
     option = "" if str(folder.root) == "demo-state" else f" --state {root}"
     commands = [f"{program} ls {root} {JOB}", f"{program} show {root} {JOB}"]
     if any(folder.results.rglob("*.parquet")):
-        commands.append(f"{python} -c {_quoted(_TOP_OF_ALL.format(results=folder.results))}")
-    commands += [f"{program} demo{option}", f"{program} demo{option} --crash"]
-    screen.print("next:")
-    for command in commands:
-        screen.print(f"  {command}", soft_wrap=True, markup=False)
+        code = _TOP_OF_ALL.format(files=f"{folder.results}/epoch=*/*.parquet")
+        commands.append(f"{python} -c {_quoted(code)}")
+    return [*commands, f"{program} demo{option}", f"{program} demo{option} --crash"]
 
 
 def _quoted(code: str) -> str:

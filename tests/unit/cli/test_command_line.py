@@ -1,8 +1,16 @@
 """The command line as a process: fast help, clear words when a package is missing."""
 
+import io
+import os
+import signal
 import subprocess
 import sys
 import time
+
+import pytest
+from rich.console import Console
+
+from statebed.cli.demo import told_when_stopped
 
 HEAVY = ("pyspark", "duckdb", "obstore", "pandas", "polars")
 
@@ -49,3 +57,14 @@ def test_the_demo_without_spark_says_what_to_install() -> None:
 def test_the_version_is_printed() -> None:
     done = run("import sys; from statebed.cli import main; sys.exit(main(['--version']))")
     assert (done.returncode, done.stdout.split()[0]) == (0, "statebed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    screen = io.StringIO()
+    with pytest.raises(KeyboardInterrupt), told_when_stopped(Console(file=screen)):
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    assert "goes on from there" in " ".join(screen.getvalue().split())
+    assert signal.getsignal(number) is before

@@ -71,6 +71,20 @@ def test_a_subtask_that_writes_a_key_of_another_is_refused_and_may_still_read_it
     assert (owner.get("ann"), other.get("ann")) == (2, 1)
 
 
+def test_a_subtask_sees_a_deletion_of_another_that_a_merge_dropped_before_it_looked() -> None:
+    cluster = Cluster(2)
+    owner = cluster.owner("ann")
+    (other,) = [view for view in cluster.views() if not view.owns("ann")]
+    owner.insert("ann", 1)
+    cluster.commit()
+    assert other.get("ann") == 1
+    owner.remove("ann")
+    for manager in cluster.managers:
+        manager.send(Compaction((TABLE,)))
+    cluster.commit()
+    assert other.get("ann") is None
+
+
 def test_an_epoch_stores_what_changed_and_carries_the_other_files_forward() -> None:
     cluster = Cluster()
     (view,) = cluster.views()

@@ -1,7 +1,6 @@
 """The command line as a process: fast help, clear words when a package is missing."""
 
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -64,7 +63,6 @@ def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(numb
     before = signal.getsignal(number)
     screen = io.StringIO()
     with pytest.raises(KeyboardInterrupt), told_when_stopped(Console(file=screen)):
-        os.kill(os.getpid(), number)
-        time.sleep(5)
+        signal.raise_signal(number)
     assert "goes on from there" in " ".join(screen.getvalue().split())
     assert signal.getsignal(number) is before

@@ -15,7 +15,7 @@ import pyarrow as pa
 from statebed.format.segment import SegmentSpec, sort_segment
 from statebed.state.memory import Hold, Purpose
 from statebed.state.selection import ALL_ROWS, Selection, conformed
-from statebed.state.sizes import ArrowRows, compacted, copied, pieces, shown_bytes
+from statebed.state.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
 from statebed.state.tiers import Layout, Segment, Tiers
 
 MAX_PIECES = 128
@@ -49,6 +49,8 @@ class AppendBuffer:
         self._lock = threading.Lock()
         self._gathering = threading.Lock()
         self._pieces: tuple[_Piece, ...] = ()
+        self._loose_bytes = 0
+        self._fresh = 0
         self._segments: tuple[Segment, ...] = ()
         self.spec = spec
         self.owner = owner
@@ -68,14 +70,19 @@ class AppendBuffer:
         table = conformed(batch, spec=self.spec)
         if not table.num_rows:
             return
-        if shown_bytes(table) > self._segment_bytes:
+        nbytes = shown_bytes(table)
+        if nbytes > self._segment_bytes:
             self._append_segments(table)
             return
-        rows = compacted(table)
-        piece = _Piece(rows, self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows), shown_bytes(rows), level=0)
+        rows = table if held_bytes(table) <= WASTE_FACTOR * nbytes else copied(table)
+        piece = _Piece(rows, self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows), nbytes, level=0)
         with self._lock:
             self._pieces = (*self._pieces, piece)
-        self._gather()
+            self._loose_bytes += nbytes
+            self._fresh += 1
+            due = self._fresh >= MAX_PIECES or self._loose_bytes >= self._segment_bytes
+        if due:
+            self._gather()
 
     def seal(self) -> None:
         """Make a segment of what is not in one yet."""
@@ -107,6 +114,7 @@ class AppendBuffer:
         with self._gathering, self._lock:
             segments, self._segments = self._segments, ()
             loose, self._pieces = self._pieces, ()
+            self._count_loose()
         for segment in segments:
             segment.close()
         for piece in loose:
@@ -131,7 +139,7 @@ class AppendBuffer:
         if not self._gathering.acquire(blocking=False):
             return
         try:
-            if sum(piece.nbytes for piece in self._pieces) >= self._segment_bytes:
+            if self._loose_bytes >= self._segment_bytes:
                 self._seal()
                 return
             level = 0
@@ -157,5 +165,10 @@ class AppendBuffer:
         with self._lock:
             self._pieces = (*new, *(piece for piece in self._pieces if id(piece) not in gone))
             self._segments = (*self._segments, *sealed)
+            self._count_loose()
         for piece in old:
             piece.hold.release()
+
+    def _count_loose(self) -> None:
+        self._loose_bytes = sum(piece.nbytes for piece in self._pieces)
+        self._fresh = sum(piece.level == 0 for piece in self._pieces)

@@ -325,28 +325,32 @@ class MemoryController:
 
     def _pin(self, account: Account, roots: frozenset[Root]) -> None:
         with self._changed:
+            added = 0
             for root in roots:
                 holders = self._holders.setdefault(root, [])
-                if not holders:
-                    self._charge(account, root[1])
+                added += 0 if holders else root[1]
                 holders.append(account)
+            self._charge(account, added)
 
     def _unpin(self, account: Account, roots: frozenset[Root]) -> None:
         with self._changed:
+            freed = 0
             for root in roots:
                 holders = self._holders[root]
-                payer = holders[0]
+                paid = holders[0] == account
                 holders.remove(account)
                 if not holders:
                     del self._holders[root]
-                    self._charge(payer, -root[1])
-                elif holders[0] != payer:
-                    self._charge(payer, -root[1])
+                    freed += root[1]
+                elif paid:
+                    # Who came next pays from now on.
                     self._charge(holders[0], root[1])
+                    freed += root[1]
+            self._charge(account, -freed)
 
     def _charge(self, account: Account, nbytes: int) -> None:
         self._accounts[account] += nbytes
         self._used += nbytes
         self._peak = max(self._peak, self._used)
-        if nbytes < 0:
+        if nbytes < 0 and self._spilling:
             self._changed.notify_all()

@@ -70,6 +70,15 @@ def conformed(rows: ArrowRows, *, spec: SegmentSpec) -> pa.Table:
     """The rows with exactly the columns of the table, in their order; refuses others."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     schema = row_schema(spec)
+    if not table.schema.equals(schema, check_metadata=True):
+        table = _with_columns_of(table, schema, spec)
+    for field in schema:
+        if not field.nullable and table[field.name].null_count:
+            raise InputError(f"the column {field.name!r} holds nulls, which it may not", where=f"table {spec.table!r}")
+    return table
+
+
+def _with_columns_of(table: pa.Table, schema: pa.Schema, spec: SegmentSpec) -> pa.Table:
     given = {field.name: field.type for field in table.schema}
     wanted = {field.name: field.type for field in schema}
     if given != wanted or len(table.schema) != len(given):
@@ -78,9 +87,6 @@ def conformed(rows: ArrowRows, *, spec: SegmentSpec) -> pa.Table:
             where=f"table {spec.table!r}",
             fix="give exactly the columns of the table's segments, with their types",
         )
-    for field in schema:
-        if not field.nullable and table[field.name].null_count:
-            raise InputError(f"the column {field.name!r} holds nulls, which it may not", where=f"table {spec.table!r}")
     return pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
 
 

@@ -27,7 +27,10 @@ WASTE_FACTOR = 1.25
 
 def root_buffers(*data: Held) -> frozenset[Root]:
     """The allocations that `data` keeps alive."""
-    return frozenset(root for one in data for root in _roots(one))
+    found: set[Root] = set()
+    for one in data:
+        _add_roots(one, found)
+    return frozenset(found)
 
 
 def held_bytes(*data: Held) -> int:
@@ -63,27 +66,32 @@ def pieces(data: R, *, limit: int) -> Iterator[R]:
     yield from pieces(data.slice(half), limit=limit)
 
 
-def _roots(data: Held) -> Iterator[Root]:
-    if isinstance(data, pa.Buffer):
-        yield _root(data)
-    elif isinstance(data, np.ndarray):
-        yield _numpy_root(data)
+def _add_roots(data: Held, found: set[Root]) -> None:
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        for column in data.columns:
+            _add_roots(column, found)
     elif isinstance(data, pa.ChunkedArray):
         for chunk in data.chunks:
-            yield from _roots_of_array(chunk)
+            _add_roots_of_array(chunk, found)
     elif isinstance(data, pa.Array):
-        yield from _roots_of_array(data)
+        _add_roots_of_array(data, found)
+    elif isinstance(data, pa.Buffer):
+        found.add(_root(data))
     else:
-        for column in data.columns:
-            yield from _roots(column)
+        found.add(_numpy_root(data))
 
 
-def _roots_of_array(array: pa.Array) -> Iterator[Root]:
+def _add_roots_of_array(array: pa.Array, found: set[Root]) -> None:
     for buffer in array.buffers():
         if buffer is not None and buffer.size:
-            yield _root(buffer)
-    for dictionary in _dictionaries(array):
-        yield from _roots_of_array(dictionary)
+            found.add(_root(buffer))
+    if _may_hold_dictionaries(array.type):
+        for dictionary in _dictionaries(array):
+            _add_roots_of_array(dictionary, found)
+
+
+def _may_hold_dictionaries(kind: pa.DataType) -> bool:
+    return bool(kind.num_fields) or isinstance(kind, pa.DictionaryType | pa.BaseExtensionType)
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:

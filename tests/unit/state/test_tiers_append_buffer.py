@@ -1,0 +1,206 @@
+"""Appended rows: gathered into segments, readable at once, all or none of a batch."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, spec
+
+from statebed.errors import InputError, SpillError
+from statebed.format.order import first_disorder
+from statebed.state.append_buffer import MAX_PIECES, AppendBuffer
+from statebed.state.selection import Selection
+from statebed.state.sizes import held_bytes
+from statebed.state.tiers import Tier, Tiers
+
+
+def make(tiers: Tiers, *, segment_bytes: int | None = None) -> AppendBuffer:
+    return AppendBuffer(tiers, spec=spec(), owner="rides", segment_bytes=segment_bytes)
+
+
+def test_rows_are_there_once_they_are_appended_and_once_only(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        buffer = make(tiers, segment_bytes=20_000)
+        for start in range(0, 2000, 10):
+            buffer.append(rows(10, start=start))
+            if start % 200 == 0:
+                assert sequences(*buffer.scan()) == list(range(start + 10))
+        assert len(buffer.segments) >= 3
+        assert buffer.rows == 2000
+        buffer.append(rows(10).slice(0, 0))
+        assert buffer.rows == 2000
+
+
+def test_segments_are_sorted_and_pruned_by_their_bins(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        buffer = make(tiers)
+        buffer.append(rows(400))
+        buffer.append(pa.RecordBatch.from_struct_array(rows(100, start=400).to_struct_array().combine_chunks()))
+        buffer.seal()
+        buffer.seal()
+        (segment,) = buffer.segments
+        assert first_disorder(segment.read(), spec().sort_columns) is None
+        second_bin = Selection(start_us=MINUTE, end_us=2 * MINUTE)
+        assert sequences(*buffer.scan(second_bin)) == list(range(1, 500, 4))
+        assert list(buffer.scan(Selection(start_us=9 * MINUTE))) == []
+        buffer.remove(segment)
+        assert buffer.rows == 0
+        assert tiers.memory.used == 0
+
+
+@pytest.mark.parametrize(
+    ("appends", "size"), [(10_000, 10), pytest.param(100_000, 100, marks=pytest.mark.long)], ids=["few", "many"]
+)
+def test_many_tiny_appends_cost_what_one_large_append_costs(tmp_path: Path, appends: int, size: int) -> None:
+    whole = rows(appends * size)
+    with opened_tiers(tmp_path, budget=4 << 30) as tiers:
+        once = make(tiers)
+        once.append(whole)
+        one_append = tiers.memory.used
+        once.close()
+        assert tiers.memory.used == 0
+        tiny = make(tiers)
+        before = pa.total_allocated_bytes()
+        for start in range(0, appends * size, size):
+            # Slices: the worst case, because each pins the whole.
+            tiny.append(whole.slice(start, size))
+        assert tiers.memory.snapshot().peak <= 1.3 * one_append
+        assert tiers.memory.used <= 1.3 * one_append
+        assert pa.total_allocated_bytes() - before <= 1.3 * one_append
+        assert tiny.rows == appends * size
+        assert len(tiny._pieces) <= 3 * MAX_PIECES
+
+
+def test_a_batch_ten_times_the_budget_is_taken_whole(tmp_path: Path) -> None:
+    large = rows(60_000)
+    budget = held_bytes(large) // 10
+    with opened_tiers(tmp_path, budget=budget) as tiers:
+        buffer = make(tiers)
+        buffer.append(large)
+        assert tiers.memory.snapshot().peak <= budget + 3 * tiers.memory.segment_bytes
+        assert {segment.tier for segment in buffer.segments} == {Tier.MEMORY, Tier.DISK}
+        assert sequences(*buffer.scan()) == list(range(60_000))
+        assert tiers.memory.snapshot().events.get("overcommits", 0) == 0
+
+
+@pytest.mark.parametrize("count", [1000, 60_000])
+def test_a_batch_is_taken_whole_or_not_at_all_when_the_disk_fails(tmp_path: Path, count: int) -> None:
+    with opened_tiers(tmp_path, budget=300_000) as tiers:
+        buffer = make(tiers)
+        tiers.folder.path.rmdir()
+        taken = 0
+
+        def append_until_it_fails() -> None:
+            nonlocal taken
+            while True:
+                buffer.append(rows(count, start=taken))
+                taken += count
+
+        with pytest.raises(SpillError):
+            append_until_it_fails()
+        assert sequences(*buffer.scan()) == list(range(taken))
+        tiers.folder.path.mkdir()
+        buffer.append(rows(count, start=taken))
+        assert sequences(*buffer.scan()) == list(range(taken + count))
+
+
+def test_other_columns_are_refused_before_anything_is_taken(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        buffer = make(tiers)
+        for wrong in (rows(5).drop_columns(["fare"]), rows(5).set_column(6, "fare", pa.array([1] * 5))):
+            with pytest.raises(InputError, match="do not fit the columns"):
+                buffer.append(wrong)
+        nulls = pa.array([None] * 5, pa.uint64())
+        with pytest.raises(InputError, match="'_seq' holds nulls"):
+            buffer.append(rows(5).set_column(4, "_seq", nulls))
+        assert buffer.rows == 0
+        assert tiers.memory.used == 0
+
+
+def test_segments_of_a_range_of_time_are_loaded_back_in_the_background(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        buffer = make(tiers)
+        for minute in range(3):
+            early = rows(100, start=100 * minute, bins=1)
+            buffer.append(early.set_column(0, "_bin", pa.array([minute * MINUTE] * 100, early.schema.field(0).type)))
+            buffer.seal()
+        for segment in buffer.segments:
+            segment.spill()
+        loading = buffer.prefetch(Selection(start_us=MINUTE, end_us=2 * MINUTE))
+        assert [future.result(30) for future in loading] == [True]
+        assert [segment.tier for segment in buffer.segments] == [Tier.DISK, Tier.MEMORY, Tier.DISK]
+
+
+def test_p4_threads_that_append_ten_times_the_budget_lose_no_row_and_do_not_deadlock(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path, budget=700_000) as tiers:
+        buffers = [make(tiers), make(tiers)]
+        batches = [rows(500, start=start) for start in range(0, 120_000, 500)]
+        total = sum(held_bytes(batch) for batch in batches)
+        assert total > 10 * tiers.memory.budget
+        errors: list[BaseException] = []
+        done = threading.Event()
+
+        def append(mine: list[pa.Table], buffer: AppendBuffer) -> None:
+            try:
+                for batch in mine:
+                    buffer.append(batch)
+            except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+                errors.append(error)
+
+        def read(buffer: AppendBuffer) -> None:
+            try:
+                while not done.is_set():
+                    seen = sequences(*buffer.scan(Selection(end_us=MINUTE)))
+                    assert len(seen) == len(set(seen))
+            except BaseException as error:  # noqa: BLE001 - shown by the assertion below
+                errors.append(error)
+
+        writers = [threading.Thread(target=append, args=(batches[n::6], buffers[n % 2]), daemon=True) for n in range(6)]
+        reader = threading.Thread(target=read, args=(buffers[0],), daemon=True)
+        for thread in (*writers, reader):
+            thread.start()
+        for thread in writers:
+            thread.join(60)
+        done.set()
+        reader.join(60)
+        assert not any(thread.is_alive() for thread in (*writers, reader))
+        assert not errors
+        found = sequences(*buffers[0].scan(), *buffers[1].scan())
+        assert found == list(range(120_000))
+        snapshot = tiers.memory.snapshot()
+        assert snapshot.used <= snapshot.budget
+        assert snapshot.spilling == 0
+        for buffer in buffers:
+            buffer.close()
+        assert tiers.memory.used == 0
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.sampled_from(["append", "seal", "spill", "load", "remove"]), st.integers(0, 300))))
+def test_any_sequence_of_steps_keeps_the_rows_and_the_accounts(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    with opened_tiers(tmp_path_factory.mktemp("tiers"), budget=40_000) as tiers:
+        buffer = make(tiers)
+        expected: set[int] = set()
+        following = 0
+        for step, number in steps:
+            segment = buffer.segments[number % len(buffer.segments)] if buffer.segments else None
+            if step == "append" and number:
+                buffer.append(rows(number, start=following))
+                expected |= set(range(following, following + number))
+                following += number
+            elif step == "seal":
+                buffer.seal()
+            elif segment is not None and step == "remove":
+                expected -= set(sequences(segment.read()))
+                buffer.remove(segment)
+            elif segment is not None and step in {"spill", "load"}:
+                getattr(segment, step)()
+            assert sequences(*buffer.scan()) == sorted(expected)
+            in_memory = [table for one in buffer.segments if one.tier is Tier.MEMORY for table in [one.read()]]
+            loose = [piece.rows for piece in buffer._pieces]
+            assert tiers.memory.used == held_bytes(*in_memory, *loose)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from statebed.errors import InputError, MigrationError, NotOwnerError
+from statebed.errors import InputError, MigrationError, NotOwnerError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import overlaps
@@ -30,7 +30,7 @@ from statebed.state.global_keyed_files import (
     without_deleted,
 )
 from statebed.state.live_files import LiveFiles
-from statebed.state.messages import TaskInfo
+from statebed.state.messages import CommitData, KeyedData, RecordBatch, TaskInfo
 from statebed.state.migration import Decode, check_declared, check_not_newer, decoder
 from statebed.storage import ObjectStore
 
@@ -158,14 +158,23 @@ class GlobalKeyedTable:
             self._dirty[key] = value
         return before
 
-    def put_encoded(self, key: bytes, value: bytes | None) -> None:
+    def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
         """Write what a message brings, once it is known to be an encoded key and value."""
+        if isinstance(data, CommitData):
+            self.add_commit_data(data.data)
+            return
+        if isinstance(data, RecordBatch):
+            raise UnknownTableError(
+                "a global keyed table takes no record batches",
+                where=self.where,
+                fix="send KeyedData with keys and values from statebed.state.Codec, or write through its view",
+            )
         if self._declared is None:
             self.load_with_version()
-        for data in (key, value):
-            if data is not None:
-                Codec().decode(data)
-        self.put(key, value)
+        for part in (data.key, data.value):
+            if part is not None:
+                Codec().decode(part)
+        self.put(data.key, data.value)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All keys and values, in the order of encoded keys."""
@@ -246,7 +255,7 @@ class GlobalKeyedTable:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def take_changes(self) -> Changes:
+    def take_changes(self, *, epoch: int, watermark_us: int | None) -> Changes:  # noqa: ARG002 - other kinds need them
         """Everything since the last time, to be written; the table goes on with none."""
         changes = Changes(
             config=self._stored_config(),

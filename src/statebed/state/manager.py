@@ -22,7 +22,8 @@ from statebed.checkpoint.objects import fetch_subtask, store_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.config import check_configs
-from statebed.state.global_keyed import Changes, GlobalKeyedTable, GlobalKeyedView, StoredPart
+from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView, StoredPart
+from statebed.state.keyed_view import KeyedView
 from statebed.state.manager_base import (
     check_kinds,
     check_stored,
@@ -33,21 +34,21 @@ from statebed.state.manager_base import (
     same_state,
     stored_alike,
 )
+from statebed.state.manager_in_flight import InFlight
+from statebed.state.manager_tables import ManagedKeyedTable, ManagedTable
 from statebed.state.manager_uploads import Uploads
 from statebed.state.messages import (
     Checkpoint,
     CheckpointCompleted,
-    CommitData,
     Compaction,
-    KeyedData,
     StateMessage,
-    TableData,
     TaskInfo,
 )
 from statebed.storage import ObjectStore
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable)
 Notify = Callable[[CheckpointCompleted], None]
 
 
@@ -76,7 +77,7 @@ class _Order:
     min_epoch: int
     watermark_us: int | None
     then_stop: bool
-    changes: Mapping[str, Changes]
+    changes: Mapping[str, Any]
 
 
 class TableManager:
@@ -102,9 +103,9 @@ class TableManager:
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
+        self._in_flight = InFlight(store)
         self._tables = {
-            name: GlobalKeyedTable(config, task, store, list(parts_of(parts, name).values()))
-            for name, config in sorted(configs.items())
+            name: self._made(config, list(parts_of(parts, name).values())) for name, config in sorted(configs.items())
         }
         self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
         self._last_epoch = 0 if restore_from is None else restore_from.epoch
@@ -117,7 +118,7 @@ class TableManager:
         self._closed = ""
         self._pending = BoundedSemaphore(self._options.max_pending)
         self._uploads = Uploads(
-            store,
+            self._in_flight,
             threads=self._options.upload_threads,
             max_bytes=self._options.max_upload_bytes,
             timeout_seconds=self._options.timeout_seconds,
@@ -146,7 +147,11 @@ class TableManager:
         self, name: str, *, key_type: Any = Any, value_type: Any = Any
     ) -> GlobalKeyedView[Any, Any]:
         """The view of a global keyed table. Dataclasses and Structs need their type declared; others may be."""
-        return self._table(name).load_with_version(key_type, value_type)
+        return self._of_kind(name, GlobalKeyedTable).load_with_version(key_type, value_type)
+
+    def get_keyed(self, name: str) -> KeyedView:
+        """The view of a keyed table; it belongs to the thread that calls `checkpoint`."""
+        return self._of_kind(name, ManagedKeyedTable).view
 
     def commit_data(self, name: str) -> tuple[bytes, ...]:
         """What the restored epoch had prepared for a two-phase commit: to be committed (again) before going on.
@@ -183,23 +188,15 @@ class TableManager:
             for name in message.tables or tuple(self._tables):
                 self._table(name).compact_data()
             return None
-        self._apply(message)
+        self._table(message.table).apply(message.data)
         return None
 
-    def _apply(self, message: TableData) -> None:
-        table = self._table(message.table)
-        if isinstance(message.data, CommitData):
-            table.add_commit_data(message.data.data)
-        elif isinstance(message.data, KeyedData):
-            table.put_encoded(message.data.key, message.data.value)
-        else:
-            raise UnknownTableError(
-                f"the global keyed table {message.table!r} takes no record batches",
-                where=self.task.where,
-                fix="send KeyedData with keys and values from statebed.state.Codec, or write through its view",
-            )
+    def _made(self, config: pb.TableConfig, parts: list[StoredPart]) -> ManagedTable:
+        if config.WhichOneof("kind") == "keyed":
+            return ManagedKeyedTable(config, self.task, self._in_flight, parts)
+        return GlobalKeyedTable(config, self.task, self._store, parts)
 
-    def _table(self, name: str) -> GlobalKeyedTable:
+    def _table(self, name: str) -> ManagedTable:
         if name not in self._tables:
             raise UnknownTableError(
                 f"no table is registered as {name!r}; there are {sorted(self._tables)}",
@@ -207,6 +204,16 @@ class TableManager:
                 fix="pass its configuration to the TableManager",
             )
         return self._tables[name]
+
+    def _of_kind(self, name: str, kind: type[T]) -> T:
+        table = self._table(name)
+        if not isinstance(table, kind):
+            raise UnknownTableError(
+                f"the table {name!r} is of the kind {table.config.WhichOneof('kind')}",
+                where=self.task.where,
+                fix="use get_global_keyed_state for global keyed tables, get_keyed for keyed ones",
+            )
+        return table
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -234,11 +241,22 @@ class TableManager:
                 fix="see whether the store answers; nothing was taken, so this checkpoint may be asked for again",
             )
         self._last_epoch, self._min_epoch = epoch, max(self._min_epoch, min_epoch)
-        changes = {name: table.take_changes() for name, table in self._tables.items()}
+        changes = self._take_changes(epoch, watermark_us)
         if then_stop:
             self._shut("it was stopped with its last checkpoint")
         order = _Order(epoch, self._min_epoch, watermark_us, then_stop, changes)
         return self._thread.submit(self._run, order)
+
+    def _take_changes(self, epoch: int, watermark_us: int | None) -> dict[str, Any]:
+        try:
+            return {
+                name: table.take_changes(epoch=epoch, watermark_us=watermark_us) for name, table in self._tables.items()
+            }
+        except BaseException as error:
+            # Tables before the one that failed have given their changes away.
+            self._failure = error
+            self._pending.release()
+            raise
 
     @property
     def held_epochs(self) -> tuple[int, ...]:

@@ -66,11 +66,11 @@ def check_kinds(configs: Mapping[str, pb.TableConfig], *, where: str) -> None:
     """Refuse tables that a TableManager does not serve."""
     for name, config in configs.items():
         kind = config.WhichOneof("kind")
-        if kind != "global_keyed":
+        if kind not in {"global_keyed", "keyed"}:
             raise UnknownTableError(
-                f"the table {name!r} is of the kind {kind}; a TableManager serves global keyed tables",
+                f"the table {name!r} is of the kind {kind}; a TableManager serves global keyed and keyed tables",
                 where=where,
-                fix="configure it with global_table_config",
+                fix="configure it with global_table_config or keyed_table_config",
             )
 
 

@@ -40,7 +40,7 @@ class TaskInfo:
 
 
 # ---- what is done to rows -----------------------------------------------------------------------------------
-# Keys and values of deletions are record batches of one row, with the table's own columns.
+# An operation says what is done with the rows of a whole batch.
 
 
 @dataclass(frozen=True)
@@ -50,31 +50,22 @@ class Insert:
 
 @dataclass(frozen=True)
 class DeleteKey:
-    """Delete every row of a key."""
-
-    key: pa.RecordBatch
+    """Delete every row of each key; the batch has the key columns."""
 
 
 @dataclass(frozen=True)
 class DeleteTimeKey:
-    """Delete the rows of a key at one time."""
-
-    key: pa.RecordBatch
-    time_us: int
+    """Delete the rows of each key at its time; the batch has the key columns and `_time`."""
 
 
 @dataclass(frozen=True)
 class DeleteValue:
-    """Delete the rows of a key that have this value, at one time or (None) at any."""
-
-    key: pa.RecordBatch
-    value: pa.RecordBatch
-    time_us: int | None = None
+    """Delete the rows of each key that have these values; the batch has key and value columns."""
 
 
 @dataclass(frozen=True)
 class DeleteTimeRange:
-    """Delete the rows with start_us <= time < end_us."""
+    """Delete the rows with start_us <= time < end_us; the batch is empty."""
 
     start_us: int
     end_us: int

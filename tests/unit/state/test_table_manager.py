@@ -4,6 +4,7 @@ import datetime as dt
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster, managers_at
 
@@ -34,8 +35,8 @@ from statebed.state import (
     TableManager,
     TaskInfo,
     global_table_config,
-    keyed_table_config,
     operator_entry,
+    timestamp_table_config,
 )
 from statebed.state.global_keyed_files import FILE_SCHEMA
 from statebed.state.manager_uploads import Uploads
@@ -263,7 +264,7 @@ def test_messages_that_a_table_cannot_take_are_refused() -> None:
         with pytest.raises(CorruptObjectError):
             manager.send(TableData(TABLE, KeyedData(encoded("ann"), b"\xc1")))
         with pytest.raises(UnknownTableError, match="record batches"):
-            manager.send(TableData(TABLE, RecordBatch(FILE_SCHEMA.empty_table())))
+            manager.send(TableData(TABLE, RecordBatch(pa.record_batch({"key": [b""]}))))
         with pytest.raises(InputError, match="two-phase"):
             manager.send(TableData(TABLE, CommitData(b"prepared")))
         assert len(manager.get_global_keyed_state(TABLE)) == 0
@@ -340,9 +341,9 @@ def test_missing_metadata_is_named() -> None:
 
 
 def test_tables_of_other_kinds_are_refused() -> None:
-    config = keyed_table_config("riders", "", ["key"], FILE_SCHEMA.remove(1).remove(1).remove(1))
-    with pytest.raises(UnknownTableError, match="kind keyed"):
-        manager_on(empty_store(), configs={"riders": config})
+    config = timestamp_table_config("events", "", dt.timedelta(hours=1), False, pa.schema([("fare", pa.float64())]))
+    with pytest.raises(UnknownTableError, match="kind time_keyed"):
+        manager_on(empty_store(), configs={"events": config})
 
 
 def test_a_record_at_another_parallelism_cannot_refresh() -> None:

@@ -278,6 +278,12 @@ class SpillTimeoutError(StatebedError, TimeoutError):
     code = "SPILL_TIMEOUT"
 
 
+class SinkError(StatebedError):
+    """A sink did not take an epoch; the epoch is committed, and is offered again when the job is started again."""
+
+    code = "SINK"
+
+
 class MissingDependencyError(StatebedError, ImportError):
     """A package or program that this part of statebed needs is not installed."""
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statebed.checkpoint import Publication
+from statebed.errors import SinkError
 from statebed.format.names import check_name
 from statebed.protocol import Guarantee, SinkPosition
 
@@ -41,8 +42,16 @@ class FunctionSink:
 
     def publish(self, publication: Publication) -> None:
         rows = outbox_rows(publication)
-        if rows is not None:
+        if rows is None:
+            return
+        try:
             self._function(self._to_frame(rows), publication.epoch)
+        except Exception as error:
+            raise SinkError(
+                f"the function of sink {self._sink_id} failed with {type(error).__name__}: {error}",
+                where=f"epoch {publication.epoch}, {rows.num_rows} rows",
+                fix="mend the function and start the job again: the epoch is committed, and comes first then",
+            ) from error
 
 
 def outbox_rows(publication: Publication) -> pa.Table | None:

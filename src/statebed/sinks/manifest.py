@@ -7,11 +7,13 @@
 - `rollback`: the files of epochs after `epoch` are visible no more.
 
 The place of an entry in the log is the comparison: a writer that did not see the newest entry finds its number taken.
-Every SNAPSHOT_EVERY-th entry repeats all visible files, so that readers need not go back to the beginning.
+Every 32nd entry also sums up the 32 entries that end with it, every 1024th the last 1024, and so on, so that readers
+need only few entries, and the log grows no faster than the table.
 """
 
 import base64
-from collections.abc import Iterable
+import threading
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +26,7 @@ from statebed.storage import ObjectStore, PutOutcome
 
 FOLDER = "_statebed"
 VERSION = 1
-SNAPSHOT_EVERY = 32
+SUMMARY_EVERY = 32
 _DIGITS = 12
 _PUT_ATTEMPTS = 10
 
@@ -37,6 +39,16 @@ class TableFile(msgspec.Struct, frozen=True):
     size: int
     rows: int
     crc32c: int
+
+
+class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What successive entries change together."""
+
+    since: int
+    """They are the entries after this number."""
+    kept: int | None = None
+    """Of the files before, only those of epochs up to this stay visible; None: all of them."""
+    files: tuple[TableFile, ...] = ()
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,10 +65,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int = 0
     """Number of the newest rollback before this entry, 0 if there was none; part of the names of files after it."""
     schema: str = ""
-    """Base64 of the Arrow IPC schema; in `open` entries."""
+    """Base64 of the Arrow IPC schema; in `open` entries and those with a summary."""
     files: tuple[TableFile, ...] = ()
-    snapshot: tuple[TableFile, ...] | None = None
-    """Every visible file after this entry."""
+    summary: Summary | None = None
+    """Of this entry and those before it, back to a rounder number."""
+
+    @property
+    def change(self) -> Summary:
+        """What this entry alone changes."""
+        return Summary(self.number - 1, self.epoch if self.kind == "rollback" else None, self.files)
 
 
 @dataclass(frozen=True)
@@ -69,15 +86,31 @@ class TableState:
     epoch: int = 0
     generation: int = 0
     schema: str = ""
-    files: tuple[TableFile, ...] = ()
+    changes: tuple[Summary, ...] = ()
+    """All that happened, in order: of single entries, or of several where a summary was read."""
 
     @property
     def position(self) -> SinkPosition | None:
         return SinkPosition(run=self.run, epoch=self.epoch) if self.number else None
 
-    def after(self, entry: Entry) -> "TableState":
-        """The state once the entry is in the log."""
-        files = entry.snapshot if entry.snapshot is not None else self._files_after(entry)
+    @property
+    def files(self) -> tuple[TableFile, ...]:
+        """Every visible file."""
+        return self.changed_since(0).files
+
+    def changed_since(self, number: int) -> Summary:
+        """The changes of all entries after `number`, as one."""
+        files: list[TableFile] = []
+        kept: int | None = None
+        for change in self.changes[bisect_left(self.changes, number, key=lambda change: change.since) :]:
+            if change.kept is not None:
+                kept = change.kept if kept is None else min(kept, change.kept)
+                files = [file for file in files if file.epoch <= change.kept]
+            files += change.files
+        return Summary(number, kept, tuple(files))
+
+    def after(self, entry: Entry, change: Summary) -> "TableState":
+        """The state once the entry is in the log, with its change or its summary."""
         return TableState(
             number=entry.number,
             owner=entry.owner,
@@ -85,41 +118,54 @@ class TableState:
             epoch=entry.epoch,
             generation=entry.number if entry.kind == "rollback" else entry.generation,
             schema=entry.schema or self.schema,
-            files=files,
+            changes=(*self.changes, change),
         )
-
-    def _files_after(self, entry: Entry) -> tuple[TableFile, ...]:
-        if entry.kind == "rollback":
-            return tuple(file for file in self.files if file.epoch <= entry.epoch)
-        return self.files + entry.files
 
 
 class Manifest:
-    """The log of one table; `store` is the table's folder."""
+    """The log of one table; `store` is the table's folder. Two runs of one process may share it."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._lock = threading.Lock()
         self.state = TableState()
 
     def refresh(self) -> TableState:
         """Read what was appended since the last look; only the first look lists the folder."""
-        if self.state.number == 0:
-            numbers = sorted(filter(None, (_number_of(info.path) for info in self._store.list_level(FOLDER).objects)))
-            self._apply(self._new_entries(numbers[-1] if numbers else 0))
-        while self._store.head(_name(self.state.number + 1)) is not None:
-            self._apply([self._read(self.state.number + 1)])
-        return self.state
+        with self._lock:
+            if self.state.number == 0:
+                self._read_all()
+            while self._store.head(_name(self.state.number + 1)) is not None:
+                entry = self._read(self.state.number + 1)
+                self.state = self.state.after(entry, entry.change)
+            return self.state
 
-    def append(self, entry: Entry) -> bool:
-        """Put the entry at its number; False when another one is there, which `refresh` then shows."""
-        after = self.state.after(entry)
-        if entry.number % SNAPSHOT_EVERY == 0:
-            entry = msgspec.structs.replace(entry, snapshot=after.files, schema=after.schema)
+    def append(self, entry: Entry, *, to: TableState) -> bool:
+        """Put the entry, made from the state `to`; False when another one has its number, which `refresh` shows."""
+        after = to.after(entry, entry.change)
+        since = summarised_since(entry.number)
+        if since is not None:
+            entry = msgspec.structs.replace(entry, summary=after.changed_since(since), schema=after.schema)
         data = msgspec.json.encode(entry)
-        if self._put(_name(entry.number), data) is PutOutcome.EXISTS and self._read(entry.number).nonce != entry.nonce:
-            return False
-        self.state = after
-        return True
+        with self._lock:
+            put = self._put(_name(entry.number), data)
+            if put is PutOutcome.EXISTS and self._read(entry.number).nonce != entry.nonce:
+                return False
+            if self.state.number < after.number:
+                self.state = after
+            return True
+
+    def _read_all(self) -> None:
+        numbers = sorted(filter(None, (_number_of(info.path) for info in self._store.list_level(FOLDER).objects)))
+        number = numbers[-1] if numbers else 0
+        found: list[tuple[Entry, Summary]] = []
+        while number > 0:
+            entry = self._read(number)
+            change = entry.summary or entry.change
+            found.append((entry, change))
+            number = change.since
+        for entry, change in reversed(found):
+            self.state = self.state.after(entry, change)
 
     def _put(self, path: str, data: bytes) -> PutOutcome:
         for attempt in range(1, _PUT_ATTEMPTS + 1):
@@ -129,19 +175,6 @@ class Manifest:
                 if attempt == _PUT_ATTEMPTS:
                     raise
         raise AssertionError
-
-    def _new_entries(self, last: int) -> list[Entry]:
-        """Entries after the known state, ascending, or from the newest snapshot on where that is shorter."""
-        found: list[Entry] = []
-        for number in range(last, self.state.number, -1):
-            found.append(self._read(number))
-            if found[-1].snapshot is not None:
-                break
-        return found[::-1]
-
-    def _apply(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self.state = self.state.after(entry)
 
     def _read(self, number: int) -> Entry:
         where = f"{self._store.url}/{_name(number)}"
@@ -164,6 +197,18 @@ class Manifest:
                 fix="upgrade statebed on this machine: pip install --upgrade statebed",
             )
         return entry
+
+
+def summarised_since(number: int) -> int | None:
+    """Where the summary of this entry begins; None if it has none.
+
+    >>> summarised_since(33), summarised_since(64), summarised_since(2048)
+    (None, 32, 1024)
+    """
+    span = 1
+    while number % (span * SUMMARY_EVERY) == 0:
+        span *= SUMMARY_EVERY
+    return number - span if span > 1 else None
 
 
 def encode_schema(schema: pa.Schema) -> str:

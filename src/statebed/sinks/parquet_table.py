@@ -13,6 +13,7 @@ there a moment before the manifest shows it.
 """
 
 import contextlib
+import re
 import secrets
 
 import pyarrow as pa
@@ -26,8 +27,10 @@ from statebed.format.names import EPOCH_DIGITS, check_name
 from statebed.protocol import Delivery, Guarantee, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.manifest import VERSION, Entry, Manifest, TableFile, TableState, decode_schema, encode_schema
-from statebed.storage import get_storage_provider
+from statebed.storage import get_storage_provider, probe_put_if_absent
 
+_EPOCH_FOLDER = "epoch="
+_GENERATION = re.compile(r"g([0-9]+)-")
 _APPEND_ATTEMPTS = 100
 """How often an entry is tried again when another one took its number."""
 
@@ -65,6 +68,10 @@ class ParquetTableSink:
                 fix="give the table another path, or remove the folder, or restore the state that belongs to it",
             )
 
+    def probe(self) -> None:
+        """Refuse a place that cannot be written, or a store on which two writers could both append one entry."""
+        probe_put_if_absent(self._store)
+
     def open(self, run: int) -> SinkPosition | None:
         """Fence older runs; the position before that."""
         before = self._checked()
@@ -72,7 +79,7 @@ class ParquetTableSink:
             if before.number and before.run >= run:
                 raise self._fenced(run, before)
             entry = self._entry("open", run=run, epoch=before.epoch, state=before, schema=encode_schema(self._schema))
-            if self._manifest.append(entry):
+            if self._manifest.append(entry, to=before):
                 return before.position
             before = self._checked()
         raise self._fenced(run, before)
@@ -85,13 +92,16 @@ class ParquetTableSink:
                 raise self._fenced(run, state)
             if state.epoch <= epoch:
                 return
-            if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state)):
+            if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state), to=state):
                 break
-        # Files after a rollback have names of their own, so nobody can make these visible again.
-        for file in state.files:
-            if file.epoch > epoch:
-                with contextlib.suppress(StatebedError):
-                    self._store.delete(file.path)
+        # Files after a rollback have names of their own, so nobody can make these visible again. Those that a crash
+        # left behind before they became visible go with them: whoever reads the folder by glob would see them.
+        for folder in self._store.list_level("").folders:
+            if _epoch_of(folder) > epoch:
+                for info in self._store.list_level(folder).objects:
+                    if _generation_of(info.path) <= state.generation:
+                        with contextlib.suppress(StatebedError):
+                            self._store.delete(info.path)
 
     def publish(self, publication: Publication) -> None:
         """Copy the files, then make them visible with one entry."""
@@ -105,16 +115,15 @@ class ParquetTableSink:
             if delivery is Delivery.SKIP:
                 return
             files = tuple(self._copy(publication, file, state.generation) for file in publication.files)
-            if self._manifest.append(
-                self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
-            ):
+            entry = self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
+            if self._manifest.append(entry, to=state):
                 return
         raise self._fenced(publication.run, self._manifest.refresh())
 
     def _copy(self, publication: Publication, file: pb.OutboxFile, generation: int) -> TableFile:
         # A superseded run may still be removing files that it rolled back: an epoch that returns has other names.
         name = f"g{generation}-{file.path.rpartition('/')[2]}" if generation else file.path.rpartition("/")[2]
-        path = f"epoch={publication.epoch:0{EPOCH_DIGITS}d}/{name}"
+        path = f"{_EPOCH_FOLDER}{publication.epoch:0{EPOCH_DIGITS}d}/{name}"
         self._store.put(path, publication.read(file))
         return TableFile(path=path, epoch=publication.epoch, size=file.size, rows=file.rows, crc32c=file.crc32c)
 
@@ -157,6 +166,17 @@ class ParquetTableSink:
             where=self.url,
             fix="do not restart this process: a newer run owns the job",
         )
+
+
+def _epoch_of(folder: str) -> int:
+    """The epoch that a folder of the table holds files of; 0 for any other folder."""
+    number = folder.removeprefix(_EPOCH_FOLDER)
+    return int(number) if number != folder and number.isdigit() else 0
+
+
+def _generation_of(path: str) -> int:
+    found = _GENERATION.match(path.rpartition("/")[2])
+    return int(found[1]) if found else 0
 
 
 def table_files(path: str) -> list[str]:

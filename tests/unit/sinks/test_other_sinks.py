@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statebed.checkpoint import Publication
-from statebed.errors import FencedError
+from statebed.errors import FencedError, SinkError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
 from statebed.protocol import Guarantee, SinkPosition
@@ -40,6 +40,14 @@ def test_a_function_gets_the_rows_of_all_files_and_the_number_and_no_empty_epoch
     sink.publish(publication(1, 2, 10, 11))
     assert seen == [([10, 11], 2), ([10, 11], 2)]
     assert sink.guarantee is Guarantee.AT_LEAST_ONCE
+
+
+def test_a_function_that_fails_is_named_with_its_epoch_and_its_own_error() -> None:
+    sink = FunctionSink(sink_id="f", function=lambda rows, _: rows["other"], to_frame=pa.Table.to_pydict)
+    with pytest.raises(SinkError, match="sink f failed with KeyError: 'other'") as caught:
+        sink.publish(publication(1, 2, 10, 11))
+    assert caught.value.where == "epoch 2, 2 rows"
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_the_memory_sink_has_each_epoch_once_refuses_older_runs_and_goes_back() -> None:

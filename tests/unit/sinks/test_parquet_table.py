@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
 from statebed.protocol import SinkPosition
 from statebed.sinks import ParquetTableSink, read_table, table_files
-from statebed.sinks.manifest import SNAPSHOT_EVERY
+from statebed.sinks.manifest import SUMMARY_EVERY
 from statebed.storage import MemoryStore, ObjectStore, get_storage_provider
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -134,16 +135,78 @@ class _With:
         return getattr(self._store, name)
 
 
-def test_readers_need_only_the_newest_snapshot_and_what_follows(path: str) -> None:
+def test_p5_the_manifest_grows_with_the_table_and_is_read_from_few_entries(path: str) -> None:
+    table, store = sink(path), get_storage_provider(path)
+    table.open(1)
+    half = 0
+    last = SUMMARY_EVERY**2 + SUMMARY_EVERY + 3  # past the first summary of summaries
+    for epoch in range(2, last + 1):
+        table.publish(publication(1, epoch, epoch))
+        if epoch == last // 2:
+            half = sum(info.size for info in store.list("_statebed"))
+    assert sum(info.size for info in store.list("_statebed")) < 3 * half
+    needed = {last, last - 1, last - 2, SUMMARY_EVERY**2 + SUMMARY_EVERY, SUMMARY_EVERY**2}
+    for number in range(1, last + 1):
+        if number not in needed:
+            store.delete(f"_statebed/{number:012d}.json")
+    assert rows(path) == list(range(2, last + 1))
+    assert sink(path).open(last + 90) == SinkPosition(run=1, epoch=last)
+
+
+@pytest.mark.parametrize("kept", [5, 40, 1050])
+def test_p5_summaries_hold_what_a_rollback_left(path: str, kept: int) -> None:
+    """A rollback inside a summary, before it, and after a summary of summaries."""
+    last = SUMMARY_EVERY**2 + SUMMARY_EVERY + 3
     table = sink(path)
     table.open(1)
-    for epoch in range(2, SNAPSHOT_EVERY * 2 + 3):
+    for epoch in range(2, last + 1):
         table.publish(publication(1, epoch, epoch))
-    store = get_storage_provider(path)
-    for number in range(1, SNAPSHOT_EVERY * 2):
-        store.delete(f"_statebed/{number:012d}.json")
-    assert rows(path) == list(range(2, SNAPSHOT_EVERY * 2 + 3))
-    assert sink(path).open(99) == SinkPosition(run=1, epoch=SNAPSHOT_EVERY * 2 + 2)
+    table.roll_back(1, kept)
+    more = range(last + 1, last + 2 * SUMMARY_EVERY)
+    for epoch in more:
+        table.publish(publication(1, epoch, epoch))
+    expected = [*range(2, kept + 1), *more]
+    assert rows(path) == expected
+    again = sink(path)  # has read summaries, and writes one that rests on them
+    again.open(last + 90)
+    for epoch in range(last + 91, last + 91 + SUMMARY_EVERY):
+        again.publish(publication(last + 90, epoch, epoch))
+    assert rows(path) == [*expected, *range(last + 91, last + 91 + SUMMARY_EVERY)]
+
+
+def test_p3_two_runs_of_one_process_may_share_a_sink(path: str) -> None:
+    """One job started twice: both read the log at once, and none may count an entry twice."""
+    shared, other = sink(path), sink(path)
+    shared.open(1)
+    last = 3 * SUMMARY_EVERY
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            shared._checked()
+
+    watchers = [threading.Thread(target=look) for _ in range(3)]
+    for watcher in watchers:
+        watcher.start()
+    for epoch in range(2, last):
+        (shared, other)[epoch % 2].publish(publication(1, epoch, epoch))
+    done.set()
+    for watcher in watchers:
+        watcher.join(30)
+    assert [file.epoch for file in shared._checked().files] == list(range(2, last))
+    assert rows(path) == list(range(2, last))
+
+
+def test_a_rollback_removes_files_that_a_crash_left_before_they_were_visible(path: str) -> None:
+    table, store = sink(path), get_storage_provider(path)
+    table.open(1)
+    for epoch in (2, 3):
+        table.publish(publication(1, epoch, epoch))
+    store.put("epoch=000000000004/op-0.d1.parquet", b"copied, and then the driver died")
+    store.put("epoch=000000000004/g99-op-0.d1.parquet", b"of a newer run")
+    table.roll_back(1, 2)
+    left = [info.path for info in store.list("") if info.path.endswith(".parquet")]
+    assert left == ["epoch=000000000002/op-0.d1.parquet", "epoch=000000000004/g99-op-0.d1.parquet"]
 
 
 def test_an_epoch_without_rows_leaves_no_trace(path: str) -> None:

@@ -54,6 +54,9 @@ class FolderFacts:
     orphans: frozenset[str] = frozenset()
     """Hadoop's checksum files whose own file is gone; they make Spark refuse to write that file again."""
 
+    torn: frozenset[str] = frozenset()
+    """Log files without content, as a machine leaves them that died before it wrote them out."""
+
     @property
     def empty(self) -> bool:
         return self.query_id is None and not (self.offsets or self.commits or self.source_logs or self.orphans)
@@ -88,6 +91,8 @@ def _ownership(position: pb.SourcePosition, folder: FolderFacts) -> str:
         return f"it belongs to query {folder.query_id}, the state to query {position.query_id}"
     if folder.orphans:
         return f"files were removed from it: {', '.join(sorted(folder.orphans))} are left"
+    if folder.torn:
+        return f"files in it have no content: {', '.join(sorted(folder.torn))}"
     return ""
 
 

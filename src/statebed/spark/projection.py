@@ -83,6 +83,11 @@ class SparkProjection:
                 for path in self._folder.rglob(".*.crc")
                 if not path.with_name(path.name[1:].removesuffix(".crc")).exists()
             ),
+            torn=frozenset(
+                path.relative_to(self._folder).as_posix()
+                for path in self._folder.rglob("*")
+                if path.is_file() and not path.name.startswith(".") and not path.read_bytes().strip(b"\0")
+            ),
         )
 
     def offsets(self, batch_id: int) -> bytes:

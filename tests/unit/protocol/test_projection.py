@@ -58,6 +58,7 @@ def test_a_folder_that_agrees_is_kept(kept: FolderFacts) -> None:
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
+        pytest.param(replace(folder(planned=4), torn=frozenset({"offsets/4"})), "no content", id="torn by a power cut"),
         pytest.param(FolderFacts(), "missing", id="deleted"),
         pytest.param(folder(query="q-2"), "belongs to query q-2", id="another job"),
         pytest.param(folder(query=None), "belongs to query None", id="cut short in the building"),

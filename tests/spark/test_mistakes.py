@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
 import statebed as sb
-from statebed.errors import InputError, InvalidNameError
+from statebed.errors import InputError, InvalidNameError, StoreNotWritableError
 from statebed.spark.session import check_session, check_state_reachable, check_version
 
 MINUTE = sb.tumbling("1 minute")
@@ -81,6 +81,85 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         "two sinks",
     ),
     "an unknown sink": (lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("csv"), "csv"),
+    "random keys": (lambda r: stream(r).group_by(F.rand().alias("k"), MINUTE).agg(n=sb.count()), "computed again"),
+    "random inputs": (lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.sum(F.rand())), "computed again"),
+    "random conditions": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count(where="rand() > 0.5")),
+        "computed again",
+    ),
+    "a sample": (
+        lambda r: (
+            sb.Job("rides", state=r.state)
+            .source(r.frame().sample(0.5), watermark=("ts", "1 minute"))
+            .group_by("driver", MINUTE)
+            .agg(n=sb.count())
+        ),
+        "computed again",
+    ),
+    "an input that multiplies rows": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.sum(F.explode(F.array("cents", "cents")))),
+        "several rows of one",
+    ),
+    "a sorted stream": (
+        lambda r: (
+            sb.Job("rides", state=r.state)
+            .source(r.frame().sort("ts"), watermark=("ts", "1 minute"))
+            .group_by("driver", MINUTE)
+            .agg(n=sb.count())
+        ),
+        "Sorting is not supported",
+    ),
+    "a key named like a column of ours": (
+        lambda r: stream(r).group_by(F.col("driver").alias("_Row"), MINUTE).agg(n=sb.count()),
+        "'_Row' is reserved",
+    ),
+    "a key named like an input": (
+        lambda r: stream(r).group_by(F.col("driver").alias("_A0"), MINUTE).agg(n=sb.sum("cents")),
+        "'_A0' is reserved",
+    ),
+    "a key with a collation": (
+        lambda r: stream(r).group_by(F.expr("driver collate UTF8_LCASE").alias("k"), MINUTE).agg(n=sb.count()),
+        "grouped by their bytes",
+    ),
+    "a nested key": (
+        lambda r: stream(r).group_by(F.struct("driver").alias("k"), MINUTE).agg(n=sb.count()),
+        "struct",
+    ),
+    "two columns of the event time's name": (
+        lambda r: (
+            sb.Job("rides", state=r.state)
+            .source(r.frame().withWatermark("ts", "1 minute").withColumn("x", F.lit(1)).withColumnRenamed("x", "TS"))
+            .group_by("driver", MINUTE)
+        ),
+        "two columns",
+    ),
+    "an event time without zone": (
+        lambda r: sb.Job("rides", state=r.state).source(
+            r.frame().withColumn("wall", F.col("ts").cast("timestamp_ntz")), watermark=("wall", "1 minute")
+        ),
+        "TIMESTAMP_NTZ",
+    ),
+    "a negative trigger": (lambda r: r.job().start(processing_time="-1 second"), "negative"),
+    "a table inside the state": (
+        lambda r: (
+            stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(r.state / "rides" / "out"))
+        ),
+        "one inside the other",
+    ),
+    "a table around the state": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(r.folder)),
+        "one inside the other",
+    ),
+    "two tables in one place": (
+        lambda r: (
+            stream(r)
+            .group_by("driver", MINUTE)
+            .agg(n=sb.count())
+            .write("parquet", path=str(r.out), name="a")
+            .write("parquet", path=f"{r.out}/", name="b")
+        ),
+        "one inside the other",
+    ),
     "a function with a path": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write(print, path="x"),
         "path",
@@ -111,6 +190,23 @@ def test_no_sink_no_operator_and_a_second_source_are_found_by_explain(rides: Any
     with pytest.raises(InputError, match="one source per job"):
         job.source(rides.frame(), name="more")
     assert not rides.state.exists()
+
+
+def test_a_table_that_cannot_be_written_is_refused_before_a_run_opens(rides: Any) -> None:
+    rides.add_files(1)
+    rides.out.write_text("a file where the folder should be")
+    with pytest.raises(StoreNotWritableError):
+        rides.run()
+    assert not (rides.state / "rides").exists()
+
+
+def test_an_event_time_may_have_any_name(rides: Any) -> None:
+    rides.input.mkdir()
+    job = sb.Job("rides", state=rides.state)
+    frame = rides.frame().withColumnRenamed("ts", "event.time")
+    source = job.source(frame, watermark=("`event.time`", "1 minute"))
+    source.group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(rides.out))
+    assert "event time event.time" in job.explain()
 
 
 def test_names_that_cannot_be_part_of_a_path_are_refused(rides: Any) -> None:

@@ -68,6 +68,8 @@ class Controller:
         self._stop_wanted: Stop | None = None
         self.stopped = False
         """A stop was asked for, and the record says so."""
+        self.drained = False
+        """Every window was closed before the stop."""
         self.epoch = run.head.epoch
         """The newest record that is committed and published."""
         self.progress: deque[EpochSummary] = deque(maxlen=_PROGRESS_KEPT)
@@ -105,11 +107,13 @@ class Controller:
             self._guarded(lambda: self._batch(batch, batch_id))
 
     def finish(self, session: SparkSession, *, close: bool) -> None:
-        """After the last batch: close what the watermark allows if the input has ended, collect garbage."""
+        """After the last batch: stop as asked, or close what the watermark allows if the input has ended; collect."""
         with self._lock:
             # Spark ends a query without a word when a newer one in its session takes over the checkpoint.
             self._guarded(self._run.check_live)
-            if close:
+            if self._stop_wanted is not None and not self.stopped:
+                self._guarded(lambda: self._serve_requests(session))
+            if close and not self.stopped:
                 self._guarded(lambda: self._close_windows(session, status=pb.STOPPED))
             self._guarded(self._collect)
 
@@ -144,6 +148,8 @@ class Controller:
             raise HaltedError
         try:
             step()
+        except HaltedError:
+            raise
         except BaseException as failure:
             self._failure = failure
             raise
@@ -183,6 +189,7 @@ class Controller:
         else:
             mark = before.drained(self._plan.operator.window)
             self._epoch(self._heartbeats(session), mark=mark, status=pb.DRAINED)
+        self.drained = True
 
     def _epoch(
         self,

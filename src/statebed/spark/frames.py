@@ -13,16 +13,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from statebed.errors import InputError
 from statebed.format.ranges import check_parallelism
-from statebed.format.schema import KEY_HASH, TIME
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators import Aggregate, Function, input_column
 
 SUBTASK = "_subtask"
 IS_ROW = "_row"
 """True for a row of the user's, false for a heartbeat."""
+_BINARY_COLLATION = StringType().collation
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTime:
             fix="give job.source(df, watermark=('ts', '10 minutes')), or df.withWatermark(...), and keep the column",
         )
     field = marked[0]
-    if field.dataType.typeName() not in {"timestamp", "timestamp_ntz"}:
+    if [name.lower() for name in df.columns].count(field.name.lower()) > 1:
         raise InputError(
-            f"the event-time column {field.name!r} has the type {field.dataType.simpleString()}",
+            f"two columns are called {field.name!r} (upper and lower case are not told apart)",
             where=where,
-            fix="use a timestamp column",
+            fix="rename or drop the one that is not the event time",
         )
     return EventTime(field.name, int(field.metadata[_WATERMARK_KEY]) * 1_000)
 
@@ -80,7 +81,12 @@ def as_column(df: DataFrame, value: str | Column, *, where: str) -> Column:
             where=where,
             fix="write 'fare' or F.col('fare')",
         )
-    return F.col(f"`{value.replace('`', '``')}`") if value in df.columns else F.expr(value)
+    return named_column(value) if value in df.columns else F.expr(value)
+
+
+def named_column(name: str) -> Column:
+    """The column of exactly this name, whatever characters are in it."""
+    return F.col(f"`{name.replace('`', '``')}`")
 
 
 def aggregate_input(df: DataFrame, aggregate: Aggregate, *, where: str) -> Column:
@@ -95,6 +101,8 @@ def aggregate_input(df: DataFrame, aggregate: Aggregate, *, where: str) -> Colum
 
 def arrow_field(field: StructField, *, where: str) -> pa.Field:
     """The Arrow field that a subtask sees; instants are UTC whatever the session's time zone."""
+    if isinstance(field.dataType, TimestampType):
+        return pa.field(field.name, TIMESTAMP)
     try:
         kind = to_arrow_type(field.dataType)
     except Exception as error:
@@ -104,6 +112,23 @@ def arrow_field(field: StructField, *, where: str) -> pa.Field:
             fix="cast it to a number, string, date or timestamp",
         ) from error
     return pa.field(field.name, kind)
+
+
+def check_key(field: StructField, *, inputs: Sequence[str], where: str) -> None:
+    """Refuse a key that is called like a column of ours, or whose equal values have different bytes."""
+    ours = {IS_ROW, SUBTASK, *inputs}
+    if field.name.lower() in ours:
+        raise InputError(
+            f"the key name {field.name!r} is reserved",
+            where=where,
+            fix=f"rename the key with .alias(); reserved here, in any case, are {', '.join(sorted(ours))}",
+        )
+    if isinstance(field.dataType, StringType) and field.dataType.collation != _BINARY_COLLATION:
+        raise InputError(
+            f"the key {field.name!r} has the type {field.dataType.simpleString()}: keys are grouped by their bytes",
+            where=where,
+            fix="group by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
+        )
 
 
 def prepare(

@@ -17,14 +17,17 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from statebed.checkpoint import CheckpointLog, Environment, Publisher, Run, RunOptions, Sink
+from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Publisher, Run, RunOptions, Sink
+from statebed.checkpoint.opening import prepare_opening
+from statebed.checkpoint.references import References
 from statebed.errors import InputError
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
 from statebed.operators import parse_duration
-from statebed.sinks import FunctionSink, ParquetTableSink
+from statebed.sinks import ParquetTableSink
 from statebed.spark.controller import Controller
-from statebed.spark.frames import input_error, prepare
+from statebed.spark.frames import input_error, named_column, prepare
+from statebed.spark.outputs import check_places, make_sink
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
@@ -117,11 +120,14 @@ class Job:
                 fix="give one of them",
             )
         trigger = Trigger(available_now=available_now, every_us=parse_duration(processing_time or "0 seconds"))
+        if trigger.every_us < 0:
+            raise InputError(
+                f"processing_time={processing_time!r} is negative", where=f"job {self._job_id}", fix="write '1 second'"
+            )
         plan = self._plan()
         environment = Environment()
         store = ScopedStore(self._store, job_folder(self._job_id))
         self._check_against_log(plan, store, options or RunOptions())
-        probe_put_if_absent(self._store)
         run = Run.open(store, self._job_id, options=options, environment=environment)
         plan.check_continues(run.head)
         publisher = Publisher(run, plan.sinks)
@@ -156,44 +162,17 @@ class Job:
         name: str | None,
     ) -> None:
         """Make the sink part of the job."""
-        made = self._make_sink(operator, sink, path=path, name=name)
-        if made.sink_id in self._sinks:
-            raise InputError(
-                f"two sinks are called {made.sink_id!r}",
-                where=f"job {self._job_id}",
-                fix="give each its own: write(..., name='...')",
-            )
-        self._sinks[made.sink_id] = made
-
-    def _make_sink(self, operator: AggregatedStream, sink: Any, *, path: str | None, name: str | None) -> Sink:
-        where = f"job {self._job_id}, sink {name or 'without name'!r}"
-        if isinstance(sink, str):
-            if sink != "parquet" or not path:
-                raise InputError(
-                    f"write({sink!r}, path={path!r}) names no sink", where=where, fix="write('parquet', path='out')"
-                )
-            return ParquetTableSink(
-                sink_id=name or operator.operator_id,
-                path=path,
-                job_id=self._job_id,
-                schema=operator.operator.output_schema,
-            )
-        if path is not None:
-            raise InputError("only the sink 'parquet' has a path", where=where, fix="leave path= out")
-        if hasattr(sink, "publish") and hasattr(sink, "sink_id"):
-            made: Sink = sink
-            return made
-        if callable(sink):
-            return FunctionSink(
-                sink_id=name or operator.operator_id,
-                function=sink,
-                to_frame=self.spark.createDataFrame,
-            )
-        raise InputError(
-            f"{sink!r} is no sink",
-            where=where,
-            fix="write 'parquet', a function(df, epoch), or an object with publish()",
+        made = make_sink(
+            sink,
+            operator=operator.operator,
+            path=path,
+            name=name,
+            job_id=self._job_id,
+            to_frame=self.spark.createDataFrame,
         )
+        where = f"job {self._job_id}"
+        check_places(made, state_url=self._store.url, others=self._sinks.values(), where=where)
+        self._sinks[made.sink_id] = made
 
     # ---- from the graph to a plan ----------------------------------------------------------------------------
 
@@ -225,7 +204,7 @@ class Job:
             prepared=prepare(
                 grouped.df,
                 keys=grouped.keys,
-                time=grouped.df[grouped.event_time.column],
+                time=named_column(grouped.event_time.column),
                 inputs=self._operator.inputs,
                 parallelism=parallelism,
                 where=where,
@@ -234,12 +213,19 @@ class Job:
         )
 
     def _check_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> None:
-        recovery = CheckpointLog(store, self._job_id).recover()
-        if options.origin.is_head:
+        """Everything that could be refused once the run is open, and then a fork would have happened already."""
+        log = CheckpointLog(store, self._job_id)
+        recovery = log.recover()
+        if options.origin.is_head and options.damage is DamagePolicy.REFUSE:
             plan.check_continues(recovery.head)
-        for sink in plan.sinks:
-            if isinstance(sink, ParquetTableSink):
-                sink.check(last_number=recovery.last_number)
+        else:
+            plan.check_continues(prepare_opening(log, References(log), options).base)
+        tables = [sink for sink in plan.sinks if isinstance(sink, ParquetTableSink)]
+        for table in tables:
+            table.check(last_number=recovery.last_number)
+        probe_put_if_absent(self._store)
+        for table in tables:
+            table.probe()
 
 
 def _marked(df: DataFrame, watermark: tuple[str, str] | None, *, where: str) -> DataFrame:

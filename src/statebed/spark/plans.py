@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from statebed.errors import InputError
+from statebed.spark.frames import input_error
 
 _STATEFUL = frozenset(
     {
@@ -23,9 +25,18 @@ _STATEFUL = frozenset(
 )
 
 
-def check_stateless(df: DataFrame, *, where: str) -> None:
-    """Refuse stateful steps of Spark's own, whose state no record holds, and rows that differ when read again."""
-    plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
+def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
+    """Refuse stateful steps of Spark's own, whose state no record holds, and rows that differ when read again.
+
+    `columns` is `df` with the keys and the inputs of the aggregates, which may not make more rows of one.
+    """
+    plan = _analysed(columns)
+    if _generators(plan) > _generators(_analysed(df)):
+        raise InputError(
+            "a key or an input of an aggregate makes several rows of one (such as explode)",
+            where=where,
+            fix="make the rows before: select(..., 'explode(items) as item'), then group by or sum 'item'",
+        )
     for node in _nodes(plan):
         name = str(node.nodeName())
         if node.isStreaming() and (name in _STATEFUL or (name == "Join" and _joins_streams(node))):
@@ -34,12 +45,30 @@ def check_stateless(df: DataFrame, *, where: str) -> None:
                 where=where,
                 fix="do this step with statebed's operators, or before the source in a query of its own",
             )
-        if not node.deterministic():
+        if name == "Sample" or not node.deterministic():
             raise InputError(
                 f"the step {name} gives other rows when computed again (rand, uuid, a nondeterministic function)",
                 where=where,
                 fix="derive the value from the row, for example with xxhash64, or add it before the source",
             )
+    _check_streamable(columns, plan, where=where)
+
+
+def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
+    """What Spark itself would refuse, but only once the query starts and a run is open."""
+    spark = df.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001 - no public way
+    try:
+        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, spark.streaming.OutputMode.Append())
+    except AnalysisException as error:
+        raise input_error(error, df, where=where) from error
+
+
+def _analysed(df: DataFrame) -> Any:
+    return df._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
+
+
+def _generators(plan: Any) -> int:
+    return sum(str(node.nodeName()) == "Generate" for node in _nodes(plan))
 
 
 def _joins_streams(join: Any) -> bool:

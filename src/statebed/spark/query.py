@@ -6,6 +6,7 @@ What stopped the controller is raised to the caller as it was, a FencedError as 
 """
 
 import enum
+import hashlib
 import logging
 import threading
 import time
@@ -72,8 +73,9 @@ class Query:
     def start(cls, plan: JobPlan, controller: Controller, trigger: Trigger, *, checkpoint_location: str) -> "Query":
         """Start Spark's query on the checkpoint that was derived from the record."""
         writer = plan.prepared.writeStream.foreachBatch(controller.on_batch)
-        # A name is unique among active queries: the one that this run supersedes may still be there.
-        writer = writer.queryName(f"{plan.job_id} run {controller.run_number}")
+        # A name is unique among active queries: the superseded one may still be there, or a namesake with other state.
+        place = hashlib.sha256(plan.state_url.encode()).hexdigest()[:6]
+        writer = writer.queryName(f"{plan.job_id} run {controller.run_number} at {place}")
         writer = writer.option("checkpointLocation", checkpoint_location)
         if trigger.available_now:
             writer = writer.trigger(availableNow=True)
@@ -139,13 +141,7 @@ class Query:
 
         Returns when all has ended, or raises a TimeoutError. Rows of windows that a drain closed are late afterwards.
         """
-        if self._done.is_set():
-            if drain:
-                raise InputError(
-                    "the query has ended, so there is nothing to drain",
-                    where=f"job {self._plan.job_id}",
-                    fix="start the job again and stop it with drain=True",
-                )
+        if self._done.is_set() and not drain:
             return
         self._controller.want_stop(drain=drain)
         if not self._done.wait(timeout):
@@ -153,6 +149,12 @@ class Query:
                 f"the query did not end within {timeout:g} s",
                 where=f"job {self._plan.job_id}",
                 fix="wait longer, or end the process: committed epochs are safe",
+            )
+        if drain and not self._controller.drained:
+            raise self._failure or InputError(
+                "the query has ended, so there is nothing to drain",
+                where=f"job {self._plan.job_id}",
+                fix="start the job again and stop it with drain=True",
             )
 
     # ---- the watching thread ---------------------------------------------------------------------------------
@@ -162,9 +164,9 @@ class Query:
             self._wait_for_spark()
             if not self._controller.halted:
                 self._controller.finish(self._plan.session, close=self._trigger.available_now)
-            self._state = QueryState.STOPPED if self._controller.halted else QueryState.FINISHED
+            self._state = QueryState.STOPPED if self._controller.stopped else QueryState.FINISHED
         except BaseException as failure:  # noqa: BLE001 - handed to whoever awaits the query
-            if self._controller.halted and self._controller.failure is None:
+            if self._controller.stopped and self._controller.failure is None:
                 self._state = QueryState.STOPPED  # Spark reports the end that was asked for as a failure
                 return
             self._failure = self._controller.explain_failure(failure)

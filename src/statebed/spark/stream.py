@@ -23,10 +23,11 @@ from statebed.spark.frames import (
     analysed,
     arrow_field,
     as_column,
+    check_key,
     event_time_of,
     input_error,
 )
-from statebed.spark.plans import check_stateless
+from statebed.spark.plans import check_steps
 
 if TYPE_CHECKING:
     from statebed.spark.job import Job
@@ -124,6 +125,8 @@ class GroupedStream:
                 inputs.append((position, column))
             bound.append(aggregate.bind(name, input_type=kind, text=_text(aggregate)))
         fields = analysed(self.df, self.keys, where=where).schema.fields
+        for field in fields:
+            check_key(field, inputs=[input_column(position) for position, _ in inputs], where=where)
         keys = tuple(arrow_field(field, where=where) for field in fields)
         _check_distinct([*(key.name for key in keys), "window_start", "window_end", *aggregates], where=where)
         operator = TumblingAggregate(
@@ -131,7 +134,8 @@ class GroupedStream:
         )
         if self.name is None:
             operator = replace(operator, operator_id=_default_name(self.source, operator.fingerprint))
-        check_stateless(self.df, where=where)
+        columns = [*self.keys, *(column.alias(input_column(position)) for position, column in inputs)]
+        check_steps(self.df, analysed(self.df, columns, where=where), where=where)
         return self.job.add_operator(
             AggregatedStream(job=self.job, grouped=self, operator=operator, inputs=tuple(inputs))
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from statebed.cli import machine
-from statebed.cli.extras import PACKAGES_OF_EXTRA
+from statebed.cli.extras import PACKAGES_OF_EXTRA, is_installed
 from statebed.cli.java import INSTALL, OLDEST, find_java
 from statebed.cli.output import size
 from statebed.errors import StatebedError
@@ -94,7 +94,9 @@ def _package(name: str, if_missing: Verdict, fix: str) -> Check:
 def _java() -> Check:
     java = find_java()
     if java is None:
-        return Check("java", Verdict.FAIL, f"no Java {OLDEST} or newer, which Spark needs", INSTALL)
+        # Without Spark nothing here needs Java.
+        verdict = Verdict.FAIL if is_installed("pyspark") else Verdict.WARN
+        return Check("java", verdict, f"no Java {OLDEST} or newer, which Spark needs", INSTALL)
     return Check("java", Verdict.OK, f"{java.text} ({java.home})")
 
 

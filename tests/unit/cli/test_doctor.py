@@ -76,6 +76,16 @@ def test_words_for_people_end_in_one_verdict(statebed: Call, tmp_path: Path) -> 
     assert ("statebed can run here" in done.out) is (done.code == 0)
 
 
+@pytest.mark.parametrize(("spark", "verdict"), [(True, "fail"), (False, "warn")])
+def test_a_missing_java_fails_only_where_spark_is_installed(
+    statebed: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: bool, verdict: str
+) -> None:
+    monkeypatch.setattr("statebed.cli.doctor.find_java", lambda: None)
+    monkeypatch.setattr("statebed.cli.doctor.is_installed", lambda _: spark)
+    report = json.loads(statebed("doctor", "--json", "--state", tmp_path / "state").out)
+    assert {check["name"]: check["verdict"] for check in report["checks"]}["java"] == verdict
+
+
 def test_java_home_goes_before_the_system(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(no_java / "a-21", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "mine", "17.0.9")))

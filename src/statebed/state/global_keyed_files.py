@@ -30,11 +30,6 @@ FILE_SCHEMA = segment_schema(_COLUMNS, sort_order=pb.KEY_ONLY, key_columns=[KEY]
 _PLAIN = pa.schema([field.remove_metadata() for field in FILE_SCHEMA])
 
 
-def hash_of(key: bytes) -> int:
-    """The hash of an encoded key: the same as for a column of them."""
-    return int(hash_columns([pa.array([key], pa.binary())])[0])
-
-
 def rows_of(changes: Mapping[bytes, bytes | None], *, sequence: int) -> pa.Table:
     """One row per key, in the order of keys; a value of None is a deletion."""
     keys = sorted(changes)

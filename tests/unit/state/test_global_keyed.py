@@ -6,19 +6,29 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster, managers_at
 
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CorruptObjectError, InputError, MigrationError, NotOwnerError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import hash_columns
 from statebed.state import Codec, Compaction, TableManager, TaskInfo, global_table_config_with_version
 from statebed.state.global_keyed import MAX_FILES
+from statebed.state.global_keyed_hash import hash_of
 from statebed.storage import FaultStore, flip_byte
 
 
 def files_of(cluster: Cluster, record: pb.CheckpointMetadata, index: int = 0) -> list[pb.FileEntry]:
     metadata = fetch_subtask(cluster.store, record.operators[0].subtasks[index])
     return list(metadata.tables[TABLE].subtasks[index].files)
+
+
+@settings(max_examples=100)
+@given(st.one_of(st.binary(max_size=40), st.binary(min_size=60, max_size=140)))
+def test_the_hash_of_one_key_is_that_of_a_column_of_keys(key: bytes) -> None:
+    assert hash_of(key) == hash_columns([pa.array([key], pa.binary())])[0]
 
 
 def test_a_view_is_like_a_dict() -> None:

@@ -1,6 +1,7 @@
 """State of operators: tables, what is live in them, and how their rows are read and written."""
 
 from statebed.format.keyhash import hash_key
+from statebed.state.append_buffer import AppendBuffer
 from statebed.state.codec import Codec
 from statebed.state.config import (
     CommitPhases,
@@ -18,6 +19,7 @@ from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.live_files import LiveFiles
 from statebed.state.manager import ManagerOptions, TableManager
 from statebed.state.manager_base import operator_entry
+from statebed.state.memory import MemoryController, MemorySnapshot, Purpose
 from statebed.state.messages import (
     Checkpoint,
     CheckpointCompleted,
@@ -37,10 +39,15 @@ from statebed.state.messages import (
     TaskInfo,
 )
 from statebed.state.migration import MigratableState
+from statebed.state.selection import Selection
+from statebed.state.sizes import compacted, held_bytes
+from statebed.state.spill_folder import SpillFolder
+from statebed.state.tiers import Layout, Segment, Tier, Tiers
 from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
 
 __all__ = [
     "MAX_FILES",
+    "AppendBuffer",
     "Checkpoint",
     "CheckpointCompleted",
     "CheckpointMessage",
@@ -60,22 +67,33 @@ __all__ = [
     "KeyedData",
     "KeyedTable",
     "KeyedView",
+    "Layout",
     "LiveFiles",
     "ManagerOptions",
+    "MemoryController",
+    "MemorySnapshot",
     "MigratableState",
+    "Purpose",
     "RecordBatch",
     "RowsRead",
+    "Segment",
+    "Selection",
+    "SpillFolder",
     "StateMessage",
     "TableConfig",
     "TableData",
     "TableManager",
     "TaskInfo",
+    "Tier",
+    "Tiers",
     "TimeKeyedTable",
     "TimeToLiveClock",
     "Upload",
+    "compacted",
     "global_table_config",
     "global_table_config_with_version",
     "hash_key",
+    "held_bytes",
     "keyed_table_config",
     "operator_entry",
     "read_rows",

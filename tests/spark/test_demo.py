@@ -29,7 +29,7 @@ def statebed(*arguments: str | Path) -> str:
 
 
 def epochs(state: Path) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = json.loads(statebed("ls", state, "nexmark", "--json"))
+    listed: list[dict[str, Any]] = json.loads(statebed("ls", DemoFolder(state).state, "nexmark", "--json"))
     return listed
 
 
@@ -66,7 +66,7 @@ def test_p2_the_next_run_resumes_from_the_record_and_takes_only_new_events(state
 
 
 def test_the_commands_that_the_demo_suggests_work(state: Path) -> None:
-    assert "bids_per_auction" in statebed("show", state, "nexmark")
+    assert "bids_per_auction" in statebed("show", DemoFolder(state).state, "nexmark")
     with duckdb.connect() as db:
         found = db.execute("SELECT sum(bids) FROM read_parquet(?)", [f"{state}/results/epoch=*/*.parquet"]).fetchall()
     assert found == [(compare(DemoFolder(state)).closed.bids,)]

@@ -21,7 +21,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-State = Annotated[str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state, s3://bucket/state.")]
+State = Annotated[
+    str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state/state, s3://bucket/state.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

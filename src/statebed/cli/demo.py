@@ -159,9 +159,9 @@ def _show_next(screen: Console, folder: DemoFolder) -> None:
 
 def suggested_commands(folder: DemoFolder) -> list[str]:
     """What to try next, to be pasted into a shell that stands where this process stands."""
-    program, python, root = _program("statebed"), _program("python"), shlex.quote(str(folder.root))
-    option = "" if str(folder.root) == "demo-state" else f" --state {root}"
-    commands = [f"{program} ls {root} {JOB}", f"{program} show {root} {JOB}"]
+    program, python, state = _program("statebed"), _program("python"), shlex.quote(str(folder.state))
+    option = "" if str(folder.root) == "demo-state" else f" --state {shlex.quote(str(folder.root))}"
+    commands = [f"{program} ls {state} {JOB}", f"{program} show {state} {JOB}"]
     if any(folder.results.rglob("*.parquet")):
         code = _TOP_OF_ALL.format(files=f"{folder.results}/epoch=*/*.parquet")
         commands.append(f"{python} -c {_quoted(code)}")

@@ -23,7 +23,7 @@ BID_COLUMNS = "auction BIGINT, bidder BIGINT, price BIGINT, dateTime TIMESTAMP"
 
 @dataclass(frozen=True)
 class DemoFolder:
-    """Where one demo keeps its events, state and results."""
+    """Where one demo keeps its events, state and results, side by side: a table may not lie inside the state."""
 
     root: Path
 
@@ -39,6 +39,10 @@ class DemoFolder:
         return cls(Path(root))
 
     @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
     def results(self) -> Path:
         return self.root / "results"
 
@@ -48,7 +52,7 @@ class DemoFolder:
         return EventFiles(self.root / "events", generator, events_per_file)
 
     def log(self) -> CheckpointLog:
-        store = get_storage_provider(str(self.root))
+        store = get_storage_provider(str(self.state))
         return CheckpointLog(ScopedStore(store, names.job_folder(JOB)), JOB)
 
 
@@ -86,7 +90,7 @@ def start(spark: Any, folder: DemoFolder) -> Any:
         .option("maxFilesPerTrigger", 1)
         .parquet(str((folder.root / "events").absolute()))
     )
-    job = sb.Job(JOB, state=str(folder.root), parallelism=PARALLELISM, spark=spark)
+    job = sb.Job(JOB, state=str(folder.state), parallelism=PARALLELISM, spark=spark)
     per_auction = (
         job.source(bids, name="bids", watermark=("dateTime", WATERMARK))
         .group_by("auction", sb.tumbling(WINDOW), name=OPERATOR)

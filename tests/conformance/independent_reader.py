@@ -86,6 +86,13 @@ def newest_only(table: Any, query: str) -> str:
     return f"SELECT * FROM ({query}) QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _seq DESC) = 1"  # noqa: S608  # as above
 
 
+def without_deleted(columns: list[str], rows: list[Any]) -> list[Any]:
+    """A row that says so is a deletion: its key has no state."""
+    if "_deleted" not in columns:
+        return rows
+    return [row for row in rows if not row[columns.index("_deleted")]]
+
+
 def main(folder: Path, epoch: int) -> None:
     sys.meta_path.insert(0, _Forbid())
     pb = importlib.import_module("checkpoint_pb2")
@@ -105,8 +112,9 @@ def main(folder: Path, epoch: int) -> None:
     tables = {}
     for name, parts in queries.items():
         result = connection.execute(" UNION ALL BY NAME ".join(f"({part})" for part in parts))
-        rows = [[str(value) if value is not None else None for value in row] for row in result.fetchall()]
-        tables[name] = [[column[0] for column in result.description], *rows]
+        columns = [column[0] for column in result.description]
+        rows = without_deleted(columns, result.fetchall())
+        tables[name] = [columns, *([str(value) if value is not None else None for value in row] for row in rows)]
     sys.stdout.write(json.dumps({"epoch": record.epoch, "tables": tables}))
 
 

@@ -181,6 +181,7 @@ class TableManager:
 
     def send(self, message: StateMessage) -> Future[CheckpointCompleted] | None:
         """Apply a message; the order to checkpoint gives what `checkpoint` gives."""
+        self._check_usable()
         if isinstance(message, Checkpoint):
             order = message.message
             return self.checkpoint(order.epoch, self._min_epoch, order.watermark, order.then_stop)
@@ -339,7 +340,7 @@ class TableManager:
         self._check_no_failure()
         if self._closed:
             raise InputError(
-                f"the manager takes no more checkpoints: {self._closed}",
+                f"the manager takes no more: {self._closed}",
                 where=self.task.where,
                 fix="restore a new TableManager from the last committed record",
             )

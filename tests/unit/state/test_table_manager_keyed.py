@@ -118,6 +118,13 @@ def test_the_watermark_of_a_checkpoint_expires_rows_by_event_time() -> None:
         assert contents([manager]) == {"new": 2}
 
 
+def test_a_stopped_manager_takes_no_more_rows() -> None:
+    with TableManager(TASK, FARES, ScopedStore(MemoryStore(), JOB)) as manager:
+        manager.checkpoint(2, then_stop=True).result(timeout=30)
+        with pytest.raises(InputError, match="takes no more"):
+            manager.send(TableData("fares", RecordBatch(batch({"ann": 1}))))
+
+
 def test_what_a_keyed_table_cannot_take_is_refused() -> None:
     with TableManager(TASK, COUNTERS | FARES, ScopedStore(MemoryStore(), JOB)) as manager:
         with pytest.raises(UnknownTableError, match="DeleteTimeRange"):

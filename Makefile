@@ -101,4 +101,11 @@ test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make t
 test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, many kills
 	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs test-azure test-long
+# ---- benchmarks ------------------------------------------------------------------------------------------
+
+BENCH ?= engine --quick
+
+bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
+	$(BIN)/python -m bench $(BENCH)
+
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs test-azure test-long bench

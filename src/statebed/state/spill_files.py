@@ -1,6 +1,6 @@
-"""Segments as local files: mapped Arrow IPC for lookups, Parquet for cold and sequential data.
+"""Segments as files: mapped Arrow IPC for lookups, Parquet for cold and sequential data, local or in the store.
 
-Both are checked on the first read, and damage is named. A mapped file takes no memory of the process beyond clean
+All are checked on the first read, and damage is named. A mapped file takes no memory of the process beyond clean
 pages, which the kernel drops at will. A Parquet file has the very bytes that a checkpoint of the same rows has, so it
 becomes a data file of a checkpoint without being written again.
 """
@@ -14,13 +14,15 @@ from typing import Protocol
 import google_crc32c
 import pyarrow as pa
 
-from statebed.errors import CorruptObjectError, MissingFileError
+from statebed.checkpoint.objects import fetch
+from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
-from statebed.format.segment import SegmentSpec, encode_segment
+from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
 from statebed.format.segment_reader import GetRange, SegmentReader
 from statebed.state.selection import Selection
 from statebed.state.spill_folder import SpillFolder, spill_error
+from statebed.storage import ObjectStore
 
 LOST_FIX = "restart from the last checkpoint, and look at the local disk"
 
@@ -97,6 +99,30 @@ class ParquetFile:
         return data
 
 
+class StoredFile:
+    """A data file in the store, of which only needed row groups and columns are fetched."""
+
+    def __init__(self, entry: pb.FileEntry, store: ObjectStore) -> None:
+        self.entry = entry
+        self.size = int(entry.size)
+        self._store = store
+
+    def read(self, selection: Selection) -> pa.Table:
+        return read_parquet(self.entry, self._get_range, selection)
+
+    def content(self) -> bytes:
+        """The whole file, checked."""
+        return fetch(self._store, self.entry.path, size=self.size, crc=self.entry.crc32c)
+
+    def _get_range(self, path: str, start: int, length: int) -> bytes:
+        try:
+            return self._store.get_range(path, start, length)
+        except ObjectMissingError as error:
+            raise MissingFileError(
+                "metadata names a data file that is not there", where=f"{self._store.url}/{path}", fix=DAMAGED_FIX
+            ) from error
+
+
 def read_parquet(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> pa.Table:
     """The wanted rows of a data file, wherever it is: footer first, then what may hold them."""
     reader = SegmentReader(entry, get_range)
@@ -128,12 +154,12 @@ def write_parquet(table: pa.Table, spec: SegmentSpec, folder: SpillFolder, *, ow
     return ParquetFile(path, encoded.file_entry(str(path), owned=owned), digest=encoded.digest)
 
 
-def write_bytes(data: bytes, entry: pb.FileEntry, folder: SpillFolder) -> ParquetFile:
+def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
     """A local copy of a data file of the store."""
-    path = folder.new_file(".parquet")
+    data, path = stored.content(), folder.new_file(".parquet")
     _create(path, lambda descriptor: _write_all(descriptor, data))
     local = pb.FileEntry()
-    local.CopyFrom(entry)
+    local.CopyFrom(stored.entry)
     local.path = str(path)
     return ParquetFile(path, local, digest="")
 

@@ -42,7 +42,8 @@ class SpillFolder:
 
     def new_file(self, suffix: str) -> Path:
         """A path that no other file of this process has."""
-        return self.path / f"{next(self._numbers)}{suffix}"
+        # With the process: a forked child counts on from the same number.
+        return self.path / f"{os.getpid()}_{next(self._numbers)}{suffix}"
 
     def close(self) -> None:
         """Remove the folder with all that is in it."""

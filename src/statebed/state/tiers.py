@@ -5,6 +5,7 @@ nearest: reads go on while it moves, because the old place is given up only once
 kept when it is loaded back, so that leaving memory a second time costs nothing.
 """
 
+import contextlib
 import enum
 import threading
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import InputError, MissingFileError, ObjectMissingError
+from statebed.errors import InputError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values
 from statebed.format.order import first_disorder
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN
-from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
+from statebed.format.segment import SegmentSpec, encode_segment
 from statebed.state.memory import Hold, MemoryController, Offer, Purpose
 from statebed.state.selection import ALL_ROWS, Selection, conformed, row_schema, with_row_schema
 from statebed.state.sizes import compacted, copied, held_bytes
@@ -29,8 +30,8 @@ from statebed.state.spill_cache import CachedFile, LocalCache
 from statebed.state.spill_files import (
     LocalFile,
     ParquetFile,
-    read_parquet,
-    write_bytes,
+    StoredFile,
+    write_copy,
     write_mapped,
     write_parquet,
 )
@@ -141,8 +142,9 @@ class Segment:
         self._hold: Hold | None = None
         self._offer: Offer | None = None
         self._local: LocalFile | None = None
+        self._counted: LocalFile | None = None
         self._cached: CachedFile | None = None
-        self._stored: tuple[pb.FileEntry, ObjectStore] | None = None
+        self._stored: StoredFile | None = None
         self._closed = False
         self.spec = spec
         self.owner = owner
@@ -182,26 +184,23 @@ class Segment:
 
     def read(self, selection: Selection = ALL_ROWS) -> pa.Table:
         """The wanted rows, in order, from the nearest tier."""
-        with self._lock:
-            table, local, stored = self._table, self._local, self._stored
-            if self._offer is not None:
-                self._offer.touch()
-            if self._cached is not None:
-                self._tiers.cache.touch(self._cached)
-        if table is not None:
-            return selection.apply(table)
-        if local is not None:
+        while True:
+            with self._lock:
+                table, local, stored = self._table, self._local, self._stored
+                if self._offer is not None:
+                    self._offer.touch()
+                if self._cached is not None:
+                    self._tiers.cache.touch(self._cached)
+            if table is not None:
+                return selection.apply(table)
+            if local is None:
+                return self._read_stored(stored, selection)
             try:
                 return self._read_local(local, selection)
             except MissingFileError:
-                # The cache may have dropped the copy a moment ago.
-                if stored is None:
+                # The cache dropped the copy a moment ago, or somebody else removed it.
+                if not self._forget(local):
                     raise
-        if stored is None:
-            raise InputError(f"a segment of table {self.spec.table!r} was read after it was closed")
-        entry, store = stored
-        with self._tiers.memory.reserve(self.owner, Purpose.READS, self.nbytes):
-            return with_row_schema(read_parquet(entry, _fetching(store), selection), self._schema)
 
     def spill(self) -> None:
         """Leave memory for local disk. Readable throughout; when the disk fails, it is where it was."""
@@ -213,7 +212,10 @@ class Segment:
         elif table is not None:
             with self._tiers.memory.charge(self.owner, Purpose.WRITES, self.nbytes):
                 local = self._write(table)
-            self._leave_memory(local)
+            self._keep_local(local)
+            with self._lock:
+                given_up = self._take_out_of_memory()
+            self._release(*given_up)
 
     def load(self) -> None:
         """Be in memory; colder segments leave for it. Its file stays."""
@@ -229,18 +231,8 @@ class Segment:
 
     def upload(self, store: ObjectStore, *, name_of: Callable[[str], str], owned: pb.HashRange) -> pb.FileEntry:
         """Put the segment's data file into the store, named by its digest. A spilled Parquet file goes as it is."""
-        with self._lock:
-            local = self._local
-        if isinstance(local, ParquetFile) and local.digest:
-            data, path = local.content(), name_of(local.digest)
-            entry = pb.FileEntry()
-            entry.CopyFrom(local.entry)
-            entry.path = path
-            entry.owned.CopyFrom(owned)
-        else:
-            encoded = encode_segment(self.read(), spec=self.spec)
-            data, path = encoded.data, name_of(encoded.digest)
-            entry = encoded.file_entry(path, owned=owned)
+        data, entry = self._data_file(owned)
+        path = entry.path = name_of(entry.path)
         with self._tiers.memory.charge(self.owner, Purpose.WRITES, len(data)):
             store.put(path, data)
         self.attach(entry, store)
@@ -249,8 +241,10 @@ class Segment:
     def attach(self, entry: pb.FileEntry, store: ObjectStore) -> None:
         """The store has it too: its local file may be dropped when the cache is full."""
         with self._lock:
-            self._stored = (entry, store)
-            local = self._local if self._cached is None else None
+            if self._closed:
+                return
+            self._stored = StoredFile(entry, store)
+            local = self._local
         if local is not None:
             self._count_local(local)
 
@@ -263,31 +257,44 @@ class Segment:
         self._release(*given_up)
         self._drop_local()
 
-    def _come_nearer(self) -> None:
+    def _data_file(self, owned: pb.HashRange) -> tuple[bytes, pb.FileEntry]:
+        """The bytes of the data file, and its entry with the digest in place of a path."""
         with self._lock:
             local, stored = self._local, self._stored
-        if local is None and stored is not None and self.tier is Tier.STORE:
-            local = self._fetch(*stored)
+        if isinstance(local, ParquetFile) and local.digest and stored is None:
+            entry = pb.FileEntry()
+            entry.CopyFrom(local.entry)
+            entry.path = local.digest
+            entry.owned.CopyFrom(owned)
+            # Another thread may have uploaded it a moment ago, and the cache may have dropped it.
+            with contextlib.suppress(MissingFileError):
+                return local.content(), entry
+        encoded = encode_segment(self.read(), spec=self.spec)
+        return encoded.data, encoded.file_entry(encoded.digest, owned=owned)
+
+    def _come_nearer(self) -> None:
+        with self._lock:
+            stored = self._stored
+        if stored is not None and self.tier is Tier.STORE:
+            self._fetch(stored)
         if self._layout is Layout.PARQUET:
             self.load()
-        elif local is not None:
-            local.read(ALL_ROWS)  # maps and checks it
+        else:
+            self.read()  # maps and checks the file
 
-    def _fetch(self, entry: pb.FileEntry, store: ObjectStore) -> LocalFile | None:
-        """A local copy of the stored file, unless the cache is too small for it."""
-        if not self._tiers.cache.fits(int(entry.size)):
-            return None
-        local: LocalFile
-        with self._tiers.memory.reserve(self.owner, Purpose.RESTORES, int(entry.size)):
-            if self._layout is Layout.MAPPED:
-                local = write_mapped(self.read(), self._tiers.folder)
-            else:
-                local = write_bytes(_fetching(store)(entry.path, 0, int(entry.size)), entry, self._tiers.folder)
-                local.content()
-        with self._lock:
-            self._local = local
-        self._count_local(local)
-        return local
+    def _fetch(self, stored: StoredFile) -> None:
+        """Have a local copy of the stored file, unless the cache is too small for it."""
+        if not self._tiers.cache.fits(stored.size):
+            return
+        with self._tiers.memory.reserve(self.owner, Purpose.RESTORES, stored.size):
+            folder, mapped = self._tiers.folder, self._layout is Layout.MAPPED
+            self._keep_local(write_mapped(self.read(), folder) if mapped else write_copy(stored, folder))
+
+    def _read_stored(self, stored: StoredFile | None, selection: Selection) -> pa.Table:
+        if stored is None:
+            raise InputError(f"a segment of table {self.spec.table!r} was read after it was closed")
+        with self._tiers.memory.reserve(self.owner, Purpose.READS, self.nbytes):
+            return with_row_schema(stored.read(selection), self._schema)
 
     def _read_local(self, local: LocalFile, selection: Selection) -> pa.Table:
         if self._layout is Layout.MAPPED:
@@ -309,19 +316,6 @@ class Segment:
         if late:
             hold.release()
 
-    def _leave_memory(self, local: LocalFile) -> None:
-        with self._lock:
-            redundant = self._closed or self._local is not None
-            if not redundant:
-                self._local = local
-            given_up = self._take_out_of_memory()
-            stored = self._stored
-        self._release(*given_up)
-        if redundant:
-            local.path.unlink(missing_ok=True)
-        elif stored is not None:
-            self._count_local(local)
-
     def _take_out_of_memory(self) -> tuple[Hold | None, Offer | None]:
         hold, offer = self._hold, self._offer
         self._table = self._hold = self._offer = None
@@ -333,32 +327,46 @@ class Segment:
         if hold is not None:
             hold.release()
 
+    def _keep_local(self, local: LocalFile) -> None:
+        """Install a file; it is removed again where there is one already, or where the segment was closed."""
+        with self._lock:
+            redundant = self._closed or self._local is not None
+            if not redundant:
+                self._local = local
+            stored = self._stored
+        if redundant:
+            local.path.unlink(missing_ok=True)
+        elif stored is not None:
+            self._count_local(local)
+
     def _count_local(self, local: LocalFile) -> None:
-        """Let the cache count the file; it may drop it at once."""
+        """Let the cache count the file, once; it may drop it at once."""
+        with self._lock:
+            if self._local is not local or self._counted is local:
+                return
+            self._counted = local
         cached = self._tiers.cache.add(local.size, self._drop_local)
         with self._lock:
-            if self._local is local:
+            gone = self._local is not local
+            if not gone:
                 self._cached = cached
+        if gone:
+            self._tiers.cache.remove(cached)
+
+    def _forget(self, local: LocalFile) -> bool:
+        """After its file was not found: whether the rows can be had elsewhere."""
+        with self._lock:
+            changed = self._local is not local
+            elsewhere = self._table is not None or self._stored is not None
+        if not changed and elsewhere:
+            self._drop_local()
+        return changed or elsewhere
 
     def _drop_local(self) -> None:
         with self._lock:
             local, cached = self._local, self._cached
-            self._local = self._cached = None
+            self._local = self._cached = self._counted = None
         if cached is not None:
             self._tiers.cache.remove(cached)
         if local is not None:
             local.path.unlink(missing_ok=True)
-
-
-def _fetching(store: ObjectStore) -> Callable[[str, int, int], bytes]:
-    """Ranges of the store's data files, with the error that readers of metadata expect."""
-
-    def get_range(path: str, start: int, length: int) -> bytes:
-        try:
-            return store.get_range(path, start, length)
-        except ObjectMissingError as error:
-            raise MissingFileError(
-                "metadata names a data file that is not there", where=f"{store.url}/{path}", fix=DAMAGED_FIX
-            ) from error
-
-    return get_range

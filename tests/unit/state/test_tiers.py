@@ -307,6 +307,20 @@ def test_p7_a_missing_object_is_named(tmp_path: Path) -> None:
             restored.prefetch().result(30)
 
 
+def test_p7_a_damaged_object_is_named_and_not_copied(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        segment, store = make(tiers), MemoryStore()
+        entry = segment.upload(store, name_of=name_of, owned=WHOLE_SPACE)
+        data = bytearray(store.get(entry.path))
+        data[2000] ^= 1
+        store.put(entry.path, bytes(data))
+        restored = tiers.stored(entry, store, spec=spec(), owner="rides")
+        for look in (restored.read, restored.prefetch().result):
+            with pytest.raises(CorruptObjectError, match=entry.path):
+                look()
+        assert local_files(tiers) == []
+
+
 def test_loading_in_the_background_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers_module, "LOADS_AT_ONCE", 3)
     with opened_tiers(tmp_path) as tiers:

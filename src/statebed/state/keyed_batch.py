@@ -92,17 +92,27 @@ def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[
         return batch, values
     starts = batch.starts()
     counts = np.diff(np.append(starts, len(batch)))
-    while len(counts) and counts.max() > 1:
+    several = np.flatnonzero(counts > 1)
+    # Most keys may stand alone: only the others take part in the folding.
+    rows = np.flatnonzero(np.repeat(counts > 1, counts))
+    once = _folded_groups(take_rows(values, rows), counts[several], function)
+    source = starts.copy()
+    source[several] = values.num_rows + np.arange(len(several), dtype=np.int64)
+    return batch.select(starts), take_rows(pa.concat_tables([values, once]), source)
+
+
+def _folded_groups(values: pa.Table, counts: Rows, function: MergeFunction) -> pa.Table:
+    """One row for each group of `counts` neighbours."""
+    while counts.max() > 1:
         firsts = np.cumsum(counts) - counts
         rank = np.arange(values.num_rows, dtype=np.int64) - np.repeat(firsts, counts)
-        paired = (rank % 2 == 0) & (rank + 1 < np.repeat(counts, counts))
-        left = np.flatnonzero(paired)
+        left = np.flatnonzero((rank % 2 == 0) & (rank + 1 < np.repeat(counts, counts)))
         merged = call_merge(function, take_rows(values, left), take_rows(values, left + 1))
         source = np.arange(values.num_rows, dtype=np.int64)
         source[left] = values.num_rows + np.arange(len(left), dtype=np.int64)
         values = take_rows(pa.concat_tables([values, merged]), source[rank % 2 == 0])
         counts = (counts + 1) // 2
-    return batch.select(starts), values
+    return values
 
 
 def latest_times(batch: KeyBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -119,7 +119,9 @@ def test_compaction_writes_few_blocks_and_leaves_what_later_epochs_say(store: Me
         changed = range(epoch, 20_000, 17)
         view.upsert(keys_of(changed), totals(changed, epoch))
         view.delete(keys_of([epoch * 500]))
-        commit(view, store, epoch)
+        older = [file.max_sequence for file in view.metadata().files]
+        newest = {upload.path for upload in commit(view, store, epoch).uploads}
+        assert all(file.min_sequence > max(older) for file in view.metadata().files if file.path in newest)
         uploads = view.compact(name_of(epoch), max_blocks=2)
         for upload in uploads:
             store.put(upload.path, upload.data)

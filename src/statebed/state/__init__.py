@@ -44,6 +44,7 @@ from statebed.state.sizes import compacted, held_bytes
 from statebed.state.spill_folder import SpillFolder
 from statebed.state.tiers import Layout, Segment, Tier, Tiers
 from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
+from statebed.state.time_keyed_view import TimeKeyedView
 
 __all__ = [
     "MAX_FILES",
@@ -87,6 +88,7 @@ __all__ = [
     "Tier",
     "Tiers",
     "TimeKeyedTable",
+    "TimeKeyedView",
     "TimeToLiveClock",
     "Upload",
     "compacted",

@@ -25,7 +25,6 @@ from statebed.state.config import check_configs
 from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView, StoredPart
 from statebed.state.keyed_view import KeyedView
 from statebed.state.manager_base import (
-    check_kinds,
     check_stored,
     commit_data_of,
     micros,
@@ -35,7 +34,7 @@ from statebed.state.manager_base import (
     stored_alike,
 )
 from statebed.state.manager_in_flight import InFlight
-from statebed.state.manager_tables import ManagedKeyedTable, ManagedTable
+from statebed.state.manager_tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable
 from statebed.state.manager_uploads import Uploads
 from statebed.state.messages import (
     Checkpoint,
@@ -44,11 +43,12 @@ from statebed.state.messages import (
     StateMessage,
     TaskInfo,
 )
+from statebed.state.time_keyed_view import TimeKeyedView
 from statebed.storage import ObjectStore
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable)
+T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
 Notify = Callable[[CheckpointCompleted], None]
 
 
@@ -99,7 +99,6 @@ class TableManager:
         self._options = options or ManagerOptions()
         self._on_completed = on_completed
         check_configs(configs)
-        check_kinds(configs, where=task.where)
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
@@ -153,6 +152,10 @@ class TableManager:
         """The view of a keyed table; it belongs to the thread that calls `checkpoint`."""
         return self._of_kind(name, ManagedKeyedTable).view
 
+    def get_time_keyed(self, name: str) -> TimeKeyedView:
+        """The view of a time-keyed table; it belongs to the thread that calls `checkpoint`."""
+        return self._of_kind(name, ManagedTimeKeyedTable).view
+
     def commit_data(self, name: str) -> tuple[bytes, ...]:
         """What the restored epoch had prepared for a two-phase commit: to be committed (again) before going on.
 
@@ -193,8 +196,11 @@ class TableManager:
         return None
 
     def _made(self, config: pb.TableConfig, parts: list[StoredPart]) -> ManagedTable:
-        if config.WhichOneof("kind") == "keyed":
+        kind = config.WhichOneof("kind")
+        if kind == "keyed":
             return ManagedKeyedTable(config, self.task, self._in_flight, parts)
+        if kind == "time_keyed":
+            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts)
         return GlobalKeyedTable(config, self.task, self._store, parts)
 
     def _table(self, name: str) -> ManagedTable:
@@ -212,7 +218,7 @@ class TableManager:
             raise UnknownTableError(
                 f"the table {name!r} is of the kind {table.config.WhichOneof('kind')}",
                 where=self.task.where,
-                fix="use get_global_keyed_state for global keyed tables, get_keyed for keyed ones",
+                fix="use get_global_keyed_state for global keyed tables, get_keyed and get_time_keyed for the others",
             )
         return table
 

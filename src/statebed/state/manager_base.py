@@ -62,18 +62,6 @@ def parts_of(parts: Parts, table: str) -> dict[int, StoredPart]:
     }
 
 
-def check_kinds(configs: Mapping[str, pb.TableConfig], *, where: str) -> None:
-    """Refuse tables that a TableManager does not serve."""
-    for name, config in configs.items():
-        kind = config.WhichOneof("kind")
-        if kind not in {"global_keyed", "keyed"}:
-            raise UnknownTableError(
-                f"the table {name!r} is of the kind {kind}; a TableManager serves global keyed and keyed tables",
-                where=where,
-                fix="configure it with global_table_config or keyed_table_config",
-            )
-
-
 def check_stored(
     parts: Iterable[pb.OperatorCheckpointMetadata], configs: Mapping[str, pb.TableConfig], task: TaskInfo
 ) -> None:

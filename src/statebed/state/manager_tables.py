@@ -9,10 +9,12 @@ from statebed.format import names
 from statebed.format.schema import TIME
 from statebed.state.config import TimeToLiveClock
 from statebed.state.global_keyed import StoredPart
-from statebed.state.keyed_durable import Upload
+from statebed.state.keyed_durable import NameOf, Upload
 from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.manager_in_flight import InFlight
-from statebed.state.messages import CommitData, DeleteKey, Insert, KeyedData, RecordBatch, TaskInfo
+from statebed.state.messages import CommitData, DeleteKey, DeleteTimeRange, Insert, KeyedData, RecordBatch, TaskInfo
+from statebed.state.time_keyed import MAX_FILES
+from statebed.state.time_keyed_view import TimeKeyedView
 
 _COMPACTED_BLOCKS = 1
 """How many blocks of a keyed table an epoch writes again at most, unless a compaction was asked for."""
@@ -49,6 +51,48 @@ class KeyedChanges(KeyedCheckpoint):
     commit_data: tuple[bytes, ...] = ()
 
 
+class ManagedTimeKeyedTable:
+    """A time-keyed table: its view, checkpointed and merged with the other tables of its subtask."""
+
+    def __init__(self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart]) -> None:
+        self.config = config
+        self._task = task
+        self._store = store
+        self._most_files = MAX_FILES
+        self.view = TimeKeyedView(config, owned=task.owned, store=store, parts=[stored.part for stored in parts])
+
+    def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
+        if isinstance(data, RecordBatch) and isinstance(data.operation, Insert):
+            self.view.append(data.batch)
+        elif isinstance(data, RecordBatch) and isinstance(data.operation, DeleteTimeRange):
+            self.view.delete(data.operation.start_us, data.operation.end_us)
+        else:
+            raise _not_taken(self.config, self._task, data, fix="Insert or DeleteTimeRange")
+
+    def compact_data(self) -> None:
+        self._most_files = 1
+
+    def refresh(self, parts: Mapping[int, StoredPart]) -> None:
+        """A time-keyed table shows the keys of its own subtask alone."""
+
+    def close(self, reason: str) -> None:
+        """Its view may be read on."""
+
+    def take_changes(self, *, epoch: int, watermark_us: int | None) -> KeyedChanges:
+        if watermark_us is not None:
+            self.view.advance(watermark_us)
+        uploads = self.view.checkpoint(_namer(self.config, self._task, epoch), most_files=self._most_files)
+        self._most_files = MAX_FILES
+        for one in uploads:
+            self._store.announce(one.path, one.data)
+        return KeyedChanges(self.view.metadata(subtask_index=self._task.subtask_index), uploads)
+
+    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[str, bytes], None]) -> StoredPart:  # noqa: ARG002 - names are given already
+        for one in changes.uploads:
+            upload(one.path, one.data)
+        return StoredPart(self.config, changes.metadata)
+
+
 class ManagedKeyedTable:
     """A keyed table: its view, checkpointed and compacted with the other tables of its subtask."""
 
@@ -71,12 +115,7 @@ class ManagedKeyedTable:
             times = self._columns(data, [TIME]).column(0) if timed else None
             self.view.upsert(keys, values, times=times)
         else:
-            what = type(data.operation if isinstance(data, RecordBatch) else data).__name__
-            raise UnknownTableError(
-                f"the keyed table {self.config.name!r} takes no {what}",
-                where=self._task.where,
-                fix="send a RecordBatch with the operation Insert or DeleteKey",
-            )
+            raise _not_taken(self.config, self._task, data, fix="Insert or DeleteKey")
 
     def compact_data(self) -> None:
         self._compact = True
@@ -90,11 +129,7 @@ class ManagedKeyedTable:
     def take_changes(self, *, epoch: int, watermark_us: int | None) -> KeyedChanges:
         if self.view.table.clock is TimeToLiveClock.EVENT_TIME and watermark_us is not None:
             self.view.advance(watermark_us)
-
-        def name_of(digest: str) -> str:
-            task = self._task
-            return names.data_file(epoch, task.operator_id, self.config.name, task.subtask_index, digest)
-
+        name_of = _namer(self.config, self._task, epoch)
         index = self._task.subtask_index
         written = self.view.checkpoint(name_of, subtask_index=index).uploads
         self._announce(written)
@@ -126,3 +161,21 @@ class ManagedKeyedTable:
                 fix="give the key columns; to insert, the value columns too, and `_time` where rows expire by it",
             )
         return data.batch.select(list(wanted))
+
+
+def _namer(config: pb.TableConfig, task: TaskInfo, epoch: int) -> NameOf:
+    def name_of(digest: str) -> str:
+        return names.data_file(epoch, task.operator_id, config.name, task.subtask_index, digest)
+
+    return name_of
+
+
+def _not_taken(
+    config: pb.TableConfig, task: TaskInfo, data: RecordBatch | CommitData | KeyedData, *, fix: str
+) -> UnknownTableError:
+    what = type(data.operation if isinstance(data, RecordBatch) else data).__name__
+    return UnknownTableError(
+        f"the table {config.name!r} ({config.WhichOneof('kind')}) takes no {what}",
+        where=task.where,
+        fix=f"send a RecordBatch with the operation {fix}",
+    )

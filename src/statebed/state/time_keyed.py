@@ -105,7 +105,7 @@ class RowsRead:
 
 def read_rows(table: TimeKeyedTable, live: LiveFiles, store: ObjectStore, *, end_us: int | None = None) -> RowsRead:
     """Visible rows of bins before `end_us` (None: all), file after file, each in its order."""
-    fetch = _Fetch(store)
+    fetch = RangeFetch(store)
     pieces = [table.row_schema.empty_table()]
     for file in live.files:
         if end_us is not None and file.min_time_us >= end_us:
@@ -135,7 +135,7 @@ def write_segment(
     return replace(live, schemas=schemas).append(entry)
 
 
-class _Fetch:
+class RangeFetch:
     """Ranges of data files, with the error that metadata's readers expect and a count of bytes."""
 
     def __init__(self, store: ObjectStore) -> None:

@@ -36,7 +36,6 @@ from statebed.state import (
     TaskInfo,
     global_table_config,
     operator_entry,
-    timestamp_table_config,
 )
 from statebed.state.global_keyed_files import FILE_SCHEMA
 from statebed.state.manager_uploads import Uploads
@@ -338,12 +337,6 @@ def test_missing_metadata_is_named() -> None:
     cluster.store.delete(record.operators[0].subtasks[0].path)
     with pytest.raises(MissingFileError, match="operator-count-0"):
         managers_at(cluster.store, record, 1)
-
-
-def test_tables_of_other_kinds_are_refused() -> None:
-    config = timestamp_table_config("events", "", dt.timedelta(hours=1), False, pa.schema([("fare", pa.float64())]))
-    with pytest.raises(UnknownTableError, match="kind time_keyed"):
-        manager_on(empty_store(), configs={"events": config})
 
 
 def test_a_record_at_another_parallelism_cannot_refresh() -> None:

@@ -1,0 +1,277 @@
+"""Time-keyed tables of Python programs: appended rows, ranges of time, retention, generations, restores."""
+
+import datetime as dt
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster
+
+from statebed.errors import InputError, NotOwnerError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import hash_columns
+from statebed.format.ranges import owned_range, subtask_of
+from statebed.state import (
+    Compaction,
+    DeleteKey,
+    DeleteTimeRange,
+    RecordBatch,
+    TableData,
+    TableManager,
+    TaskInfo,
+    TimeKeyedView,
+    timestamp_table_config,
+)
+from statebed.state.time_keyed import MAX_FILES
+from statebed.storage import FaultStore, MemoryStore, ObjectStore, ScopedStore
+
+SCHEMA = pa.schema([("driver", pa.float64()), ("fare", pa.int64())])
+RETENTION = 100
+Row = tuple[float | None, int, int]
+
+
+def config(*, generational: bool = False) -> pb.TableConfig:
+    return timestamp_table_config(
+        "fares",
+        "",
+        dt.timedelta(microseconds=RETENTION),
+        generational,
+        SCHEMA,
+        keys=["driver"],
+        bin_width=dt.timedelta(microseconds=10),
+    )
+
+
+def batch(rows: list[Row]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "driver": pa.array([row[0] for row in rows], pa.float64()),
+            "_time": pa.array([row[1] for row in rows], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+            "fare": pa.array([row[2] for row in rows], pa.int64()),
+        }
+    )
+
+
+def rows_of(table: pa.Table) -> Counter[tuple[str, int, int]]:
+    """As a multiset; drivers as text, because NaN is not equal to itself."""
+    times = table["_time"].cast(pa.int64()).to_pylist()
+    return Counter(zip(map(str, table["driver"].to_pylist()), times, table["fare"].to_pylist(), strict=True))
+
+
+def counted(rows: list[Row]) -> Counter[tuple[str, int, int]]:
+    # -0.0 and 0.0 are one key, which is stored as 0.0.
+    return Counter((str(driver if driver is None else driver + 0.0), time, fare) for driver, time, fare in rows)
+
+
+def view_on(store: ObjectStore, **more: Any) -> TimeKeyedView:
+    return TimeKeyedView(
+        config(generational=more.pop("generational", False)), owned=owned_range(0, 1), store=store, **more
+    )
+
+
+def store_all(view: TimeKeyedView, store: ObjectStore, epoch: int, **more: Any) -> int:
+    uploads = view.checkpoint(lambda digest: f"{epoch}/{digest}", **more)
+    for one in uploads:
+        store.put(one.path, one.data)
+    return len(uploads)
+
+
+class TimeKeyedMachine(RuleBasedStateMachine):
+    """Every subtask's rows against a list, through deletions, expiry, checkpoints, crashes and rescaling."""
+
+    @initialize(generational=st.booleans(), parallelism=st.integers(1, 3))
+    def start(self, generational: bool, parallelism: int) -> None:
+        self.generational = generational
+        self.store = MemoryStore()
+        self.parts: list[pb.TableSubtaskCheckpointMetadata] = []
+        self.now: list[Row] = []
+        self.stored: list[Row] = []
+        self.kept_from = -(1 << 60)
+        self.epoch = 0
+        self.restore(parallelism)
+
+    @rule(parallelism=st.integers(1, 3))
+    def restore(self, parallelism: int) -> None:
+        self.views = [
+            TimeKeyedView(
+                config(generational=self.generational),
+                owned=owned_range(index, parallelism),
+                store=self.store,
+                parts=self.parts,
+            )
+            for index in range(parallelism)
+        ]
+        self.now = list(self.stored)
+        self.kept_from = -(1 << 60)
+
+    @rule(
+        rows=st.lists(
+            st.tuples(
+                st.sampled_from([1.0, 2.0, 3.0, -0.0, 0.0, float("nan"), None]),
+                st.integers(-60, 60),
+                st.integers(0, 3),
+            ),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    def append(self, rows: list[Row]) -> None:
+        added = batch(rows)
+        owners = subtask_of(hash_columns([added.column("driver")]), len(self.views))
+        for index, view in enumerate(self.views):
+            view.append(added.filter(pa.array((owners == index).tolist())))
+        for row in rows:
+            if row[1] < self.kept_from:
+                continue
+            if self.generational:
+                self.now = [one for one in self.now if counted([(*one[:2], 0)]) != counted([(*row[:2], 0)])]
+            self.now.append(row)
+
+    @rule(start=st.integers(-70, 70), width=st.integers(0, 40))
+    def delete(self, start: int, width: int) -> None:
+        for view in self.views:
+            view.delete(start, start + width)
+        self.now = [row for row in self.now if not start <= row[1] < start + width]
+
+    @rule(watermark=st.integers(20, 140))
+    def advance(self, watermark: int) -> None:
+        for view in self.views:
+            view.advance(watermark)
+        self.kept_from = max(self.kept_from, watermark - RETENTION)
+        self.now = [row for row in self.now if row[1] >= self.kept_from]
+
+    @rule(merge=st.booleans())
+    def checkpoint(self, merge: bool) -> None:
+        self.epoch += 1
+        for view in self.views:
+            store_all(view, self.store, self.epoch, most_files=1 if merge else 3)
+        self.parts = [view.metadata(subtask_index=index) for index, view in enumerate(self.views)]
+        assert all(len(part.files) <= 3 for part in self.parts)
+        self.stored = list(self.now)
+
+    @rule(start=st.integers(-70, 70), width=st.integers(0, 40))
+    def read_a_range(self, start: int, width: int) -> None:
+        found = sum((rows_of(view.read(start, start + width)) for view in self.views), Counter())
+        assert found == counted([row for row in self.now if start <= row[1] < start + width])
+
+    @invariant()
+    def all_rows_are_there(self) -> None:
+        assert sum((rows_of(view.read()) for view in self.views), Counter()) == counted(self.now)
+
+
+TestTimeKeyedMachine = TimeKeyedMachine.TestCase
+TestTimeKeyedMachine.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+
+
+def test_deleting_a_range_reads_nothing_and_files_inside_it_leave() -> None:
+    store = MemoryStore()
+    view = view_on(store)
+    for epoch in (1, 2):
+        view.append(batch([(1.0, epoch * 100 + number, 0) for number in range(10)]))
+        store_all(view, store, epoch)
+    log = FaultStore(store)
+    view = view_on(log, parts=[view.metadata()])
+    view.delete(100, 205)
+    assert not log.log
+    (file,) = view.metadata().files
+    (tombstone,) = view.metadata().tombstones
+    assert file.min_time_us == 200
+    assert (tombstone.delete_time_range.start_us, tombstone.delete_time_range.end_us) == (200, 205)
+    assert rows_of(view.read()) == counted([(1.0, time, 0) for time in range(205, 210)])
+
+
+def test_a_deletion_does_not_hide_rows_that_are_appended_after_it() -> None:
+    store = MemoryStore()
+    view = view_on(store)
+    view.append(batch([(1.0, 5, 1), (1.0, 50, 1)]))
+    store_all(view, store, 1)
+    view.delete(0, 10)
+    view.append(batch([(1.0, 5, 2)]))
+    view.delete(0, 4)
+    store_all(view, store, 2)
+    assert rows_of(view_on(store, parts=[view.metadata()]).read()) == counted([(1.0, 5, 2), (1.0, 50, 1)])
+
+
+def test_an_epoch_adds_at_most_one_file_and_files_are_bounded() -> None:
+    store = MemoryStore()
+    view = view_on(store)
+    for epoch in range(1, 4 * MAX_FILES):
+        for _ in range(3):
+            view.append(batch([(1.0, epoch, 0)]))
+        assert store_all(view, store, epoch) == 1
+        assert len(view.metadata().files) <= MAX_FILES
+    assert store_all(view, store, 99) == 0
+    assert view.read().num_rows == 3 * (4 * MAX_FILES - 1)
+
+
+def test_late_rows_are_counted_and_not_taken() -> None:
+    view = view_on(MemoryStore())
+    view.advance(1000)
+    view.append(batch([(1.0, 1000 - RETENTION - 1, 0), (1.0, 1000 - RETENTION, 0)]))
+    view.advance(500)  # the watermark does not go back
+    assert (view.late_rows, view.read().num_rows) == (1, 1)
+
+
+def test_p6_the_order_of_batches_does_not_change_the_bytes_where_keys_and_times_differ() -> None:
+    rows: list[Row] = [(float(number % 7), number, number) for number in range(50)]
+    paths = []
+    for order in (rows, rows[::-1]):
+        view = view_on(MemoryStore())
+        for start in range(0, 50, 9):
+            view.append(batch(order[start : start + 9]))
+        paths.append([one.path for one in view.checkpoint(lambda digest: digest)])
+    assert paths[0] == paths[1]
+
+
+def test_rows_that_do_not_fit_are_refused_before_anything_is_taken() -> None:
+    view = TimeKeyedView(config(), owned=owned_range(0, 2), store=MemoryStore())
+    with pytest.raises(NotOwnerError):
+        view.append(batch([(float(number), 0, 0) for number in range(20)]))
+    for wrong in (
+        batch([(1.0, 0, 0)]).drop_columns(["fare"]),
+        batch([]).set_column(2, "fare", pa.array([], pa.string())),
+    ):
+        with pytest.raises(InputError):
+            view.append(wrong)
+    timeless = batch([(1.0, 0, 0)]).set_column(1, "_time", pa.array([None], pa.timestamp("us", tz="UTC")))
+    with pytest.raises(InputError, match="nulls in the columns"):
+        view.append(timeless)
+    assert view.read().num_rows == 0
+
+
+def test_a_manager_checkpoints_expires_and_restores_time_keyed_tables() -> None:
+    cluster = Cluster(2, COUNTERS | {"fares": config()})
+    rows: list[Row] = [(float(number), number * 10, number) for number in range(30)]
+    added = batch(rows)
+    owners = subtask_of(hash_columns([added.column("driver")]), 2)
+    for index, manager in enumerate(cluster.managers):
+        mine = added.filter(pa.array((owners == index).tolist()))
+        manager.send(TableData("fares", RecordBatch(mine)))
+        manager.send(TableData("fares", RecordBatch(batch([]), DeleteTimeRange(200, 250))))
+    cluster.owner("ann").insert("ann", 1)
+    cluster.commit()
+    for parallelism in (3, 1):
+        cluster.restart(parallelism)
+        found = sum((rows_of(manager.get_time_keyed("fares").read()) for manager in cluster.managers), Counter())
+        assert found == counted([row for row in rows if not 200 <= row[1] < 250])
+        for manager in cluster.managers:
+            manager.send(Compaction(("fares",)))
+        cluster.commit()
+    (manager,) = cluster.managers
+    watermark = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=RETENTION + 260)
+    manager.checkpoint(cluster.run.next_epoch, watermark=watermark).result(timeout=30)
+    assert rows_of(manager.get_time_keyed("fares").read()) == counted([row for row in rows if row[1] >= 260])
+
+
+def test_what_a_time_keyed_table_cannot_take_is_refused() -> None:
+    with TableManager(
+        TaskInfo(JOB, OPERATOR), COUNTERS | {"fares": config()}, ScopedStore(MemoryStore(), JOB)
+    ) as manager:
+        with pytest.raises(UnknownTableError, match="DeleteKey"):
+            manager.send(TableData("fares", RecordBatch(batch([]), DeleteKey())))
+        with pytest.raises(UnknownTableError, match="kind global_keyed"):
+            manager.get_time_keyed(TABLE)

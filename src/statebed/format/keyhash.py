@@ -219,19 +219,26 @@ def _hash_bytes(
     position = starts + (lengths // _STRIPE) * _STRIPE
     ends = starts + lengths
     for _ in range(3):
-        rows = np.flatnonzero(position + 8 <= ends)
+        rows = _where(position + 8 <= ends)
         hashes[rows] = _mix_word(hashes[rows], words[position[rows]])
         position[rows] += 8
-    rows = np.flatnonzero(position + 4 <= ends)
+    rows = _where(position + 4 <= ends)
     hashes[rows] ^= halves[position[rows]].astype(np.uint64) * _P1
     hashes[rows] = _rotate(hashes[rows], 23) * _P2 + _P3
     position[rows] += 4
     for _ in range(3):
-        rows = np.flatnonzero(position < ends)
+        rows = _where(position < ends)
         hashes[rows] ^= data[position[rows]].astype(np.uint64) * _P5
         hashes[rows] = _rotate(hashes[rows], 11) * _P1
         position[rows] += 1
     return _finish(hashes)
+
+
+def _where(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | slice:
+    """The rows of the mask; all or none as a slice, which copies nothing."""
+    if mask.all():
+        return slice(None)
+    return np.flatnonzero(mask) if mask.any() else slice(0, 0)
 
 
 def _hash_stripes(

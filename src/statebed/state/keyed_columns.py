@@ -132,9 +132,9 @@ class HeapColumn:
         return HeapColumn([self.take(rows)], np.arange(len(rows), dtype=np.int64))
 
     def merged(self, other: "HeapColumn", places: "Places") -> "HeapColumn":
-        heap = HeapColumn(self.pieces, self.at)
-        first = heap._add(other.pieces)
-        return HeapColumn(heap.pieces, places.merge(self.at, other.at + first))
+        # Runs are merged seldom and read often: one piece is read fastest.
+        heap = pa.concat_arrays([*self.pieces, *other.pieces])
+        return HeapColumn([heap], places.merge(self.at, other.at + self._heap_rows()))
 
     def _add(self, pieces: Sequence[pa.Array]) -> int:
         """Append pieces, keep each one at least as large as all after it, and give the place of the first new value."""

@@ -23,6 +23,8 @@ STORED = np.uint8(4)
 Times = npt.NDArray[np.int64]
 
 _SMALL_RUN = 4096
+_WORTH_A_DIRECTORY = 4
+"""Runs that are replaced before a fourth as many keys were looked up as they have rows do without one."""
 _CROWDED = 16
 """More rows than this in one place of the directory, and a binary search is faster."""
 
@@ -38,6 +40,7 @@ class Run:
     marks: npt.NDArray[np.uint8]
     dirty_rows: int = 0
     _directory: "_Directory | None" = field(default=None, repr=False)
+    _looked_up: int = field(default=0, repr=False)
 
     @classmethod
     def of(
@@ -166,7 +169,8 @@ class Run:
         return equal & inside
 
     def _first_not_below(self, hashes: Hashes) -> Rows:
-        if len(self) < _SMALL_RUN:
+        self._looked_up += len(hashes)
+        if len(self) < _SMALL_RUN or self._looked_up < len(self) // _WORTH_A_DIRECTORY:
             return np.searchsorted(self.hashes, hashes)
         if self._directory is None:
             self._directory = _Directory.of(self.hashes)

@@ -14,7 +14,7 @@ from statebed.format.segment import encode_segment
 from statebed.state import tiers as tiers_module
 from statebed.state.memory import Purpose
 from statebed.state.selection import Selection
-from statebed.state.sizes import held_bytes
+from statebed.state.sizes import held_bytes, root_buffers
 from statebed.state.spill_files import LocalFile, write_mapped
 from statebed.state.spill_folder import SpillFolder
 from statebed.state.tiers import Layout, Segment, Tier, Tiers
@@ -93,8 +93,10 @@ def test_leaving_memory_gives_its_bytes_back_and_loading_takes_them_again(tmp_pa
         assert before == segment.nbytes == held_bytes(segment.read())
         segment.spill()
         assert tiers.memory.used == 0
+        on_disk = segment.read()
         segment.load()
         assert nearest(segment) is Tier.MEMORY
+        assert not root_buffers(on_disk) & root_buffers(segment.read())
         assert tiers.memory.snapshot().accounts == {("rides", Purpose.SEGMENTS): segment.nbytes}
         assert segment.nbytes == held_bytes(segment.read())
         files = local_files(tiers)

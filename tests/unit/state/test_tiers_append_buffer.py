@@ -101,6 +101,7 @@ def test_a_batch_is_taken_whole_or_not_at_all_when_the_disk_fails(tmp_path: Path
 
         with pytest.raises(SpillError):
             append_until_it_fails()
+        assert tiers.memory.used == held_bytes(*buffer.scan())
         assert sequences(*buffer.scan()) == list(range(taken))
         tiers.folder.path.mkdir()
         buffer.append(rows(count, start=taken))

@@ -89,5 +89,5 @@ class MemoryModel(RuleBasedStateMachine):
         assert not self.sealed or self.memory.used <= self.memory.high_bytes
 
 
-MemoryModel.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+MemoryModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestMemoryModel = MemoryModel.TestCase

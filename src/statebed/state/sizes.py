@@ -7,7 +7,7 @@ cannot be seen.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from statebed.format.columns import from_numpy
 
-ArrowRows = pa.RecordBatch | pa.Table
-Held = pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray | pa.Buffer | npt.NDArray[np.generic]
-Root = tuple[int, int]
+ArrowRows: TypeAlias = pa.RecordBatch | pa.Table
+Held: TypeAlias = pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray | pa.Buffer | npt.NDArray[np.generic]
+Root: TypeAlias = tuple[int, int]
 """Address and size of an allocation."""
 R = TypeVar("R", pa.RecordBatch, pa.Table)
 

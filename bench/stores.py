@@ -7,7 +7,7 @@ write them at their best: whole batches through their bulk calls, no write-ahead
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import duckdb
 import lmdb
@@ -78,8 +78,9 @@ class Rocks:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="bench-rocks-")
-        self._db = rocksdict.Rdict(self._folder, rocksdict.Options(raw_mode=True))
-        self._options = rocksdict.WriteOptions()
+        # Its type stubs call the property `disable_wal` a method, and know no lists of bytes.
+        self._db = cast("Any", rocksdict.Rdict(self._folder, rocksdict.Options(raw_mode=True)))
+        self._options = cast("Any", rocksdict.WriteOptions())
         self._options.disable_wal = True
 
     def apply(self, batch: Batch) -> None:

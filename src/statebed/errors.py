@@ -284,6 +284,12 @@ class SinkError(StatebedError):
     code = "SINK"
 
 
+class SparkStoppedError(StatebedError):
+    """Somebody stopped Spark while a query ran on it."""
+
+    code = "SPARK_STOPPED"
+
+
 class MissingDependencyError(StatebedError, ImportError):
     """A package or program that this part of statebed needs is not installed."""
 

@@ -1,6 +1,6 @@
 """A driver of the job of rides in a process of its own, which can be told to die at an exact point.
 
-python driver.py FOLDER available_now|continuous none|before_record|after_record EPOCHS MASTER
+python driver.py FOLDER available_now|continuous none|after_record EPOCHS MASTER
 """
 
 import importlib.util
@@ -20,15 +20,13 @@ def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies_at(point: str, epochs: int) -> None:
-    """Kill this process before or after the record of the epoch after so many."""
+def dies_after(epochs: int) -> None:
+    """Kill this process right after the record of the epoch after so many."""
     commit = Run.commit
     done = 0
 
     def deadly(run: Run, draft: Any) -> Any:
         nonlocal done
-        if done == epochs and point == "before_record":
-            die()
         record = commit(run, draft)
         if done == epochs:
             die()
@@ -46,8 +44,8 @@ def main() -> None:
     world = importlib.util.module_from_spec(spec)
     sys.modules["rides_world"] = world
     spec.loader.exec_module(world)
-    if point != "none":
-        dies_at(point, int(epochs))
+    if point == "after_record":
+        dies_after(int(epochs))
     if master != "default":
         os.environ["PYSPARK_PYTHON"] = sys.executable
         SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()

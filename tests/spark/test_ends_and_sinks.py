@@ -1,5 +1,6 @@
 """How a query ends, and what its sinks may do: stops on a busy query, namesakes, failing functions, refused forks."""
 
+import itertools
 import threading
 import time
 from typing import Any
@@ -8,14 +9,17 @@ import pytest
 from pyspark.sql import DataFrame
 
 import statebed as sb
-from statebed.checkpoint import Origin, RollbackPolicy, RunOptions
-from statebed.errors import InputError, SinkError
+from statebed.checkpoint import Origin, RollbackPolicy, Run, RunOptions
+from statebed.errors import InputError, SinkError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.sinks import ParquetTableSink
+from statebed.spark import controller as controller_module
 from statebed.spark import query as query_module
+from statebed.spark.projection import SparkProjection
 
 
 def test_a_stop_that_a_batch_comes_upon_is_a_stop_and_no_failure(rides: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_module, "_POLL_SECONDS", 5.0)  # so that a batch looks before the watching thread does
+    monkeypatch.setattr(query_module, "_POLL_SECONDS", 2.0)  # so that a batch looks before the watching thread does
     asked = threading.Event()
     queries: list[sb.Query] = []
 
@@ -25,7 +29,7 @@ def test_a_stop_that_a_batch_comes_upon_is_a_stop_and_no_failure(rides: Any, mon
         queries[0]._controller.want_stop(drain=False)
         asked.set()
 
-    rides.add_files(8, rows=20)
+    rides.add_files(5, rows=20)
     queries.append(rides.job(sink=ask).start(processing_time="0 seconds"))
     assert queries[0].await_termination(120)
     assert asked.is_set()
@@ -71,6 +75,51 @@ def test_p1_an_epoch_whose_function_failed_is_handed_over_again_before_any_other
     assert min(seen) == failed.epoch
     assert sum(seen.values()) == sum(row[3] for row in rides.results())
     assert rides.results() == rides.expected() != []
+
+
+class DeathError(Exception):
+    """Stands for the death of the driver."""
+
+
+STEPS: list[tuple[Any, str, int]] = [
+    (SparkProjection, "position", 1),  # in the epoch of a batch
+    (Run, "commit", 1),
+    (ParquetTableSink, "_copy", 1),
+    (ParquetTableSink, "publish", 1),
+    (Run, "mark_published", 1),
+    (controller_module, "accepted", 2),  # in the epoch without a batch that follows it
+    (Run, "commit", 2),
+    (ParquetTableSink, "_copy", 2),
+]
+
+
+def test_p2_p6_a_driver_that_dies_after_any_step_of_an_epoch_neither_loses_nor_repeats_rows(rides: Any) -> None:
+    for number, (owner, name, occasion) in enumerate(STEPS):
+        rides.add_files(1)
+        step = getattr(owner, name)
+        calls = itertools.count(1)
+
+        def deadly(*arguments: Any, step: Any = step, calls: Any = calls, last: int = occasion, **named: Any) -> Any:
+            done = step(*arguments, **named)
+            if next(calls) == last:
+                raise DeathError
+            return done
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, deadly)
+            with pytest.raises(DeathError):
+                rides.run(parallelism=1 + number % 3)
+    rides.add_files(1)
+    rides.run()
+    assert rides.results() == rides.expected()
+    assert len(rides.results()) >= 5 * len(STEPS)
+
+
+def test_an_input_that_cannot_be_read_is_named(rides: Any) -> None:
+    rides.add_files(1)
+    (rides.input / "0000.parquet").write_bytes(b"this is no file of the kind")
+    with pytest.raises(SubtaskError, match=r"0000\.parquet is not a Parquet file"):
+        rides.run()
 
 
 def test_two_jobs_of_one_name_with_states_of_their_own_run_in_one_session(rides: Any, tmp_path: Any) -> None:

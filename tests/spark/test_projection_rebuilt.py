@@ -111,3 +111,4 @@ def test_p3_a_fork_replays_the_same_batch_ids_with_other_rows_and_takes_publishe
     assert [progress.batch_id for progress in query.recent_progress] == [2, 3, None]
     assert rides.results() == rides.expected() != []
     assert query.status.state is sb.QueryState.FINISHED
+    assert [folder.name for folder in (rides.state / "rides" / "spark").iterdir()] == [rides.record().lineage]

@@ -19,7 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
 from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
-from statebed.errors import CollectionError, FencedError, StatebedError, StorageError, SubtaskError
+from statebed.errors import (
+    CollectionError,
+    FencedError,
+    SparkStoppedError,
+    StatebedError,
+    StorageError,
+    SubtaskError,
+)
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Stop
@@ -28,6 +35,7 @@ from statebed.spark.function import REPORT_SCHEMA, SubtaskFunction
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import EpochSummary, accepted, new_entry, operator_entry, summary, watermark_of
+from statebed.spark.session import is_stopped
 from statebed.spark.watermark import Watermark, can_close
 
 _log = logging.getLogger(__name__)
@@ -41,6 +49,7 @@ IDLE_SECONDS = 1.0
 REQUEST_SECONDS = 1.0
 """Requests are looked for no more often than this: looking is a LIST."""
 _PROGRESS_KEPT = 100
+_OF_THE_JVM = "Caused by: "
 _NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
 
@@ -130,6 +139,12 @@ class Controller:
 
     def explain_failure(self, seen: BaseException) -> BaseException:
         """What really happened: the controller's own error, else being fenced, else what Spark says."""
+        if is_stopped(self._plan.session):
+            return SparkStoppedError(
+                "Spark was stopped while the query ran",
+                where=f"job {self._plan.job_id}",
+                fix="stop the query before Spark; after a start the job goes on from its last committed epoch",
+            )
         if self._failure is not None:
             return self._failure
         try:
@@ -301,7 +316,11 @@ def _query_id(session: SparkSession) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The line that says what happened: in a worker's traceback the last that names an error, else the first."""
+    """The line that says what happened: of a worker's traceback the last that names an error, of the JVM's what
+    caused all else, else the first.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
-    return named[-1] if named else lines[0] if lines else type(error).__name__
+    caused = [line.removeprefix(_OF_THE_JVM) for line in lines if line.startswith(_OF_THE_JVM)]
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (named or caused or thrown or lines[:1] or [type(error).__name__])[-1]

@@ -68,6 +68,7 @@ class SparkProjection:
             )
         if decision.action is ProjectionAction.REBUILD:
             self._rebuild(position)
+        self._remove_other_lineages()
         self._known_logs = {log.name: log for log in position.source_logs}
         return decision
 
@@ -131,6 +132,12 @@ class SparkProjection:
             self._write(f"commits/{entry.name}", entry.content)
         # Last, so that a folder that was cut short in the building belongs to nobody.
         self._write("metadata", json.dumps({"id": position.query_id}, separators=(",", ":")).encode())
+
+    def _remove_other_lineages(self) -> None:
+        """No run goes on with a lineage that a fork left: going back there is a fork again."""
+        others = self._folder.parent.iterdir() if self._folder.parent.is_dir() else ()
+        for folder in [other for other in others if other.name != self._folder.name]:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _checked(self, log: pb.SourceLogFile) -> bytes:
         data = self._store.get(log.path)

@@ -60,6 +60,12 @@ def check_session(session: Any) -> SparkSession:
     return session
 
 
+def is_stopped(session: SparkSession) -> bool:
+    """Whether somebody stopped the Spark of this session."""
+    context = session.sparkContext._jsc  # noqa: SLF001 - no public way to ask
+    return context is None or bool(context.sc().isStopped())
+
+
 def check_streaming(df: Any, *, source: str) -> DataFrame:
     """A streaming DataFrame of a classic session."""
     if _is_connect(df):

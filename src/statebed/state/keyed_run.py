@@ -118,18 +118,22 @@ class Run:
 
     def to_write(self) -> Rows:
         """Changed rows that files must learn of; a key that came and went between checkpoints is none."""
-        if not self.dirty_rows:
-            return np.zeros(0, dtype=np.int64)
-        gone = (self.marks & (DELETED | STORED)) == DELETED
-        return np.flatnonzero(((self.marks & DIRTY) != 0) & ~gone)
+        changed = self._dirty()
+        # Deleted and not stored.
+        gone = (self.marks[changed] & (DELETED | STORED)) == DELETED
+        return changed[~gone]
 
     def mark_written(self) -> None:
         """All changes are in files now: what is alive is stored, what is deleted is not."""
-        if self.dirty_rows:
-            changed = np.flatnonzero(self.marks & DIRTY)
-            deleted = self.marks[changed] & DELETED
-            self.marks[changed] = np.where(deleted, DELETED, STORED)
-            self.dirty_rows = 0
+        changed = self._dirty()
+        self.marks[changed] = np.where(self.marks[changed] & DELETED, DELETED, STORED)
+        self.dirty_rows = 0
+
+    def _dirty(self) -> Rows:
+        if not self.dirty_rows:
+            return np.zeros(0, dtype=np.int64)
+        # The mark is the lowest bit: what is left of it is a boolean already.
+        return np.flatnonzero((self.marks & DIRTY).view(np.bool_))
 
     def merged(self, other: "Run") -> "Run":
         """Both runs as one, without the rows that are deleted and written."""

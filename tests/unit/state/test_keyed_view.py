@@ -4,7 +4,9 @@ import datetime as dt
 import decimal
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +20,7 @@ from statebed.format.ranges import WHOLE_SPACE, owned_range, subtask_of
 from statebed.format.segment import decode_segment
 from statebed.state import KeyedCheckpoint, KeyedView, TableConfig, TimeToLiveClock, keyed_table_config
 from statebed.state.keyed_files import BASE
-from statebed.storage import MemoryStore
+from statebed.storage import LocalStore, MemoryStore, ObjectStore
 
 CONFIG = keyed_table_config("totals", "", ["id"], pa.schema([("id", pa.int64()), ("total", pa.int64())]))
 
@@ -39,7 +41,7 @@ def name_of(epoch: int, subtask_index: int = 0) -> Callable[[str], str]:
     return lambda digest: names.data_file(epoch, "op", "totals", subtask_index, digest)
 
 
-def commit(view: KeyedView, store: MemoryStore, epoch: int) -> KeyedCheckpoint:
+def commit(view: KeyedView, store: ObjectStore, epoch: int) -> KeyedCheckpoint:
     checkpoint = view.checkpoint(name_of(epoch))
     for upload in checkpoint.uploads:
         store.put(upload.path, upload.data)
@@ -338,3 +340,24 @@ def test_state_with_other_columns_is_refused_before_anything_is_read(store: Memo
     other = keyed_table_config("totals", "", ["id"], pa.schema([("id", pa.int64()), ("total", pa.string())]))
     with pytest.raises(InputError, match="total string"):
         KeyedView(other, owned=WHOLE_SPACE, store=MemoryStore("empty"), parts=[metadata])
+
+
+def test_p8_duckdb_reads_the_state_as_the_specification_says(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    view = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, block_bytes=64 << 10)
+    for epoch in range(1, 13):
+        changed = range(epoch, 6_000, epoch)
+        view.merge(keys_of(changed), totals(changed), add)
+        view.delete(keys_of(range(0, 6_000, 7 + epoch)))
+        commit(view, store, epoch)
+        for upload in view.compact(name_of(epoch), max_blocks=int(epoch == 4)):
+            store.put(upload.path, upload.data)
+    assert {file.level for file in view.metadata().files} >= {1, BASE}
+    visible = " UNION ALL BY NAME ".join(
+        f"SELECT * FROM read_parquet('{tmp_path / file.path}') "  # noqa: S608  # paths and numbers of the metadata
+        f"WHERE _key_hash BETWEEN {file.owned.first}::UBIGINT AND {file.owned.last}::UBIGINT"
+        for file in view.metadata().files
+    )
+    newest = f"SELECT * FROM ({visible}) QUALIFY row_number() OVER (PARTITION BY id ORDER BY _seq DESC) = 1"  # noqa: S608  # as above
+    rows = duckdb.connect().execute(f"SELECT id, total FROM ({newest}) WHERE NOT _deleted").fetchall()  # noqa: S608  # as above
+    assert dict(rows) == contents(view)

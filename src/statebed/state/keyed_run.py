@@ -121,7 +121,8 @@ class Run:
         changed = self._dirty()
         # Deleted and not stored.
         gone = (self.marks[changed] & (DELETED | STORED)) == DELETED
-        return changed[~gone]
+        known: Rows = changed[~gone]
+        return known
 
     def mark_written(self) -> None:
         """All changes are in files now: what is alive is stored, what is deleted is not."""

@@ -14,7 +14,7 @@ Layout: nil, booleans, floats (64 bits), text, binary, arrays and maps with text
     4  datetime, aware    msgpack integer: microseconds since 1970 in UTC; comes back in UTC
     5  datetime, naive    msgpack integer: microseconds since 1970, in whatever zone it is meant
     6  date               msgpack integer: days since 1970
-    7  timedelta          msgpack integer: microseconds
+    7  timedelta          integer as above: microseconds
     8  Decimal            its text
 
 **Keys** have one form only, so that equal keys are equal bytes: -0.0 becomes 0.0, all NaNs one, a Decimal loses its
@@ -154,7 +154,7 @@ _WIRE: dict[type, Callable[[Any], Any]] = {
     dict: _dict_to_wire,
     dt.datetime: _datetime_to_wire,
     dt.date: lambda value: _tagged(_DATE, _ENCODER.encode((value - _FIRST_DAY).days)),
-    dt.timedelta: lambda value: _tagged(_DURATION, _ENCODER.encode(value // _MICROSECOND)),
+    dt.timedelta: lambda value: _tagged(_DURATION, _ENCODER.encode(_int_to_wire(value // _MICROSECOND))),
     Decimal: lambda value: _tagged(_DECIMAL, str(value).encode()),
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statebed.errors import CorruptObjectError, UnsupportedTypeError
@@ -61,6 +61,7 @@ def alike(one: Any, other: Any) -> bool:
 
 @settings(max_examples=150)
 @given(values)
+@example([dt.timedelta.min, dt.timedelta.max, dt.date.min, dt.date.max])
 def test_what_goes_in_comes_out_equal_and_of_the_same_type(value: Any) -> None:
     codec = Codec[Any]()
     assert alike(codec.decode(codec.encode(value)), value)

@@ -36,7 +36,7 @@ def run(*, quick: bool, as_json: bool, only: str = "") -> int:
     if not as_json:
         print(f"{'case':<38} {'baseline':<10} {'ours':>10} {'theirs':>10} {'ratio':>7}   (rows/s, median batch)")
     for case in chosen:
-        speeds = _measure(case, count=6 if quick else 9)
+        speeds = _measure(case, count=10 if quick else 16)
         ours = speeds.pop(Statebed.name)
         for baseline, theirs in speeds.items():
             _print(case, baseline, ours, theirs, as_json=as_json)

@@ -55,7 +55,8 @@ def record(epoch: int) -> str:
 
 
 def operator_metadata(epoch: int, operator_id: str, subtask_index: int, digest: str) -> str:
-    return f"{epoch_folder(epoch)}/operator-{check_part('operator', operator_id)}-{_index(subtask_index)}.{digest}.metadata"
+    stem = f"{check_part('operator', operator_id)}-{_index(subtask_index)}"
+    return f"{epoch_folder(epoch)}/operator-{stem}.{digest}.metadata"
 
 
 def data_file(epoch: int, operator_id: str, table: str, subtask_index: int, digest: str) -> str:

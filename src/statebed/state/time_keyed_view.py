@@ -128,8 +128,9 @@ class TimeKeyedView:
             return ()
         rows = self._settled([*(self._read_file(file) for file in merged), added])
         kept = tuple(file for file in self._live.files if file not in merged)
-        live = replace(self._live, files=kept, next_sequence=self._live.next_sequence + 1)
-        self._live = live.without_idle_tombstones()
+        # The new file holds visible rows alone: only tombstones that the kept files need stay.
+        live = replace(self._live, files=kept, next_sequence=self._live.next_sequence + 1).without_idle_tombstones()
+        self._live = live
         if not rows.num_rows:
             return ()
         schema_id, schemas = register_schema(live.schemas, self.table.file_schema)
@@ -137,7 +138,7 @@ class TimeKeyedView:
         path = name_of(segment.digest)
         level = max((file.level + 1 for file in merged), default=0)
         entry = segment.file_entry(path, owned=live.owned, level=level)
-        self._live = replace(live, files=(*kept, entry), schemas=schemas).without_idle_tombstones()
+        self._live = replace(live, files=(*kept, entry), schemas=schemas)
         return (Upload(path=path, data=segment.data),)
 
     # ---- inside ----------------------------------------------------------------------------------------------

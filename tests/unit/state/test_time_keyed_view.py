@@ -196,6 +196,35 @@ def test_a_deletion_does_not_hide_rows_that_are_appended_after_it() -> None:
     assert rows_of(view_on(store, parts=[view.metadata()]).read()) == counted([(1.0, 5, 2), (1.0, 50, 1)])
 
 
+def test_of_a_generation_the_row_appended_last_counts() -> None:
+    store = MemoryStore()
+    view = view_on(store, generational=True)
+    view.append(batch([(float("nan"), 5, 1), (None, 5, 1), (-0.0, 5, 1), (1.0, 5, 1), (1.0, 6, 1)]))
+    store_all(view, store, 1)
+    view.append(batch([(float("nan"), 5, 2), (None, 5, 2), (0.0, 5, 2), (1.0, 5, 3), (1.0, 5, 2)]))
+    newest: list[Row] = [(float("nan"), 5, 2), (None, 5, 2), (0.0, 5, 2), (1.0, 5, 2), (1.0, 6, 1)]
+    assert rows_of(view.read()) == counted(newest)
+    store_all(view, store, 2)
+    assert rows_of(view_on(store, generational=True, parts=[view.metadata()]).read()) == counted(newest)
+
+
+def test_deletions_of_several_ranges_stand_side_by_side() -> None:
+    store = MemoryStore()
+    view = view_on(store)
+    view.append(batch([(1.0, time, 0) for time in range(100)]))
+    store_all(view, store, 1)
+    for start in (10, 50, 30):
+        view.delete(start, start + 10)
+    view.delete(48, 62)  # covers one of them, whose tombstone leaves
+    assert len(view.metadata().tombstones) == 3
+    kept = [time for time in range(100) if not (10 <= time < 20 or 30 <= time < 40 or 48 <= time < 62)]
+    expected = counted([(1.0, time, 0) for time in kept])
+    assert rows_of(view_on(store, parts=[view.metadata()]).read()) == expected
+    store_all(view, store, 2, most_files=0)  # a merge of all files needs none of them any more
+    assert not view.metadata().tombstones
+    assert rows_of(view.read()) == expected
+
+
 def test_an_epoch_adds_at_most_one_file_and_files_are_bounded() -> None:
     store = MemoryStore()
     view = view_on(store)

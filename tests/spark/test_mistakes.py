@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
 import statebed as sb
-from statebed.errors import InputError, InvalidNameError, StoreNotWritableError
+from statebed.errors import InputError, InvalidNameError, JavaMissingError, StoreNotWritableError
 from statebed.spark.session import check_session, check_state_reachable, check_version
 
 MINUTE = sb.tumbling("1 minute")
@@ -281,3 +281,11 @@ def test_spark_must_be_new_enough_classic_and_able_to_see_the_state(spark: Spark
     check_state_reachable(Elsewhere(), local_state=False, state="s3://b")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="spark://far:7077"):
         check_state_reachable(Elsewhere(), local_state=True, state="/somewhere")  # type: ignore[arg-type]
+
+
+def test_a_machine_without_java_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statebed.java.find_java", lambda: None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(JavaMissingError, match="Java 17 or newer") as missing:
+        _ = sb.Job("rides").spark
+    assert "apt-get install openjdk-17" in missing.value.fix

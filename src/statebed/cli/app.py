@@ -146,8 +146,8 @@ def demo(
 
     require("spark", "duckdb")
     from statebed.cli import demo as shown
-    from statebed.cli.java import use_java
     from statebed.demo.job import DemoFolder
+    from statebed.java import use_java
 
     folder = DemoFolder.at(state)
     use_java()

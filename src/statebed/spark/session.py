@@ -8,6 +8,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql import DataFrame, SparkSession
 
 from statebed.errors import InputError
+from statebed.java import use_java
 
 MINIMUM_SPARK = (4, 1)
 _LOOPBACK = "127.0.0.1"
@@ -21,6 +22,7 @@ def default_session(name: str) -> SparkSession:
     # Workers must be this interpreter: another one lacks pyarrow and statebed.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    use_java()
     return (
         SparkSession.builder.master("local[*]")
         .appName(f"statebed {name}")

@@ -10,8 +10,8 @@ import pytest
 
 from statebed.cli import machine
 from statebed.cli.doctor import local_folder
-from statebed.cli.java import find_java, use_java
 from statebed.errors import JavaMissingError
+from statebed.java import find_java, use_java
 
 
 class Outcome(Protocol):
@@ -104,7 +104,7 @@ def test_an_old_java_is_stepped_over(no_java: Path, tmp_path: Path, monkeypatch:
 
 
 def test_without_java_one_line_says_how_to_get_it(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statebed.cli.java.find_java", lambda: None)
+    monkeypatch.setattr("statebed.java.find_java", lambda: None)
     with pytest.raises(JavaMissingError) as raised:
         use_java()
     assert "apt-get install" in raised.value.fix

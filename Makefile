@@ -98,7 +98,11 @@ test-docs: env  ## every code block of README and docs
 test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make test)
 	$(call timed,azure,$(PYTEST) tests/azure)
 
-test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, many kills
+KILLS ?= 50
+test-kills: env  ## the crash demo with 50 kills (KILLS=50), compared with a batch recomputation
+	$(call timed,kills,$(WITH_JAVA) $(BIN)/statebed demo --crash --kills $(KILLS) --state artifacts/kills)
+
+test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs
 	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
 
 # ---- benchmarks ------------------------------------------------------------------------------------------
@@ -108,4 +112,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs test-azure test-long bench
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs test-azure test-kills test-long bench

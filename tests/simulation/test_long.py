@@ -12,8 +12,8 @@ from statebed.storage import Fault, FaultStore, SimulatedCrash
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
-PAIRS = 4_000
-EPOCHS = 5_000
+PAIRS = 1_000
+EPOCHS = 3_000
 MOST_OBJECTS = 250
 
 

@@ -12,7 +12,7 @@ from statebed.storage import Fault, FaultStore, SimulatedCrash
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
-PAIRS = 1_000
+PAIRS = 300
 EPOCHS = 3_000
 MOST_OBJECTS = 250
 

@@ -12,7 +12,7 @@ from statebed.storage import Fault, FaultStore, SimulatedCrash
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
-PAIRS = 300
+PAIRS = 3_000
 EPOCHS = 3_000
 MOST_OBJECTS = 250
 

@@ -172,9 +172,11 @@ class FaultStore:
             raise self._die(operation)
         if fault in {Fault.UNAVAILABLE, Fault.LOSE_WRITE}:
             raise self._failure(operation, fault)
-        answer = effect(fault)
-        if fault is Fault.CRASH_AFTER:
-            raise self._die(operation)
+        try:
+            answer = effect(fault)
+        finally:  # an operation that fails by itself (a read of what is absent) dies no less
+            if fault is Fault.CRASH_AFTER:
+                raise self._die(operation)
         if fault is Fault.LOSE_ANSWER:
             raise self._failure(operation, fault)
         return answer

@@ -53,6 +53,13 @@ def test_a_crash_of_a_delete_before_and_after(disk: MemoryStore) -> None:
         assert (disk.head("old") is None) is gone
 
 
+def test_a_crash_after_a_read_of_what_is_absent_is_a_crash_too(disk: MemoryStore) -> None:
+    store = FaultStore(disk, {1: Fault.CRASH_AFTER})
+    with pytest.raises(SimulatedCrash):
+        store.get("nothing")
+    assert store.crashed
+
+
 def test_a_crash_is_no_exception_that_code_could_survive(disk: MemoryStore) -> None:
     assert not issubclass(SimulatedCrash, Exception)
 

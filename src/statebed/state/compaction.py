@@ -1,0 +1,75 @@
+"""What a compaction changes: an edit of a table's live files, made beside the running table and applied between epochs.
+
+A compaction reads files that are committed and never change, so it may run on any thread while the table goes on. Its
+result is an edit: inputs leave the list of live files, what remains of them and the outputs take their place. The
+outputs lie in the local spill folder until the checkpoint that applies the edit uploads them as data files of its
+epoch. An edit one of whose inputs is no longer live as it was is discarded: nothing has happened then.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state.spill_files import ParquetFile
+from statebed.state.upload import Upload
+
+NameOf = Callable[[str], str]
+"""The path of a new data file, from the digest of its bytes."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Inputs -> what remains of them, and outputs."""
+
+    inputs: tuple[pb.FileEntry, ...]
+    """Exactly as they stand in the list of live files."""
+    outputs: tuple[ParquetFile, ...]
+    """Local files; their entries have the range and level that they get, their paths are local."""
+    remains: tuple[pb.FileEntry, ...] = ()
+    """The parts of inputs that were not merged: the same files, with a smaller `owned`."""
+
+    @property
+    def input_paths(self) -> frozenset[str]:
+        return frozenset(file.path for file in self.inputs)
+
+    def applies_to(self, files: Iterable[pb.FileEntry]) -> bool:
+        """Whether all inputs are live as they were."""
+        live = {_identity(file) for file in files}
+        return all(_identity(file) in live for file in self.inputs)
+
+    def applied_to(self, files: Iterable[pb.FileEntry], outputs: Iterable[pb.FileEntry]) -> tuple[pb.FileEntry, ...]:
+        """The live files after the edit, `outputs` being the entries of its outputs under their final names."""
+        gone = {_identity(file) for file in self.inputs}
+        return (*(file for file in files if _identity(file) not in gone), *self.remains, *outputs)
+
+    def discard(self) -> None:
+        """Remove the outputs: they will not be uploaded."""
+        for output in self.outputs:
+            output.path.unlink(missing_ok=True)
+
+
+class CompactionJob(Protocol):
+    """Work that was planned and not done yet."""
+
+    input_bytes: int
+    """Bytes of the files that it reads."""
+
+    def run(self) -> Edit:
+        """Merge. On any thread; reads immutable files alone, within the memory budget."""
+
+
+def staged(file: ParquetFile, name_of: NameOf) -> tuple[pb.FileEntry, Upload]:
+    """A local file as a data file of an epoch: its entry, and its upload, after which the local file leaves."""
+    entry = pb.FileEntry()
+    entry.CopyFrom(file.entry)
+    entry.path = name_of(file.digest)
+
+    def remove() -> None:
+        file.path.unlink(missing_ok=True)
+
+    return entry, Upload(path=entry.path, size=file.size, content=file.content, on_stored=remove)
+
+
+def _identity(file: pb.FileEntry) -> bytes:
+    return bytes(file.SerializeToString(deterministic=True))

@@ -201,7 +201,7 @@ class KeyedViewMachine(RuleBasedStateMachine):
             if not changes and not self.table.expires:
                 assert not checkpoint.uploads
             for upload in checkpoint.uploads:
-                self.store.put(upload.path, upload.data)
+                self.store.put(upload.path, upload.content())
             if checkpoint.uploads:
                 assert len({file.path for file in checkpoint.metadata.files if file.level < BASE}) <= MAX_DELTAS
             assert view.dirty_rows == 0
@@ -224,7 +224,7 @@ class KeyedViewMachine(RuleBasedStateMachine):
             uploads = view.compact(self.name_of(index), max_blocks=max_blocks)
             assert len(uploads) <= max_blocks
             for upload in uploads:
-                self.store.put(upload.path, upload.data)
+                self.store.put(upload.path, upload.content())
             metadata.append(view.metadata(subtask_index=index))
         self.commits.append((metadata, dict(self.state), self.now))
 

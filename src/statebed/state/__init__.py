@@ -13,7 +13,6 @@ from statebed.state.config import (
     timestamp_table_config,
 )
 from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView
-from statebed.state.keyed_durable import Upload
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.live_files import LiveFiles
@@ -45,6 +44,7 @@ from statebed.state.spill_folder import SpillFolder
 from statebed.state.tiers import Layout, Segment, Tier, Tiers
 from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
 from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.upload import Upload
 
 __all__ = [
     "MAX_FILES",

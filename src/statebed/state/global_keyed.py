@@ -32,6 +32,7 @@ from statebed.state.global_keyed_hash import hash_of
 from statebed.state.live_files import LiveFiles
 from statebed.state.messages import CommitData, KeyedData, RecordBatch, TaskInfo
 from statebed.state.migration import Decode, check_declared, check_not_newer, decoder
+from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 K = TypeVar("K")
@@ -268,7 +269,7 @@ class GlobalKeyedTable:
         self._dirty, self._rewrite, self._compact, self._commit_data = {}, False, False, []
         return changes
 
-    def write(self, changes: Changes, *, epoch: int, upload: Callable[[str, bytes], None]) -> StoredPart:
+    def write(self, changes: Changes, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
         """Encode and upload the changes; gives this subtask's part of the epoch, which may be unchanged files."""
         config = changes.config
         live = replace(self._live, files=()) if changes.rewrite else self._live
@@ -284,7 +285,7 @@ class GlobalKeyedTable:
                 segment, schemas = encode_rows(rows, live.schemas, config)
                 task = self.task
                 path = names.data_file(epoch, task.operator_id, config.name, task.subtask_index, segment.digest)
-                upload(path, segment.data)
+                upload(Upload.of_bytes(path, segment.data))
                 level = max((file.level + 1 for file in merged), default=0)
                 entry = segment.file_entry(path, owned=live.owned, level=level)
                 live = replace(live, files=(*kept, entry), schemas=schemas)

@@ -1,7 +1,7 @@
 """The durable part of a keyed view: its live files, read into runs and extended by deltas and blocks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,19 +29,12 @@ from statebed.state.keyed_files import (
 from statebed.state.keyed_run import DELETED, STORED, Run
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.live_files import LiveFiles
+from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 MAX_DELTAS = 8
 NameOf = Callable[[str], str]
 """The path of a new data file, from the digest of its bytes."""
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A data file to be put under its name before the metadata that names it."""
-
-    path: str
-    data: bytes
 
 
 class DurableRows:
@@ -178,4 +171,4 @@ class DurableRows:
         path = name_of(segment.digest)
         entry = segment.file_entry(path, owned=owned, level=level)
         self._live = replace(self._live, files=(*kept, entry), schemas=schemas)
-        return Upload(path=path, data=segment.data)
+        return Upload.of_bytes(path, segment.data)

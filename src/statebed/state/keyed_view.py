@@ -36,11 +36,12 @@ from statebed.state.keyed_batch import (
 )
 from statebed.state.keyed_block import BLOCK_BYTES, Block
 from statebed.state.keyed_columns import Mask, Rows
-from statebed.state.keyed_durable import DurableRows, NameOf, Upload
+from statebed.state.keyed_durable import DurableRows, NameOf
 from statebed.state.keyed_files import block_ranges
 from statebed.state.keyed_run import DIRTY, Run, Times
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.live_files import in_range
+from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 _WORTH_COMPACTING = 0.5

@@ -36,6 +36,7 @@ from statebed.state.manager_base import (
 from statebed.state.manager_in_flight import InFlight
 from statebed.state.manager_tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable
 from statebed.state.manager_uploads import Uploads
+from statebed.state.memory import MemoryController
 from statebed.state.messages import (
     Checkpoint,
     CheckpointCompleted,
@@ -44,11 +45,13 @@ from statebed.state.messages import (
     TaskInfo,
 )
 from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
+_BUDGET = 4 << 30
 Notify = Callable[[CheckpointCompleted], None]
 
 
@@ -102,7 +105,7 @@ class TableManager:
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
-        self._in_flight = InFlight(store)
+        self._in_flight = InFlight(store, MemoryController(_BUDGET), owner=task.operator_id)
         self._tables = {
             name: self._made(config, list(parts_of(parts, name).values())) for name, config in sorted(configs.items())
         }
@@ -298,9 +301,9 @@ class TableManager:
     def _store_checkpoint(self, order: _Order) -> CheckpointCompleted:
         written: list[int] = []
 
-        def upload(path: str, data: bytes) -> None:
-            written.append(len(data))
-            self._uploads.submit(path, data)
+        def upload(file: Upload) -> None:
+            written.append(file.size)
+            self._uploads.submit(file)
 
         parts = {
             name: table.write(order.changes[name], epoch=order.epoch, upload=upload)

@@ -9,12 +9,13 @@ from statebed.format import names
 from statebed.format.schema import TIME
 from statebed.state.config import TimeToLiveClock
 from statebed.state.global_keyed import StoredPart
-from statebed.state.keyed_durable import NameOf, Upload
+from statebed.state.keyed_durable import NameOf
 from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.manager_in_flight import InFlight
 from statebed.state.messages import CommitData, DeleteKey, DeleteTimeRange, Insert, KeyedData, RecordBatch, TaskInfo
 from statebed.state.time_keyed import MAX_FILES
 from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.upload import Upload
 
 _COMPACTED_BLOCKS = 1
 """How many blocks of a keyed table an epoch writes again at most, unless a compaction was asked for."""
@@ -41,7 +42,7 @@ class ManagedTable(Protocol):
     def take_changes(self, *, epoch: int, watermark_us: int | None) -> Any:
         """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`."""
 
-    def write(self, changes: Any, *, epoch: int, upload: Callable[[str, bytes], None]) -> StoredPart:
+    def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
         """Upload it, and give this subtask's part of the epoch."""
 
 
@@ -84,12 +85,12 @@ class ManagedTimeKeyedTable:
         uploads = self.view.checkpoint(_namer(self.config, self._task, epoch), most_files=self._most_files)
         self._most_files = MAX_FILES
         for one in uploads:
-            self._store.announce(one.path, one.data)
+            self._store.announce(one)
         return KeyedChanges(self.view.metadata(subtask_index=self._task.subtask_index), uploads)
 
-    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[str, bytes], None]) -> StoredPart:  # noqa: ARG002 - names are given already
+    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
         for one in changes.uploads:
-            upload(one.path, one.data)
+            upload(one)
         return StoredPart(self.config, changes.metadata)
 
 
@@ -143,14 +144,14 @@ class ManagedKeyedTable:
                 self._store.withdraw(one.path)
         return KeyedChanges(metadata, tuple(one for one in (*written, *compacted) if one.path in named))
 
-    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[str, bytes], None]) -> StoredPart:  # noqa: ARG002 - names are given already
+    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
         for one in changes.uploads:
-            upload(one.path, one.data)
+            upload(one)
         return StoredPart(self.config, changes.metadata)
 
     def _announce(self, uploads: Sequence[Upload]) -> None:
         for one in uploads:
-            self._store.announce(one.path, one.data)
+            self._store.announce(one)
 
     def _columns(self, data: RecordBatch, wanted: Sequence[str]) -> Any:
         missing = [name for name in wanted if name not in data.batch.schema.names]

@@ -8,13 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Condition
 
 from statebed.errors import CheckpointTimeoutError
-from statebed.storage import ObjectStore
+from statebed.state.manager_in_flight import InFlight
+from statebed.state.upload import Upload
 
 
 class Uploads:
     """Used by one thread at a time: `submit` files, then `finish`."""
 
-    def __init__(self, store: ObjectStore, *, threads: int, max_bytes: int, timeout_seconds: float) -> None:
+    def __init__(self, store: InFlight, *, threads: int, max_bytes: int, timeout_seconds: float) -> None:
         self._store = store
         self._max_bytes = max_bytes
         self._timeout = timeout_seconds
@@ -23,13 +24,13 @@ class Uploads:
         self._in_flight = 0
         self._waiting: list[Future[None]] = []
 
-    def submit(self, path: str, data: bytes) -> None:
+    def submit(self, upload: Upload) -> None:
         """Begin to store an object, as soon as there is space for its bytes."""
         with self._space:
-            if not self._space.wait_for(lambda: self._fits(len(data)), timeout=self._timeout):
+            if not self._space.wait_for(lambda: self._fits(upload.size), timeout=self._timeout):
                 raise self._timed_out(f"{self._in_flight} bytes of earlier files are still on their way")
-            self._in_flight += len(data)
-        self._waiting.append(self._pool.submit(self._put, path, data))
+            self._in_flight += upload.size
+        self._waiting.append(self._pool.submit(self._put, upload))
 
     def finish(self) -> None:
         """Return when everything submitted is durable, or raise the first failure."""
@@ -46,12 +47,12 @@ class Uploads:
     def _fits(self, size: int) -> bool:
         return self._in_flight == 0 or self._in_flight + size <= self._max_bytes
 
-    def _put(self, path: str, data: bytes) -> None:
+    def _put(self, upload: Upload) -> None:
         try:
-            self._store.put(path, data)
+            self._store.upload(upload)
         finally:
             with self._space:
-                self._in_flight -= len(data)
+                self._in_flight -= upload.size
                 self._space.notify_all()
 
     def _timed_out(self, what: str) -> CheckpointTimeoutError:

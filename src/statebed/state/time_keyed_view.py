@@ -23,9 +23,10 @@ from statebed.format.segment import SegmentSpec, encode_segment, sort_segment
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.config import TableConfig
 from statebed.state.keyed_columns import column_of
-from statebed.state.keyed_durable import NameOf, Upload
+from statebed.state.keyed_durable import NameOf
 from statebed.state.live_files import LiveFiles, in_range
 from statebed.state.time_keyed import MAX_FILES, RangeFetch, TimeKeyedTable
+from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 _BEGINNING = -(1 << 63)
@@ -139,7 +140,7 @@ class TimeKeyedView:
         level = max((file.level + 1 for file in merged), default=0)
         entry = segment.file_entry(path, owned=live.owned, level=level)
         self._live = replace(live, files=(*kept, entry), schemas=schemas)
-        return (Upload(path=path, data=segment.data),)
+        return (Upload.of_bytes(path, segment.data),)
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

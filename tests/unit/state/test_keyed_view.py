@@ -44,7 +44,7 @@ def name_of(epoch: int, subtask_index: int = 0) -> Callable[[str], str]:
 def commit(view: KeyedView, store: ObjectStore, epoch: int) -> KeyedCheckpoint:
     checkpoint = view.checkpoint(name_of(epoch))
     for upload in checkpoint.uploads:
-        store.put(upload.path, upload.data)
+        store.put(upload.path, upload.content())
     return checkpoint
 
 
@@ -69,7 +69,7 @@ def test_checkpoint_bytes_grow_with_what_changed_and_not_with_the_state(store: M
     (first,) = commit(view, store, 1).uploads
     view.merge(keys_of(range(0, 50_000, 1000)), totals(range(50)), add)
     (second,) = commit(view, store, 2).uploads
-    assert len(second.data) < len(first.data) / 50
+    assert second.size < first.size / 50
     assert not commit(view, store, 3).uploads
 
 
@@ -92,7 +92,7 @@ def test_p6_a_key_that_came_and_went_between_checkpoints_leaves_no_trace(store: 
     view.delete(keys_of([2]))
     (upload,) = commit(view, store, 1).uploads
     (entry,) = view.metadata().files
-    assert decode_segment(upload.data, entry)["id"].to_pylist() == [1]
+    assert decode_segment(upload.content(), entry)["id"].to_pylist() == [1]
     view.delete(keys_of([1]))
     commit(view, store, 2)
     view.upsert(keys_of([1]), totals([5]))
@@ -126,7 +126,7 @@ def test_compaction_writes_few_blocks_and_leaves_what_later_epochs_say(store: Me
         assert all(file.min_sequence > max(older) for file in view.metadata().files if file.path in newest)
         uploads = view.compact(name_of(epoch), max_blocks=2)
         for upload in uploads:
-            store.put(upload.path, upload.data)
+            store.put(upload.path, upload.content())
         written.append(len(uploads))
         restored = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, parts=[view.metadata()], block_bytes=small)
         if epoch % 5 == 0:
@@ -154,8 +154,8 @@ def test_files_of_one_subtask_are_split_and_joined_again_without_being_rewritten
         for index, one in enumerate(views):
             checkpoint = one.checkpoint(name_of(epoch, index), subtask_index=index)
             for upload in checkpoint.uploads:
-                assert len(upload.data) < 4_000
-                store.put(upload.path, upload.data)
+                assert len(upload.content()) < 4_000
+                store.put(upload.path, upload.content())
             parts.append(checkpoint.metadata)
     assert contents(opened(store, parts)) == expected
 
@@ -180,7 +180,7 @@ def test_p7_a_flipped_byte_is_found_and_named_and_not_returned(store: MemoryStor
     view.upsert(keys_of(range(1_000)), totals(range(1_000)))
     checkpoint = commit(view, store, 1)
     (upload,) = checkpoint.uploads
-    damaged = bytearray(upload.data)
+    damaged = bytearray(upload.content())
     damaged[len(damaged) // 3] ^= 1
     store.put(upload.path, bytes(damaged))
     with pytest.raises(CorruptObjectError) as caught:
@@ -351,7 +351,7 @@ def test_p8_duckdb_reads_the_state_as_the_specification_says(tmp_path: Path) -> 
         view.delete(keys_of(range(0, 6_000, 7 + epoch)))
         commit(view, store, epoch)
         for upload in view.compact(name_of(epoch), max_blocks=int(epoch == 4)):
-            store.put(upload.path, upload.data)
+            store.put(upload.path, upload.content())
     assert {file.level for file in view.metadata().files} >= {1, BASE}
     visible = " UNION ALL BY NAME ".join(
         f"SELECT * FROM read_parquet('{tmp_path / file.path}') "  # noqa: S608  # paths and numbers of the metadata

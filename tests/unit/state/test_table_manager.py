@@ -38,7 +38,6 @@ from statebed.state import (
     operator_entry,
 )
 from statebed.state.global_keyed_files import FILE_SCHEMA
-from statebed.state.manager_uploads import Uploads
 from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
 
 TASK = TaskInfo(JOB, OPERATOR)
@@ -202,21 +201,6 @@ def test_too_many_checkpoints_under_way_wait_and_then_say_so() -> None:
     first.result(timeout=30)
     assert manager.checkpoint(3).result(timeout=30).rows == 1  # nothing was taken by the one that was refused
     manager.close()
-
-
-def test_uploads_wait_for_space_and_a_file_larger_than_the_bound_goes_alone() -> None:
-    gate = Gate()
-    store = empty_store()
-    uploads = Uploads(FaultStore(store, before=gate.hold), threads=2, max_bytes=10, timeout_seconds=0.2)
-    uploads.submit("a", b"x" * 100)
-    with pytest.raises(CheckpointTimeoutError, match="100 bytes"):
-        uploads.submit("b", b"y")
-    gate.opened.set()
-    uploads.finish()
-    uploads.submit("b", b"y")
-    uploads.finish()
-    uploads.close()
-    assert [info.size for info in store.list("")] == [100, 1]
 
 
 def test_a_failed_upload_fails_this_checkpoint_and_every_later_one() -> None:

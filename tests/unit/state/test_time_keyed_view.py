@@ -76,7 +76,7 @@ def view_on(store: ObjectStore, **more: Any) -> TimeKeyedView:
 def store_all(view: TimeKeyedView, store: ObjectStore, epoch: int, **more: Any) -> int:
     uploads = view.checkpoint(lambda digest: f"{epoch}/{digest}", **more)
     for one in uploads:
-        store.put(one.path, one.data)
+        store.put(one.path, one.content())
     return len(uploads)
 
 

@@ -18,7 +18,7 @@ Doubles = npt.NDArray[np.float64]
 
 _UNIT_BITS = 1074
 """Every finite double is a whole number of 2**-1074."""
-_PAIR = 2
+_MOST_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -36,42 +36,79 @@ class GroupParts:
 def exact_group_parts(values: Doubles, counts: npt.NDArray[np.int64]) -> GroupParts:
     """The parts of each group's sum; values stand group after group, `counts` of them in each.
 
-    One value is its own sum, and two take a few vectorised additions; only larger groups are summed one by one.
+    All groups at once; only those with special values, or with more parts than usual, are summed one by one.
     """
     starts = np.cumsum(counts) - counts
-    leading = np.zeros(len(counts))
-    rest_counts = np.zeros(len(counts), dtype=np.int64)
-    single = np.flatnonzero(counts == 1)
+    parts = np.zeros((len(counts), _MOST_PARTS))
+    single = counts == 1
     alone = values[starts[single]]
-    leading[single] = np.where(np.isnan(alone), np.nan, alone) + 0.0  # one NaN, and one zero
-    pairs = np.flatnonzero(counts == _PAIR)
-    total, error = _add_pairs(values[starts[pairs]], values[starts[pairs] + 1])
-    easy = np.isfinite(total)
-    leading[pairs[easy]] = total[easy] + 0.0
-    rest_counts[pairs[easy]] = error[easy] != 0.0
-    slow = np.sort(np.concatenate([np.flatnonzero(counts > _PAIR), pairs[~easy]]))
-    slow_rest: list[float] = []
-    flat: list[float] = values.tolist() if len(slow) else []
-    for group, start, count in zip(slow.tolist(), starts[slow].tolist(), counts[slow].tolist(), strict=True):
-        first, *others = exact_parts(flat[start : start + count])
-        leading[group] = first
-        rest_counts[group] = len(others)
-        slow_rest += others
-    is_slow = np.zeros(len(counts), dtype=np.bool_)
-    is_slow[slow] = True
-    of_slow = np.repeat(is_slow, rest_counts)
-    rest = np.empty(len(of_slow))
-    rest[of_slow] = slow_rest
-    rest[~of_slow] = error[easy & (error != 0.0)]
-    return GroupParts(leading=leading, rest=rest, rest_counts=rest_counts)
+    parts[single, 0] = np.where(np.isnan(alone), np.nan, alone)
+    several = np.flatnonzero(counts > 1)
+    found, known = _distilled(values[np.repeat(counts > 1, counts)], counts[several])
+    parts[several[known], : found.shape[1]] = found[known]
+    odd = several[~known]
+    lists = [exact_parts(values[starts[group] : starts[group] + counts[group]].tolist()) for group in odd.tolist()]
+    width = max([_MOST_PARTS, *map(len, lists)])
+    parts = np.pad(parts, ((0, 0), (0, width - _MOST_PARTS)))
+    for group, listed in zip(odd.tolist(), lists, strict=True):
+        parts[group, : len(listed)] = listed
+    rest = parts[:, 1:]
+    return GroupParts(
+        leading=parts[:, 0] + 0.0,  # one zero
+        rest=rest[rest != 0.0],
+        rest_counts=np.count_nonzero(rest, axis=1).astype(np.int64),
+    )
+
+
+def _distilled(values: Doubles, counts: npt.NDArray[np.int64]) -> tuple[Doubles, npt.NDArray[np.bool_]]:
+    """The parts of each group, and for which groups they are known to be right.
+
+    A number that is large enough takes from each value its upper bits, all on one grid, so that their sum is exact in
+    any order; what is left goes the same way. The few sums of each group are then brought into the form of parts.
+    """
+    if not len(counts):
+        return np.zeros((0, 1)), np.zeros(0, dtype=np.bool_)
+    starts = np.cumsum(counts) - counts
+    spare = np.frexp((counts + 1).astype(np.float64))[1]  # 2**spare >= count + 2: that many sums stay on the grid
+    left = values.copy()
+    with np.errstate(over="ignore"):
+        # Infinite: special values, or so large that the grid would lie beyond the largest double.
+        known = np.isfinite(np.ldexp(np.maximum.reduceat(np.abs(left), starts), spare + 1))
+    left[np.repeat(~known, counts)] = 0.0
+    sums: list[Doubles] = []
+    for _ in range(_MOST_PARTS):
+        largest = np.maximum.reduceat(np.abs(left), starts)
+        if not largest.any():
+            break
+        grid = np.repeat(np.ldexp(1.0, np.frexp(largest)[1] + spare), counts)
+        upper = (grid + left) - grid
+        sums.append(np.add.reduceat(upper, starts))
+        left -= upper
+    known &= np.maximum.reduceat(np.abs(left), starts) == 0.0
+    parts = _ordered(sums or [np.zeros(len(counts))])
+    for index in range(len(parts) - 1):
+        known &= (parts[index] + parts[index + 1] == parts[index]) & ((parts[index] != 0.0) | (parts[index + 1] == 0.0))
+    for index in range(len(parts) - 2):
+        # Halfway between two doubles, what comes after decides.
+        beyond = np.nextafter(parts[index + 1], np.copysign(np.inf, parts[index + 1]))
+        known &= (parts[index] + beyond == parts[index]) | (parts[index + 2] == 0.0)
+    return np.stack(parts, axis=1), known
+
+
+def _ordered(sums: list[Doubles]) -> list[Doubles]:
+    """The same total, each number the rounded sum of itself and the next."""
+    parts = list(sums)
+    for _ in parts:
+        for index in range(len(parts) - 1, 0, -1):
+            parts[index - 1], parts[index] = _add_pairs(parts[index - 1], parts[index])
+    return parts
 
 
 def _add_pairs(one: Doubles, other: Doubles) -> tuple[Doubles, Doubles]:
     """Sums, and what rounding took from them: exact wherever the sum is finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = one + other
-        back = total - one
-        return total, (one - (total - back)) + (other - back)
+    total = one + other
+    back = total - one
+    return total, (one - (total - back)) + (other - back)
 
 
 def exact_parts(values: Sequence[float]) -> list[float]:

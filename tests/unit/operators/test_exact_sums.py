@@ -76,3 +76,22 @@ def test_many_groups_at_once_have_the_parts_that_each_has_alone(groups: list[lis
     rests = np.split(found.rest, np.cumsum(found.rest_counts)[:-1]) if groups else []
     together = [[leading, *rest.tolist()] for leading, rest in zip(found.leading.tolist(), rests, strict=True)]
     assert repr(together) == repr([exact_parts(group) if group else [0.0] for group in groups])
+
+
+@pytest.mark.parametrize("decades", [0, 2, 20, 300])
+def test_large_groups_of_any_spread_have_the_parts_that_each_has_alone(decades: int) -> None:
+    random = np.random.default_rng(decades)
+    counts = random.integers(0, 30, 500)
+    values = random.standard_normal(counts.sum()) * 10.0 ** random.uniform(-decades, decades, counts.sum())
+    found = exact_group_parts(values, counts)
+    rests = np.split(found.rest, np.cumsum(found.rest_counts)[:-1])
+    groups = np.split(values, np.cumsum(counts)[:-1])
+    expected = [exact_parts(group.tolist()) if len(group) else [0.0] for group in groups]
+    assert [[first, *rest.tolist()] for first, rest in zip(found.leading.tolist(), rests, strict=True)] == expected
+
+
+def test_a_value_near_the_largest_double_among_many_zeros_is_its_own_sum() -> None:
+    values = np.zeros(1 << 14)
+    values[77] = 2.0**1012
+    found = exact_group_parts(values, np.array([len(values)]))
+    assert (found.leading.tolist(), found.rest.tolist()) == ([2.0**1012], [])

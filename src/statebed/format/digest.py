@@ -17,3 +17,28 @@ def crc32c(data: bytes) -> int:
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:DIGEST_LENGTH]
+
+
+class RunningDigest:
+    """Checksum and digest of bytes that come piece by piece.
+
+    >>> running = RunningDigest()
+    >>> for piece in (b"sta", b"te"):
+    ...     running.update(piece)
+    >>> (running.crc32c(), running.digest()) == (crc32c(b"state"), digest(b"state"))
+    True
+    """
+
+    def __init__(self) -> None:
+        self._crc32c = 0
+        self._sha256 = hashlib.sha256()
+
+    def update(self, data: bytes) -> None:
+        self._crc32c = int(google_crc32c.extend(self._crc32c, data))
+        self._sha256.update(data)
+
+    def crc32c(self) -> int:
+        return self._crc32c
+
+    def digest(self) -> str:
+        return self._sha256.hexdigest()[:DIGEST_LENGTH]

@@ -8,7 +8,7 @@ import pytest
 
 from statebed.errors import CorruptObjectError, CorruptRecordError, InputError, NewerFormatError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format import segment as segment_module
+from statebed.format import segment_writer
 from statebed.format.digest import crc32c
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN, KEY_HASH
@@ -128,7 +128,7 @@ def test_an_entry_that_counts_other_rows_is_detected(encoded: EncodedSegment, en
 
 
 def test_a_partial_read_fetches_only_what_it_needs(segments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "PACKED_ROWS", 10)
+    monkeypatch.setattr(segment_writer, "PACKED_ROWS", 10)
     table = segments.table(2000, bins=10)
     encoded = encode_segment(table, spec=segments.spec())
     fetched: list[tuple[int, int]] = []
@@ -155,7 +155,7 @@ def test_a_partial_read_fetches_only_what_it_needs(segments: Any, monkeypatch: p
 
 
 def test_row_groups_outside_the_owned_range_are_left_out(segments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 100)
     table = segments.table(1000, sort_order=pb.HASH_FIRST)
     encoded = encode_segment(table, spec=segments.spec(pb.HASH_FIRST))
     reader = SegmentReader(encoded.file_entry(PATH, owned=WHOLE_SPACE), ranged(encoded.data))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format import segment as segment_module
+from statebed.format import segment_writer
 from statebed.format.order import first_disorder
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, assign_field_ids, field_id
@@ -193,14 +193,14 @@ def test_what_is_sorted_is_found_sorted(segments: Any, seed: int) -> None:
 
 
 def test_row_groups_are_bounded_in_rows(segments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 64)
     footer = footer_of(encode_segment(segments.table(sort_order=pb.HASH_FIRST), spec=segments.spec(pb.HASH_FIRST)).data)
     rows = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
     assert rows == [64] * 7 + [52]
 
 
 def test_row_groups_are_bounded_in_bytes_by_the_rows_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "ROW_GROUP_BYTES", 10_000)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_BYTES", 10_000)
     columns = assign_field_ids(pa.schema([("k", pa.int64()), ("v", pa.string())]))
     schema = segment_schema(columns, sort_order=pb.HASH_FIRST, key_columns=["k"], timed=False)
     spec = SegmentSpec("t", 0, schema, pb.HASH_FIRST, ("k",))
@@ -214,8 +214,8 @@ def test_row_groups_are_bounded_in_bytes_by_the_rows_they_hold(monkeypatch: pyte
 
 
 def test_row_groups_are_cut_at_bin_edges(segments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "PACKED_ROWS", 40)
-    monkeypatch.setattr(segment_module, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(segment_writer, "PACKED_ROWS", 40)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 64)
     table = segments.table(bins=7)
     assert min(pc.value_counts(table[BIN]).field("counts").to_pylist()) > 40
     file = pq.ParquetFile(pa.BufferReader(encode_segment(table, spec=segments.spec()).data))
@@ -225,7 +225,7 @@ def test_row_groups_are_cut_at_bin_edges(segments: Any, monkeypatch: pytest.Monk
 
 
 def test_small_bins_share_a_row_group_whole(segments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_module, "PACKED_ROWS", 40)
+    monkeypatch.setattr(segment_writer, "PACKED_ROWS", 40)
     table = segments.table(bins=100)
     file = pq.ParquetFile(pa.BufferReader(encode_segment(table, spec=segments.spec()).data))
     groups = [set(file.read_row_group(i, columns=[BIN])[BIN].to_pylist()) for i in range(file.num_row_groups)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format import segment
+from statebed.format import segment_writer
 from statebed.format.digest import crc32c
 from statebed.format.keyhash import hash_columns
 from statebed.format.schema import FIRST_USER_FIELD_ID, RESERVED_FIELD_IDS
@@ -67,15 +67,15 @@ def test_the_test_vectors_of_the_key_hash_are_what_we_compute() -> None:
 
 
 def test_the_numbers_of_the_specification_are_those_of_the_code() -> None:
-    assert f"at most {segment.ROW_GROUP_ROWS} rows and about {segment.ROW_GROUP_BYTES >> 20} MiB" in TEXT
-    assert f"at most {segment.PACKED_ROWS} rows together" in TEXT
+    assert f"at most {segment_writer.ROW_GROUP_ROWS} rows and about {segment_writer.ROW_GROUP_BYTES >> 20} MiB" in TEXT
+    assert f"at most {segment_writer.PACKED_ROWS} rows together" in TEXT
     assert f"from {FIRST_USER_FIELD_ID} on for those of users" in TEXT
     for name, number in RESERVED_FIELD_IDS.items():
         assert re.search(rf"^\| `{name}` \| [^|]+ \| {number} \|", TEXT, re.MULTILINE), name
 
 
 def test_every_key_of_the_files_metadata_is_specified() -> None:
-    source = Path(segment.__file__).read_text()
+    source = Path(segment_writer.__file__).read_text()
     keys = set(re.findall(r'"(statebed\.[a-z_]+)":', source))
     assert len(keys) == 7
     for key in keys:

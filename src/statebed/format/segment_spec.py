@@ -1,0 +1,98 @@
+"""What the data files of a table have in common: their columns, in which order their rows are, their names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, SortOrder
+from statebed.format.order import sort_indices
+from statebed.format.schema import BIN, DELETED, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field
+
+
+def segment_schema(
+    columns: pa.Schema,
+    *,
+    sort_order: "SortOrder.ValueType",
+    key_columns: Sequence[str],
+    timed: bool = True,
+    deletions: bool = False,
+) -> pa.Schema:
+    """The columns of a table's files, in their order, from the user's columns (which carry field ids).
+
+    HASH_FIRST: `_key_hash`, keys, `_time`, `_seq`, values. BIN_FIRST: the same after `_bin`. KEY_ONLY: keys,
+    `_seq`, `_key_hash`, values. `timed=False` leaves `_time` out; `deletions=True` adds `_deleted` after `_seq`.
+    """
+    keys = [columns.field(name) for name in key_columns]
+    values = [field for field in columns if field.name not in key_columns]
+    reserved = {name: reserved_field(name) for name in (BIN, KEY_HASH, TIME, SEQUENCE, DELETED)}
+    marks = [reserved[DELETED]] if deletions else []
+    if sort_order == KEY_ONLY:
+        return canonical_schema(pa.schema([*keys, reserved[SEQUENCE], *marks, reserved[KEY_HASH], *values]))
+    bins = [reserved[BIN]] if sort_order == BIN_FIRST else []
+    times = [reserved[TIME]] if timed else []
+    return canonical_schema(pa.schema([*bins, reserved[KEY_HASH], *keys, *times, reserved[SEQUENCE], *marks, *values]))
+
+
+@dataclass(frozen=True)
+class SegmentSpec:
+    """What the files of one table have in common."""
+
+    table: str
+    schema_id: int
+    schema: pa.Schema
+    """As `segment_schema` makes it."""
+    sort_order: "SortOrder.ValueType"
+    key_columns: tuple[str, ...]
+    state_version: int = 0
+
+    def __post_init__(self) -> None:
+        needed = {KEY_HASH, SEQUENCE, *self.key_columns} | ({BIN} if self.sort_order == BIN_FIRST else set())
+        missing = sorted(needed.difference(self.schema.names))
+        if missing or self.sort_order not in {HASH_FIRST, BIN_FIRST, KEY_ONLY}:
+            raise InputError(
+                f"no segment of table {self.table!r} can be sorted {SortOrder.Name(self.sort_order)}: "
+                f"missing columns {missing}",
+                fix="build the schema with segment_schema",
+            )
+        for field in self.schema:
+            if pa.types.is_dictionary(field.type) or pa.types.is_run_end_encoded(field.type):
+                raise InputError(
+                    f"the column {field.name!r} of table {self.table!r} has the encoded type {field.type}",
+                    fix="cast it to its value type: equal rows must have equal bytes",
+                )
+
+    @property
+    def sort_columns(self) -> tuple[str, ...]:
+        times = (TIME,) if TIME in self.schema.names else ()
+        if self.sort_order == KEY_ONLY:
+            return (*self.key_columns, SEQUENCE)
+        bins = (BIN,) if self.sort_order == BIN_FIRST else ()
+        return (*bins, KEY_HASH, *self.key_columns, *times, SEQUENCE)
+
+    def conformed(self, rows: pa.Table) -> pa.Table:
+        """The rows with exactly the columns, types and metadata of the files, or an error that names the
+        difference.
+        """
+        where = f"table {self.table!r}"
+        if sorted(rows.column_names) != sorted(self.schema.names):
+            raise InputError(
+                f"a segment has the columns {rows.column_names} instead of {self.schema.names}", where=where
+            )
+        rows = rows.select(self.schema.names)
+        for field, column in zip(self.schema, rows.columns, strict=True):
+            if column.type != field.type:
+                raise InputError(
+                    f"the column {field.name!r} has the type {column.type} instead of {field.type}", where=where
+                )
+            if column.null_count and not field.nullable:
+                raise InputError(f"the column {field.name!r} holds nulls, which it may not", where=where)
+        return pa.Table.from_arrays(rows.columns, schema=canonical_schema(self.schema))
+
+
+def sort_segment(table: pa.Table, *, spec: SegmentSpec) -> pa.Table:
+    """The rows in the order of the table; nulls after values, NaN after numbers. Equal rows keep their
+    order.
+    """
+    return table.take(sort_indices(table, spec.sort_columns))

@@ -9,7 +9,7 @@ class Candidate:
     """Something that can leave."""
 
     number: int
-    """Tells it apart; among equally cold ones the lower number leaves first."""
+    """Tells it apart."""
     owner: str
     nbytes: int
     last_used: int
@@ -23,7 +23,8 @@ def choose_victims(
     used: Mapping[str, int] | None = None,
     guarantees: Mapping[str, int] | None = None,
 ) -> list[Candidate]:
-    """The coldest candidates over all owners that together free `to_free` bytes, or all that there are.
+    """The coldest candidates over all owners that together free `to_free` bytes, or all that there are. Of equally cold
+    ones the largest leaves first: fewer have to move.
 
     An owner that uses more than it was guaranteed is borrowing, and what is borrowed goes back first: the segments of
     an owner inside its guarantee are taken only once no borrower has any.
@@ -37,7 +38,7 @@ def choose_victims(
     ['bids']
     """
     left = dict(used or {})
-    waiting = sorted(candidates, key=lambda one: (one.last_used, one.number))
+    waiting = sorted(candidates, key=lambda one: (one.last_used, -one.nbytes, one.number))
     chosen: list[Candidate] = []
     freed = 0
     while waiting and freed < to_free:

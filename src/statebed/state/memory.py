@@ -10,7 +10,9 @@ default allocator also keeps freed pages for a while, up to half the budget as m
 (ARROW_DEFAULT_MEMORY_POOL=jemalloc) does not. tests/model/test_memory_measured.py holds both to it.
 
 Growth that cannot be made room for, because the disk fails or the deadline passes, is taken back before the error is
-raised: nothing was taken in, nothing is lost. Nothing is called and nothing is waited for while the lock is held.
+raised: nothing was taken in, nothing is lost. Nothing is called and nothing is waited for while the lock is held. What
+is in use at the moment says so when it is asked to move, and another segment moves in its place: its own thread makes
+room before its next step.
 """
 
 import enum
@@ -18,7 +20,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
@@ -63,24 +65,33 @@ class MemorySnapshot:
     borrowed: Mapping[str, int]
     """What owners use beyond their guarantees."""
     events: Mapping[str, int]
-    """Counts since the start: spills, spilled_bytes, failed_spills, waits, overcommits."""
+    """Counts since the start: spills, spilled_bytes, failed_spills, busy, waits, overcommits."""
+
+
+Spill = Callable[[], bool | None]
+"""Moves a segment to disk and releases its charges. False: it is in use and stays."""
 
 
 @dataclass
 class Offer:
-    """A sealed segment in memory that may be moved to disk."""
+    """A segment in memory that may be moved to disk."""
 
     number: int
     owner: str
     nbytes: int
-    spill: Callable[[], None]
+    spill: Spill
     last_used: int
     clock: Iterator[int] = field(repr=False)
-    spilling: bool = False
+    moving: int | None = None
+    """Its bytes when it began to move; None: it does not move."""
 
-    def touch(self) -> None:
-        """Say that it was just used."""
-        self.last_used = next(self.clock)
+    @property
+    def spilling(self) -> bool:
+        return self.moving is not None
+
+    def touch(self, at: int | None = None) -> None:
+        """Say that it was just used, or at a moment of the controller's."""
+        self.last_used = next(self.clock) if at is None else at
 
 
 class Reservation:
@@ -93,17 +104,22 @@ class Reservation:
 
     def resize(self, nbytes: int) -> None:
         """Charge `nbytes` instead of what was charged so far. When more cannot be had, nothing has changed."""
-        before, self.nbytes = self.nbytes, nbytes
-        self._controller._add(self._account, nbytes - before)  # noqa: SLF001 - one class in two parts
+        before = self.nbytes
+        self.set(nbytes)
         if nbytes > before:
             try:
                 self._controller.make_room()
             except BaseException:
-                self.resize(before)
+                self.set(before)
                 raise
 
+    def set(self, nbytes: int) -> None:
+        """Charge `nbytes` instead without making room: for what room was made for already."""
+        before, self.nbytes = self.nbytes, nbytes
+        self._controller._add(self._account, nbytes - before)  # noqa: SLF001 - one class in two parts
+
     def release(self) -> None:
-        self.resize(0)
+        self.set(0)
 
     def __enter__(self) -> Self:
         return self
@@ -204,8 +220,7 @@ class MemoryController:
     def charge(self, owner: str, purpose: Purpose, nbytes: int) -> Reservation:
         """Charge a number of bytes without making room for them: for what makes room itself."""
         reservation = Reservation(self, (owner, purpose))
-        reservation.nbytes = nbytes
-        self._add((owner, purpose), nbytes)
+        reservation.set(nbytes)
         return reservation
 
     def reserve(self, owner: str, purpose: Purpose, nbytes: int = 0) -> Reservation:
@@ -214,14 +229,23 @@ class MemoryController:
         reservation.resize(nbytes)
         return reservation
 
-    def offer(self, owner: str, nbytes: int, spill: Callable[[], None]) -> Offer:
-        """Offer a sealed segment for eviction. `spill` moves it and releases its charges, or raises; it may be called
-        by any thread, once, and the offer has then lapsed, or stands again when it raised.
+    def offer(self, owner: str, nbytes: int, spill: Spill) -> Offer:
+        """Offer a segment for eviction. `spill` moves it and releases its charges, answers False because it is in use,
+        or raises; it may be called by any thread. The offer has lapsed once it has moved, and stands until then.
         """
         offer = Offer(next(self._numbers), owner, nbytes, spill, next(self._clock), self._clock)
         with self._changed:
             self._offers[offer.number] = offer
         return offer
+
+    def moment(self) -> int:
+        """A position in time, for what is used together."""
+        return next(self._clock)
+
+    def resize(self, offer: Offer, nbytes: int) -> None:
+        """The offered segment has grown or shrunk."""
+        with self._changed:
+            offer.nbytes = nbytes
 
     def withdraw(self, offer: Offer) -> None:
         """The segment is gone or is wanted in memory. It may be on its way already."""
@@ -238,9 +262,10 @@ class MemoryController:
         if getattr(self._moving, "now", False):
             return  # what moving itself charges must not wait for moving
         deadline = time.monotonic() + self.wait_seconds
+        busy: set[int] = set()
         while True:
             with self._changed:
-                victim = self._next_victim()
+                victim = self._next_victim(busy)
                 if victim is None:
                     if not self._must_wait():
                         return
@@ -249,8 +274,8 @@ class MemoryController:
                         raise self._late()
                     self._events["waits"] += 1
                     self._changed.wait(remaining)
-            if victim is not None:
-                self._move(victim)
+            if victim is not None and not self._move(victim):
+                busy.add(victim.number)
 
     def snapshot(self) -> MemorySnapshot:
         with self._changed:
@@ -264,7 +289,7 @@ class MemoryController:
                 events=dict(self._events),
             )
 
-    def _next_victim(self) -> Offer | None:
+    def _next_victim(self, busy: Container[int]) -> Offer | None:
         staying = self._used - self._spilling
         if self._used > self.high_bytes:
             self._under_pressure = True
@@ -275,7 +300,7 @@ class MemoryController:
         candidates = [
             Candidate(offer.number, offer.owner, offer.nbytes, offer.last_used)
             for offer in self._offers.values()
-            if not offer.spilling
+            if not offer.spilling and offer.number not in busy
         ]
         chosen = choose_victims(candidates, to_free=1, used=self._used_by_owner(), guarantees=self._guarantees)
         if not chosen:
@@ -283,30 +308,30 @@ class MemoryController:
                 self._events["overcommits"] += 1
             return None
         victim = self._offers[chosen[0].number]
-        victim.spilling = True
-        self._spilling += victim.nbytes
+        victim.moving = victim.nbytes
+        self._spilling += victim.moving
         return victim
 
     def _must_wait(self) -> bool:
         return self._used > self.budget and self._spilling > 0
 
-    def _move(self, victim: Offer) -> None:
-        """Move one segment, on this thread, with no lock held."""
+    def _move(self, victim: Offer) -> bool:
+        """Move one segment, on this thread, with no lock held; False when it is in use."""
         self._moving.now = True
-        done = False
+        outcome = "failed_spills"
         try:
-            victim.spill()
-            done = True
+            outcome = "busy" if victim.spill() is False else "spills"
         finally:
             self._moving.now = False
             with self._changed:
-                victim.spilling = False
-                self._spilling -= victim.nbytes
-                if done:
+                nbytes, victim.moving = victim.moving or 0, None
+                self._spilling -= nbytes
+                if outcome == "spills":
                     self._offers.pop(victim.number, None)
-                self._events["spills" if done else "failed_spills"] += 1
-                self._events["spilled_bytes"] += victim.nbytes if done else 0
+                    self._events["spilled_bytes"] += nbytes
+                self._events[outcome] += 1
                 self._changed.notify_all()
+        return outcome == "spills"
 
     def _late(self) -> SpillTimeoutError:
         owners = sorted({offer.owner for offer in self._offers.values() if offer.spilling})

@@ -213,6 +213,63 @@ def test_the_lock_is_free_while_a_segment_is_moved() -> None:
     assert seen == [80 * KB]
 
 
+def test_a_segment_in_use_stays_and_another_moves_in_its_place() -> None:
+    memory, gone = MemoryController(100 * KB, high=0.9, low=0.5, wait_seconds=5), list[str]()
+    hold = memory.hold("busy", Purpose.SEGMENTS, block(40 * KB))
+    free = [False]
+
+    def spill() -> bool:
+        if free[0]:
+            gone.append("busy")
+            hold.release()
+        return free[0]
+
+    memory.offer("busy", 40 * KB, spill)
+    Sealed(memory, "idle", 20 * KB, gone)
+    memory.hold("c", Purpose.SEGMENTS, block(35 * KB))
+    assert gone == ["idle"]  # the colder one was asked first
+    assert memory.snapshot().events["busy"] == 1
+    free[0] = True
+    memory.make_room()  # there is pressure until the low watermark is reached
+    assert gone == ["idle", "busy"]
+
+
+def test_when_everything_is_in_use_nobody_waits_and_nothing_is_refused() -> None:
+    memory = MemoryController(100 * KB, wait_seconds=5)
+    memory.reserve("busy", Purpose.SEGMENTS, 80 * KB)
+    memory.offer("busy", 80 * KB, lambda: False)
+    begin = time.monotonic()
+    memory.reserve("c", Purpose.SEGMENTS, 80 * KB)
+    assert time.monotonic() - begin < 2
+    assert memory.used == 160 * KB
+
+
+def test_an_offer_may_change_its_size_even_while_it_moves() -> None:
+    memory, gone = MemoryController(100 * KB), list[str]()
+    segment = Sealed(memory, "a", 80 * KB, gone, first=lambda: memory.resize(segment.offer, 5 * KB))
+    memory.hold("b", Purpose.SEGMENTS, block(30 * KB))
+    assert gone == ["a"]
+    assert memory.snapshot().spilling == 0
+
+
+def test_of_equally_cold_segments_the_largest_leaves_first() -> None:
+    memory, gone = MemoryController(100 * KB, high=0.9, low=0.8), list[str]()
+    segments = [Sealed(memory, "a", size * KB, gone, name=str(size)) for size in (20, 40, 25)]
+    moment = memory.moment()
+    for segment in segments:
+        segment.offer.touch(moment)
+    memory.reserve("b", Purpose.WRITES, 10 * KB)
+    assert gone == ["40"]
+
+
+def test_a_charge_that_is_set_makes_no_room() -> None:
+    memory, gone = MemoryController(100 * KB), list[str]()
+    Sealed(memory, "a", 80 * KB, gone)
+    memory.charge("b", Purpose.WRITES, 0).set(50 * KB)
+    assert not gone
+    assert memory.used == 130 * KB
+
+
 def test_a_withdrawn_segment_is_not_moved() -> None:
     memory, gone = MemoryController(100 * KB), list[str]()
     memory.withdraw(Sealed(memory, "a", 80 * KB, gone).offer)

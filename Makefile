@@ -68,7 +68,7 @@ define timed
 	@start=$$(date +%s); $(2); echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (under 15 minutes)
+test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (under 15 minutes)
 	@echo "== whole suite passed"
 
 check: env  ## ruff, mypy strict, import directions
@@ -79,6 +79,10 @@ test-unit: env  ## unit and model tests
 
 test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
 	$(call timed,crash sweep,$(PYTEST) -n 2 tests/simulation)
+
+MUTANTS ?=
+mutants: env  ## bring known failures back, one at a time, and require that a test finds each (MUTANTS="08 17")
+	$(call timed,mutants,$(BIN)/python scripts/run_mutants.py $(MUTANTS))
 
 test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on loopback)
 	$(call timed,s3,$(PYTEST) tests/s3)
@@ -112,4 +116,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash test-s3 test-conformance test-spark test-cluster test-docs test-azure test-kills test-long bench
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs test-azure test-kills test-long bench

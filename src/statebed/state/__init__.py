@@ -38,10 +38,11 @@ from statebed.state.messages import (
     TaskInfo,
 )
 from statebed.state.migration import MigratableState
+from statebed.state.segments import Layout, Segment, Tier
 from statebed.state.selection import Selection
 from statebed.state.sizes import compacted, held_bytes
 from statebed.state.spill_folder import SpillFolder
-from statebed.state.tiers import Layout, Segment, Tier, Tiers
+from statebed.state.tiers import Tiers
 from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
 from statebed.state.time_keyed_view import TimeKeyedView
 from statebed.state.upload import Upload

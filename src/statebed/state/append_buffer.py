@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from statebed.format.segment import SegmentSpec, sort_segment
 from statebed.state.memory import Hold, Purpose
+from statebed.state.segments import Layout, Segment
 from statebed.state.selection import ALL_ROWS, Selection, conformed
 from statebed.state.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
-from statebed.state.tiers import Layout, Segment, Tiers
+from statebed.state.tiers import Tiers
 
 MAX_PIECES = 128
 """So many small pieces are copied into one."""

@@ -1,8 +1,10 @@
 """Rows of segments: what a read wants of them, and the one shape that they have in every tier."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.errors import InputError
@@ -12,6 +14,9 @@ from statebed.format.schema import BIN, KEY_HASH, TIME
 from statebed.format.segment import SegmentSpec
 from statebed.state.live_files import in_range
 from statebed.state.sizes import ArrowRows
+
+FEW_HASHES = 64
+"""For so many hashes row groups are chosen hash by hash."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,16 @@ class Selection:
     """First bin (or time, in a table without bins) that is wanted."""
     end_us: int | None = None
     """First bin (or time) that is not."""
+    hashes: npt.NDArray[np.uint64] | None = dataclasses.field(default=None, compare=False)
+    """Only rows with one of these key hashes, ascending; other keys may have the same hash."""
 
     def apply(self, table: pa.Table) -> pa.Table:
         """Exactly the wanted rows; neighbours come as a slice, others as a copy."""
         wanted = np.ones(table.num_rows, dtype=np.bool_)
         if self.owned is not None:
             wanted &= in_range(uint64_values(table[KEY_HASH]), self.owned)
+        if self.hashes is not None:
+            wanted &= _among(uint64_values(table[KEY_HASH]), self.hashes)
         clock = BIN if BIN in table.column_names else TIME
         if self.start_us is not None:
             wanted &= int64_values(table[clock]) >= self.start_us
@@ -47,13 +56,29 @@ class Selection:
         """The columns that must be read to apply this."""
         if self.columns is None:
             return names
-        deciding = [KEY_HASH] if self.owned is not None else []
+        deciding = [KEY_HASH] if self.owned is not None or self.hashes is not None else []
         if self.start_us is not None or self.end_us is not None:
             deciding.append(BIN if BIN in names else TIME)
         return [*self.columns, *(name for name in deciding if name not in self.columns)]
 
+    def hash_ranges(self) -> list[pb.HashRange]:
+        """Ranges that together have all wanted hashes: one for each where there are few, else one for all."""
+        if self.hashes is None or not len(self.hashes):
+            return []
+        ends = [(one, one) for one in self.hashes.tolist()]
+        if len(ends) > FEW_HASHES:
+            ends = [(ends[0][0], ends[-1][1])]
+        return [pb.HashRange(first=first, last=last) for first, last in ends]
+
 
 ALL_ROWS = Selection()
+
+
+def _among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    if not len(wanted):
+        return np.zeros(len(values), dtype=np.bool_)
+    places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+    return np.asarray(wanted[places] == values)
 
 
 def row_schema(spec: SegmentSpec) -> pa.Schema:

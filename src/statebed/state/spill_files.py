@@ -7,9 +7,12 @@ becomes a data file of a checkpoint without being written again.
 
 import contextlib
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
 
 import google_crc32c
 import pyarrow as pa
@@ -18,11 +21,15 @@ from statebed.checkpoint.objects import fetch
 from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
-from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
+from statebed.format.segment import DAMAGED_FIX, SegmentSpec
 from statebed.format.segment_reader import GetRange, SegmentReader
+from statebed.format.segment_writer import SegmentWriter
 from statebed.state.selection import Selection
 from statebed.state.spill_folder import SpillFolder, spill_error
 from statebed.storage import ObjectStore
+
+RowGroups: TypeAlias = Iterator[tuple[int, Callable[[], pa.Table]]]
+"""For each row group that may hold wanted rows about how much memory it takes, and how to read it."""
 
 LOST_FIX = "restart from the last checkpoint, and look at the local disk"
 
@@ -35,6 +42,9 @@ class LocalFile(Protocol):
 
     def read(self, selection: Selection) -> pa.Table:
         """The wanted rows, checked."""
+
+    def row_groups(self, selection: Selection) -> RowGroups:
+        """The wanted rows in parts, checked. The file is opened at once, and may be removed meanwhile."""
 
 
 class MappedFile:
@@ -52,6 +62,10 @@ class MappedFile:
         if table is None:
             table = self._table = self._open()
         return selection.apply(table)
+
+    def row_groups(self, selection: Selection) -> RowGroups:
+        # Mapped pages are no memory of the process, so one part is as good as many.
+        return iter([(0, partial(_same, self.read(selection)))])
 
     def _open(self) -> pa.Table:
         try:
@@ -86,6 +100,20 @@ class ParquetFile:
         except FileNotFoundError as error:
             raise _missing(self.path) from error
 
+    def row_groups(self, selection: Selection) -> RowGroups:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise _missing(self.path) from error
+
+        def get_range(_: str, start: int, length: int) -> bytes:
+            return os.pread(descriptor, length, start)
+
+        groups = parquet_row_groups(self.entry, get_range, selection)
+        # An iterator may be given up at any time, even before its first step.
+        weakref.finalize(groups, os.close, descriptor)
+        return groups
+
     def content(self) -> bytes:
         """The whole file, checked."""
         try:
@@ -110,6 +138,10 @@ class StoredFile:
     def read(self, selection: Selection) -> pa.Table:
         return read_parquet(self.entry, self._get_range, selection)
 
+    def row_groups(self, selection: Selection) -> RowGroups:
+        """The wanted rows in parts, checked."""
+        return parquet_row_groups(self.entry, self._get_range, selection)
+
     def content(self) -> bytes:
         """The whole file, checked."""
         return fetch(self._store, self.entry.path, size=self.size, crc=self.entry.crc32c)
@@ -126,10 +158,29 @@ class StoredFile:
 def read_parquet(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> pa.Table:
     """The wanted rows of a data file, wherever it is: footer first, then what may hold them."""
     reader = SegmentReader(entry, get_range)
-    groups = reader.select_row_groups(owned=selection.owned, start_us=selection.start_us, end_us=selection.end_us)
+    return _read_groups(reader, _chosen_groups(reader, selection), selection)
+
+
+def parquet_row_groups(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> RowGroups:
+    """As `read_parquet`, one row group after the other."""
+    reader = SegmentReader(entry, get_range)
+    for group in _chosen_groups(reader, selection):
+        nbytes = int(reader.metadata.row_group(group).total_byte_size)
+        yield nbytes, partial(_read_groups, reader, [group], selection)
+
+
+def _chosen_groups(reader: SegmentReader, selection: Selection) -> list[int]:
+    start, end = selection.start_us, selection.end_us
+    groups = set(reader.select_row_groups(owned=selection.owned, start_us=start, end_us=end))
+    if selection.hashes is not None:
+        wanted = selection.hash_ranges()
+        groups &= {group for one in wanted for group in reader.select_row_groups(owned=one)}
+    return sorted(groups)
+
+
+def _read_groups(reader: SegmentReader, groups: list[int], selection: Selection) -> pa.Table:
     names = reader.metadata.schema.to_arrow_schema().names
-    table = reader.read(row_groups=groups, columns=selection.needed(names))
-    return selection.apply(table)
+    return selection.apply(reader.read(row_groups=groups, columns=selection.needed(names)))
 
 
 def write_mapped(table: pa.Table, folder: SpillFolder) -> MappedFile:
@@ -148,10 +199,45 @@ def write_mapped(table: pa.Table, folder: SpillFolder) -> MappedFile:
 
 def write_parquet(table: pa.Table, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange) -> ParquetFile:
     """The rows as the data file that a checkpoint would write."""
-    encoded = encode_segment(table, spec=spec)
-    path = folder.new_file(".parquet")
-    _create(path, lambda descriptor: _write_all(descriptor, encoded.data))
-    return ParquetFile(path, encoded.file_entry(str(path), owned=owned), digest=encoded.digest)
+    with ParquetSpill(spec, folder, owned=owned) as spill:
+        spill.write(table)
+        return spill.finish()
+
+
+class ParquetSpill:
+    """A data file in the making on local disk, written in parts; left unfinished, it is removed."""
+
+    def __init__(self, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange, level: int = 0) -> None:
+        self._path = folder.new_file(".parquet")
+        self._owned = owned
+        self._level = level
+        with _spill_errors(self._path):
+            self._file = os.fdopen(_new_descriptor(self._path, os.O_RDWR), "w+b")
+        self._writer = SegmentWriter(self._file, spec=spec)
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.__exit__(kind, error, at)
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if not self._finished:
+            self._path.unlink(missing_ok=True)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows that follow those before."""
+        with _spill_errors(self._path):
+            self._writer.write(rows)
+
+    def finish(self) -> ParquetFile:
+        with _spill_errors(self._path):
+            summary = self._writer.finish()
+            self._file.flush()
+        self._finished = True
+        entry = summary.file_entry(str(self._path), owned=self._owned, level=self._level)
+        return ParquetFile(self._path, entry, digest=summary.digest)
 
 
 def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
@@ -166,15 +252,28 @@ def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
 
 def _create(path: Path, write: Callable[[int], None]) -> None:
     """A new file that only this user can read."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with _spill_errors(path):
         try:
-            write(descriptor)
-        finally:
-            os.close(descriptor)
+            descriptor = _new_descriptor(path, os.O_WRONLY)
+            try:
+                write(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+
+def _new_descriptor(path: Path, access: int) -> int:
+    return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+@contextlib.contextmanager
+def _spill_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        with contextlib.suppress(OSError):
-            path.unlink()
         raise spill_error("cannot write a spilled segment", path, error) from error
 
 
@@ -208,3 +307,7 @@ class _Checksummed:
 
 def _missing(path: Path) -> MissingFileError:
     return MissingFileError("a spilled segment is not there any more", where=str(path), fix=LOST_FIX)
+
+
+def _same(table: pa.Table) -> pa.Table:
+    return table

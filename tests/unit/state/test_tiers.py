@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, sorted_rows, spec
@@ -11,13 +12,15 @@ from statebed.errors import CorruptObjectError, InputError, MissingFileError, Sp
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.segment import encode_segment
+from statebed.state import segments as segments_module
 from statebed.state import tiers as tiers_module
 from statebed.state.memory import Purpose
+from statebed.state.segments import Layout, Segment, Tier
 from statebed.state.selection import Selection
 from statebed.state.sizes import held_bytes, root_buffers
 from statebed.state.spill_files import LocalFile, write_mapped
 from statebed.state.spill_folder import SpillFolder
-from statebed.state.tiers import Layout, Segment, Tier, Tiers
+from statebed.state.tiers import Tiers
 from statebed.storage.memory import MemoryStore
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout), ids=lambda layout: layout.name)
@@ -110,7 +113,7 @@ def test_leaving_memory_gives_its_bytes_back_and_loading_takes_them_again(tmp_pa
 @LAYOUTS
 def test_a_reader_during_a_spill_sees_the_rows(tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "write_mapped" if layout is Layout.MAPPED else "write_parquet"
-    write = getattr(tiers_module, name)
+    write = getattr(segments_module, name)
     written, resume = threading.Event(), threading.Event()
 
     def paused(*arguments: object, **named: object) -> object:
@@ -119,7 +122,7 @@ def test_a_reader_during_a_spill_sees_the_rows(tmp_path: Path, layout: Layout, m
         assert resume.wait(30)
         return file
 
-    monkeypatch.setattr(tiers_module, name, paused)
+    monkeypatch.setattr(segments_module, name, paused)
     with opened_tiers(tmp_path) as tiers:
         segment = make(tiers, layout=layout)
         expected = segment.read()
@@ -158,7 +161,7 @@ def test_a_segment_closed_while_it_spills_leaves_no_file(tmp_path: Path, monkeyp
             segment.close()
             return file
 
-        monkeypatch.setattr(tiers_module, "write_mapped", close_meanwhile)
+        monkeypatch.setattr(segments_module, "write_mapped", close_meanwhile)
         segment.spill()
         assert local_files(tiers) == []
         assert tiers.memory.used == 0
@@ -354,3 +357,48 @@ def test_rows_that_are_no_segment_are_refused(tmp_path: Path, given: pa.Table, w
         with pytest.raises(InputError, match=what):
             tiers.segment(given, spec=spec(), owner="rides")
         assert tiers.memory.used == 0
+
+
+@pytest.mark.parametrize("where", [Tier.MEMORY, Tier.DISK, Tier.STORE])
+def test_rows_come_in_row_groups_from_every_tier_and_one_is_charged_at_a_time(tmp_path: Path, where: Tier) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        segment, store = make(tiers, 20_000), MemoryStore()
+        if where is not Tier.MEMORY:
+            segment.spill()
+        if where is Tier.STORE:
+            entry = segment.upload(store, name_of=name_of, owned=WHOLE_SPACE)
+            segment = tiers.stored(entry, store, spec=spec(), owner="rides")
+        used = tiers.memory.used
+        seen, charged = [], []
+        for piece in segment.row_groups():
+            seen.append(piece)
+            charged.append(tiers.memory.used - used)
+        assert sequences(*seen) == list(range(20_000))
+        assert tiers.memory.used == used
+        if where is not Tier.MEMORY:
+            assert len(seen) == 4
+            assert all(0 < nbytes < held_bytes(*seen) / 2 for nbytes in charged)
+
+
+def test_a_pinned_segment_that_is_closed_is_read_to_its_end(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        segment = make(tiers, 20_000)
+        segment.spill()
+        segment.pin()
+        pieces = segment.row_groups()
+        first = next(pieces)
+        segment.close()
+        assert sequences(first, *pieces) == list(range(20_000))
+        assert len(local_files(tiers)) == 1
+        segment.unpin()
+        assert local_files(tiers) == []
+
+
+def test_only_row_groups_that_may_hold_wanted_hashes_are_read(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        segment = make(tiers, 20_000)
+        segment.spill()
+        hashes = np.sort(segment.read()["_key_hash"].combine_chunks().to_numpy()[[5, 7000]])
+        rows = pa.concat_tables(segment.row_groups(Selection(hashes=hashes)))
+        assert sorted(rows["_key_hash"].to_pylist()) == hashes.tolist()
+        assert list(segment.row_groups(Selection(hashes=hashes[:0]))) == []

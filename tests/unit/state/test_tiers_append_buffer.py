@@ -12,9 +12,10 @@ from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, spec
 from statebed.errors import InputError, SpillError
 from statebed.format.order import first_disorder
 from statebed.state.append_buffer import MAX_PIECES, AppendBuffer
+from statebed.state.segments import Tier
 from statebed.state.selection import Selection
 from statebed.state.sizes import held_bytes
-from statebed.state.tiers import Tier, Tiers
+from statebed.state.tiers import Tiers
 
 
 def make(tiers: Tiers, *, segment_bytes: int | None = None) -> AppendBuffer:

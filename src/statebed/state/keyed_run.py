@@ -1,8 +1,7 @@
-"""A run: rows of keyed state in memory, sorted by hash, values written in place.
+"""A run: rows of keyed state, sorted by hash; in memory values are written in place.
 
-Looking keys up: a directory of the hashes' upper bits says where in the run a hash begins (hashes are spread evenly, so
-that place is a step or two away), then keys are compared. Rows carry marks: changed since the last checkpoint, deleted,
-and stored, which means that files hold the key as alive.
+Looking keys up: the run's index says where a hash begins, then keys are compared. Rows carry marks: changed since the
+last checkpoint, deleted, and stored, which means that files hold the key as alive.
 """
 
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.keyhash import Hashes
+from statebed.state.index import HashIndex
 from statebed.state.keyed_batch import KeyBatch
 from statebed.state.keyed_columns import Column, Mask, Places, Rows, column_of
 
@@ -22,11 +22,8 @@ STORED = np.uint8(4)
 
 Times = npt.NDArray[np.int64]
 
-_SMALL_RUN = 4096
-_WORTH_A_DIRECTORY = 4
-"""Runs that are replaced before a fourth as many keys were looked up as they have rows do without one."""
-_CROWDED = 16
-"""More rows than this in one place of the directory, and a binary search is faster."""
+FOR_EVER = (1 << 63) - 1
+"""A time that no row has."""
 
 
 @dataclass
@@ -39,8 +36,11 @@ class Run:
     times: Times | None
     marks: npt.NDArray[np.uint8]
     dirty_rows: int = 0
-    _directory: "_Directory | None" = field(default=None, repr=False)
-    _looked_up: int = field(default=0, repr=False)
+    index: HashIndex = field(init=False, repr=False)
+    _oldest: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.index = HashIndex(self.hashes)
 
     @classmethod
     def of(
@@ -49,16 +49,16 @@ class Run:
         keys: Sequence[pa.Array],
         values: Sequence[pa.Array],
         times: Times | None,
-        mark: np.uint8,
+        marks: npt.NDArray[np.uint8] | np.uint8,
     ) -> "Run":
-        """A copy of rows that are sorted by hash, all with the same marks."""
+        """A copy of rows that are sorted by hash."""
         return cls(
             hashes=hashes.copy(),
             keys=tuple(column_of(key) for key in keys),
             values=tuple(column_of(value) for value in values),
             times=None if times is None else times.copy(),
-            marks=np.full(len(hashes), mark, dtype=np.uint8),
-            dirty_rows=len(hashes) if mark & DIRTY else 0,
+            marks=np.full(len(hashes), marks, dtype=np.uint8),
+            dirty_rows=int(np.count_nonzero(np.broadcast_to(marks & DIRTY, len(hashes)))),
         )
 
     def __len__(self) -> int:
@@ -68,15 +68,14 @@ class Run:
     def held_bytes(self) -> int:
         columns = sum(column.held_bytes for column in (*self.keys, *self.values))
         times = 0 if self.times is None else self.times.nbytes
-        directory = 0 if self._directory is None else self._directory.starts.nbytes
-        return columns + times + directory + self.hashes.nbytes + self.marks.nbytes
+        return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes
 
     def find(self, batch: KeyBatch) -> Rows:
         """The row of each key of the batch, -1 where it is not in the run."""
         found = np.full(len(batch), -1, dtype=np.int64)
         if not len(self):
             return found
-        at = self._first_not_below(batch.hashes)
+        at = self.index.first_not_below(batch.hashes)
         waiting = np.flatnonzero(self._holds(at, batch.hashes))
         at = at[waiting]
         while len(waiting):
@@ -105,6 +104,8 @@ class Run:
             column.put(rows, array)
         if self.times is not None and times is not None:
             self.times[rows] = times
+            # A deleted row may come back with any time.
+            self._oldest = None if self._oldest is None else min(self._oldest, int(times.min(initial=FOR_EVER)))
         self._mark(rows, (self.marks[rows] & STORED) | DIRTY)
 
     def delete(self, rows: Rows) -> None:
@@ -112,9 +113,13 @@ class Run:
 
     def expired(self, expired_until: int) -> Rows:
         """Rows that are not deleted and whose time is over."""
-        if self.times is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.flatnonzero((self.times <= expired_until) & ((self.marks & DELETED) == 0))
+        none = np.zeros(0, dtype=np.int64)
+        if self.times is None or (self._oldest is not None and self._oldest > expired_until):
+            return none
+        there = (self.marks & DELETED) == 0
+        over = self.times <= expired_until
+        self._oldest = int(self.times.min(where=there & ~over, initial=FOR_EVER))
+        return np.flatnonzero(over & there)
 
     def to_write(self) -> Rows:
         """Changed rows that files must learn of; a key that came and went between checkpoints is none."""
@@ -172,46 +177,6 @@ class Run:
         inside = at < len(self)
         equal: Mask = self.hashes[np.minimum(at, len(self) - 1)] == hashes
         return equal & inside
-
-    def _first_not_below(self, hashes: Hashes) -> Rows:
-        self._looked_up += len(hashes)
-        if len(self) < _SMALL_RUN or self._looked_up < len(self) // _WORTH_A_DIRECTORY:
-            return np.searchsorted(self.hashes, hashes)
-        if self._directory is None:
-            self._directory = _Directory.of(self.hashes)
-        return self._directory.first_not_below(self.hashes, hashes)
-
-
-@dataclass(frozen=True)
-class _Directory:
-    """Where the rows begin whose hashes start with given bits, over the span of hashes that the run has."""
-
-    starts: npt.NDArray[np.int64]
-    lowest: np.uint64
-    shift: np.uint64
-    crowded: bool
-
-    @classmethod
-    def of(cls, hashes: Hashes) -> "_Directory":
-        span = int(hashes[-1]) - int(hashes[0])
-        shift = np.uint64(max(span.bit_length() - (len(hashes) - 1).bit_length(), 0))
-        counts = np.bincount(((hashes - hashes[0]) >> shift).astype(np.int64))
-        starts = np.zeros(len(counts) + 1, dtype=np.int64)
-        np.cumsum(counts, out=starts[1:])
-        return cls(starts, hashes[0], shift, bool(counts.max() > _CROWDED))
-
-    def first_not_below(self, hashes: Hashes, wanted: Hashes) -> Rows:
-        if self.crowded:
-            return np.searchsorted(hashes, wanted)
-        last = np.uint64(len(self.starts) - 2)
-        place = np.minimum((np.maximum(wanted, self.lowest) - self.lowest) >> self.shift, last)
-        at: Rows = self.starts[place.astype(np.int64)]
-        below = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] < wanted)
-        while len(below):
-            at[below] += 1
-            ahead = below[at[below] < len(hashes)]
-            below = ahead[hashes[at[ahead]] < wanted[ahead]]
-        return at
 
 
 def _merged_columns(ours: Sequence[Column], theirs: Sequence[Column], places: Places) -> tuple[Column, ...]:

@@ -10,7 +10,7 @@ Types:
 - decimal up to 18 digits: the unscaled value as a 64-bit integer; wider: the bytes of the unscaled value, big
   endian, two's complement, as few as hold it.
 
-Loops run over positions inside values, never over rows. A hash never stands for a key: keys are compared.
+A hash never stands for a key: keys are compared.
 """
 
 import datetime as dt
@@ -24,20 +24,16 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, validity
+from statebed.format.xxh64 import Hashes, Text, hash_halves, hash_text, hash_words
 
 HASH_NAME = "xxhash64"
 HASH_VERSION = 1
 HASH_SEED = 42
 
-Hashes = npt.NDArray[np.uint64]
-
-_P1 = np.uint64(0x9E3779B185EBCA87)
-_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
-_P3 = np.uint64(0x165667B19E3779F9)
-_P4 = np.uint64(0x85EBCA77C2B2AE63)
-_P5 = np.uint64(0x27D4EB2F165667C5)
-_STRIPE = 32
 _LONG_DECIMAL_DIGITS = 18
+_ROWS_AT_ONCE = 1 << 14
+"""Few enough that all arrays of a step stay in the processor's cache."""
+_BYTES_AT_ONCE = 4 << 20
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
@@ -46,10 +42,15 @@ def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
         raise InputError("a key has at least one column")
     hashes = np.full(len(columns[0]), HASH_SEED, dtype=np.uint64)
     for column in columns:
-        valid = validity(column)
-        with np.errstate(over="ignore"):
-            hashed = _hash_column(column, hashes)
-        hashes = np.where(valid, hashed, hashes)
+        check_key_type(pa.field("key", column.type))
+        if pa.types.is_null(column.type):
+            continue
+        for start in range(0, len(column), _ROWS_AT_ONCE):
+            piece = column.slice(start, _ROWS_AT_ONCE)
+            so_far = hashes[start : start + _ROWS_AT_ONCE]
+            with np.errstate(over="ignore"):
+                hashed = _hash_column(piece, so_far)
+            np.copyto(so_far, hashed, where=validity(piece) if piece.null_count else True)
     return hashes
 
 
@@ -125,20 +126,18 @@ def _one_row(value: Any) -> pa.Array:
 
 
 def _hash_column(column: pa.Array, seeds: Hashes) -> Hashes:
-    check_key_type(pa.field("key", column.type))
-    if pa.types.is_null(column.type):
-        return seeds
+    """New hashes, from those so far; what comes out at nulls is arbitrary."""
     if pa.types.is_decimal128(column.type):
         return _hash_decimal(column, seeds)
     if column.type in _BYTES_TYPES:
-        return _hash_text(column, seeds)
+        return _hash_bytes(column, seeds)
     if column.type in _INT_TYPES or column.type in (pa.bool_(), pa.float32()):
-        return _hash_int(_narrow_bits(column), seeds)
-    return _hash_long(_wide_bits(column), seeds)
+        return hash_halves(_narrow_bits(column), seeds)
+    return hash_words(_wide_bits(column), seeds)
 
 
 def _narrow_bits(column: pa.Array) -> Hashes:
-    """The 32 bits by which a value is hashed."""
+    """A fresh array of the 32 bits by which values are hashed."""
     if pa.types.is_boolean(column.type):
         return boolean_values(column).astype(np.uint64)
     if pa.types.is_float32(column.type):
@@ -149,10 +148,10 @@ def _narrow_bits(column: pa.Array) -> Hashes:
 
 
 def _wide_bits(column: pa.Array) -> Hashes:
-    """The 64 bits by which a value is hashed."""
+    """A fresh array of the 64 bits by which values are hashed."""
     if pa.types.is_float64(column.type):
         return _float_bits(fixed_width_values(column, np.float64)).view(np.uint64)
-    return fixed_width_values(column, np.uint64).astype(np.uint64, copy=False)
+    return fixed_width_values(column, np.uint64).astype(np.uint64)
 
 
 def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -165,19 +164,17 @@ def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _hash_decimal(column: pa.Array, seeds: Hashes) -> Hashes:
     words = fixed_width_values(column, np.dtype(("<u8", (2,)))).astype(np.uint64, copy=False)
     if column.type.precision <= _LONG_DECIMAL_DIGITS:
-        return _hash_long(np.ascontiguousarray(words[:, 0]), seeds)
+        return hash_words(words[:, 0].copy(), seeds)
     flat = words.astype("<u8").view(np.uint8).reshape(len(column), 16)[:, ::-1]
     sign = np.where(flat[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
     # A leading byte can go while it repeats the sign and the byte after it still shows the sign.
     spare = (flat[:, :-1] == sign) & ((flat[:, 1:] & 0x80) == (sign & 0x80))
     leading = np.cumprod(spare, axis=1).sum(axis=1).astype(np.int64)
     starts = np.arange(len(column), dtype=np.int64) * 16 + leading
-    return _hash_bytes(np.ascontiguousarray(flat).reshape(-1), starts, 16 - leading, seeds)
+    return hash_text(Text.of(np.ascontiguousarray(flat).reshape(-1), starts, 16 - leading), seeds)
 
 
-def _hash_text(column: pa.Array, seeds: Hashes) -> Hashes:
-    if not len(column):
-        return seeds
+def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
     _, offset_buffer, data_buffer = column.buffers()
     offset_type = np.dtype(_BYTES_TYPES[column.type])
     offsets = np.frombuffer(
@@ -186,96 +183,9 @@ def _hash_text(column: pa.Array, seeds: Hashes) -> Hashes:
         count=len(column) + 1,
         offset=column.offset * offset_type.itemsize,
     ).astype(np.int64)
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
-    return _hash_bytes(data, offsets[:-1], np.diff(offsets), seeds)
-
-
-# ---- the hash itself, over arrays of seeds ---------------------------------------------------------------
-
-
-def _hash_int(values: Hashes, seeds: Hashes) -> Hashes:
-    hashes = seeds + _P5 + np.uint64(4)
-    hashes ^= values * _P1
-    return _finish(_rotate(hashes, 23) * _P2 + _P3)
-
-
-def _hash_long(values: Hashes, seeds: Hashes) -> Hashes:
-    hashes = seeds + _P5 + np.uint64(8)
-    return _finish(_mix_word(hashes, values))
-
-
-def _hash_bytes(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], seeds: Hashes
-) -> Hashes:
-    """Hash data[start : start + length] for each row."""
-    # Unaligned windows onto the same bytes: words[i] is the eight bytes from i on.
-    words = np.ndarray((max(len(data) - 7, 0),), dtype="<u8", buffer=data, strides=(1,))
-    halves = np.ndarray((max(len(data) - 3, 0),), dtype="<u4", buffer=data, strides=(1,))
-    hashes = seeds + _P5
-    long_rows = np.flatnonzero(lengths >= _STRIPE)
-    if len(long_rows):
-        hashes[long_rows] = _hash_stripes(words, starts[long_rows], lengths[long_rows], seeds[long_rows])
-    hashes += lengths.astype(np.uint64)
-    position = starts + (lengths // _STRIPE) * _STRIPE
-    ends = starts + lengths
-    for _ in range(3):
-        rows = _where(position + 8 <= ends)
-        hashes[rows] = _mix_word(hashes[rows], words[position[rows]])
-        position[rows] += 8
-    rows = _where(position + 4 <= ends)
-    hashes[rows] ^= halves[position[rows]].astype(np.uint64) * _P1
-    hashes[rows] = _rotate(hashes[rows], 23) * _P2 + _P3
-    position[rows] += 4
-    for _ in range(3):
-        rows = _where(position < ends)
-        hashes[rows] ^= data[position[rows]].astype(np.uint64) * _P5
-        hashes[rows] = _rotate(hashes[rows], 11) * _P1
-        position[rows] += 1
-    return _finish(hashes)
-
-
-def _where(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | slice:
-    """The rows of the mask; all or none as a slice, which copies nothing."""
-    if mask.all():
-        return slice(None)
-    return np.flatnonzero(mask) if mask.any() else slice(0, 0)
-
-
-def _hash_stripes(
-    words: npt.NDArray[np.uint64],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    seeds: Hashes,
-) -> Hashes:
-    """The 32-byte stripes of values that have at least one."""
-    # Longest first, so that the rows that still have a stripe are always the first ones.
-    order = np.argsort(-lengths, kind="stable")
-    starts, stripes, seeds = starts[order], lengths[order] // _STRIPE, seeds[order]
-    lanes = [seeds + _P1 + _P2, seeds + _P2, seeds.copy(), seeds - _P1]
-    for stripe in range(int(stripes[0])):
-        count = int(np.searchsorted(-stripes, -stripe, side="left"))
-        at = starts[:count] + stripe * _STRIPE
-        for index, lane in enumerate(lanes):
-            lane[:count] = _rotate(lane[:count] + words[at + 8 * index] * _P2, 31) * _P1
-    merged = _rotate(lanes[0], 1) + _rotate(lanes[1], 7) + _rotate(lanes[2], 12) + _rotate(lanes[3], 18)
-    for lane in lanes:
-        merged ^= _rotate(lane * _P2, 31) * _P1
-        merged = merged * _P1 + _P4
-    hashes = np.empty_like(merged)
-    hashes[order] = merged
-    return hashes
-
-
-def _mix_word(hashes: Hashes, words: Hashes) -> Hashes:
-    mixed = hashes ^ (_rotate(words * _P2, 31) * _P1)
-    return _rotate(mixed, 27) * _P1 + _P4
-
-
-def _rotate(values: Hashes, bits: int) -> Hashes:
-    return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
-
-
-def _finish(hashes: Hashes) -> Hashes:
-    hashes = (hashes ^ (hashes >> np.uint64(33))) * _P2
-    hashes = (hashes ^ (hashes >> np.uint64(29))) * _P3
-    return hashes ^ (hashes >> np.uint64(32))
+    first, last = int(offsets[0]), int(offsets[-1])
+    if last - first > _BYTES_AT_ONCE and len(column) > 1:
+        half = len(column) // 2
+        return np.concatenate([_hash_bytes(column[:half], seeds[:half]), _hash_bytes(column[half:], seeds[half:])])
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[first:last]
+    return hash_text(Text.of(data, offsets[:-1] - first, np.diff(offsets)), seeds)

@@ -91,6 +91,19 @@ def test_a_second_column_is_seeded_with_the_hash_of_the_first(rows: list[tuple[s
     assert hash_table(table, ["a", "b"]).tolist() == expected
 
 
+def test_many_rows_of_mixed_lengths_hash_as_each_alone() -> None:
+    random = np.random.default_rng(5)
+    texts = [random.bytes(int(length)) for length in random.integers(0, 70, 20_000)]
+    hashes = hash_columns([pa.array(texts, pa.binary())])
+    for row in (0, 1, 16_383, 16_384, 16_385, 19_999, *random.integers(0, 20_000, 300).tolist()):
+        assert int(hashes[row]) == reference(texts[row], 42)
+
+
+def test_values_of_megabytes_hash_as_the_specification_says() -> None:
+    values = [b"a", bytes(range(256)) * 12_000, b"", bytes(range(255)) * 9_000, b"bc"]
+    assert hash_columns([pa.array(values, pa.binary())]).tolist() == [reference(value, 42) for value in values]
+
+
 def test_slices_chunks_and_large_types_hash_as_the_whole() -> None:
     texts = [None if index % 7 == 0 else "x" * index for index in range(200)]
     whole = hash_columns([pa.array(texts)])

@@ -23,6 +23,9 @@ _WORD = 8
 _HALF = 4
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 _LOWEST_BYTE = np.uint64(0xFF)
+_WORDS_OF_STRIPE = np.arange(0, _STRIPE, _WORD, dtype=np.int64)[:, np.newaxis]
+_LANE_SEEDS = np.array([[0x60EA27EEADC0B5D6], [0xC2B2AE3D27D4EB4F], [0], [0x61C8864E7A143579]], dtype=np.uint64)
+"""P1 + P2, P2, 0, -P1."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,24 @@ class Text:
     def words(self, place: Places) -> Hashes:
         """A fresh array of the words at a place inside each row; one place for all rows, or one for each."""
         if len(self.lengths) < len(self.starts):
-            step = int(self.starts[1] - self.starts[0])
-            first = int(self.starts[0] + place[0])
-            return np.ndarray(self.starts.shape, dtype="<u8", buffer=self.data, offset=first, strides=(step,)).copy()
-        # Reading two aligned words for each is faster than one that is not.
-        at = self.starts + place
+            return self._evenly(1, int(place[0])).reshape(-1)
+        return self._gathered(self.starts + place)
+
+    def stripes(self, number: int) -> Hashes:
+        """A fresh array of the four words of a stripe of each row."""
+        if len(self.lengths) < len(self.starts):
+            return self._evenly(len(_WORDS_OF_STRIPE), number * _STRIPE)
+        return self._gathered(self.starts + (number * _STRIPE + _WORDS_OF_STRIPE))
+
+    def _evenly(self, count: int, place: int) -> Hashes:
+        """Neighbouring words, when all rows are equally long."""
+        step = int(self.starts[1] - self.starts[0])
+        shape, strides = (count, len(self.starts)), (_WORD, step)
+        first = int(self.starts[0]) + place
+        return np.ndarray(shape, dtype="<u8", buffer=self.data, offset=first, strides=strides).copy()
+
+    def _gathered(self, at: Places) -> Hashes:
+        """The words at these bytes. Reading two aligned words for each is faster than one that is not."""
         shift = (at & (_WORD - 1)).astype(np.uint64)
         shift <<= np.uint64(3)
         at >>= 3
@@ -114,21 +130,25 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
 
 def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
     """The 32-byte stripes of values that have at least one, those with the most first."""
-    lanes = [seeds + (_P1 + _P2), seeds + _P2, seeds.copy(), seeds - _P1]
-    for stripe in range(int(stripes.max())):
-        rows, count = text, len(seeds)
-        if int(stripes.min()) <= stripe:
-            count = int(np.count_nonzero(stripes > stripe))
-            rows = text.some(slice(0, count))
-        for index, lane in enumerate(lanes):
-            _mix_lane(lane[:count], rows.words(np.array([stripe * _STRIPE + _WORD * index])))
+    lanes = seeds + _LANE_SEEDS
+    fewest = int(stripes.min())
+    for number in range(int(stripes.max())):
+        rows, active = text, lanes
+        if number >= fewest:
+            active = lanes[:, : np.count_nonzero(stripes > number)]
+            rows = text.some(slice(0, active.shape[1]))
+        words = rows.stripes(number)
+        words *= _P2
+        active += words
+        _rotate(active, 31)
+        active *= _P1
     merged = np.zeros_like(seeds)
     for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
         rotated = lane.copy()
         _rotate(rotated, bits)
         merged += rotated
+    _scramble(lanes)
     for lane in lanes:
-        _scramble(lane)
         merged ^= lane
         merged *= _P1
         merged += _P4
@@ -148,13 +168,6 @@ def _mix_where(
         mixed ^= hashes
         mixed *= rows.astype(np.uint64)
         hashes ^= mixed
-
-
-def _mix_lane(lanes: Hashes, words: Hashes) -> None:
-    words *= _P2
-    lanes += words
-    _rotate(lanes, 31)
-    lanes *= _P1
 
 
 def _mix_word(hashes: Hashes, words: Hashes) -> None:

@@ -792,6 +792,7 @@ class FileEntry(_message.Message):
     FOOTER_SIZE_FIELD_NUMBER: _builtins.int
     FOOTER_CRC32C_FIELD_NUMBER: _builtins.int
     CHUNK_CRC32C_FIELD_NUMBER: _builtins.int
+    APPLIED_SEQUENCE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     size: _builtins.int
     rows: _builtins.int
@@ -811,6 +812,8 @@ class FileEntry(_message.Message):
     stand row group by row group, in the order of the columns.
     """
     footer_crc32c: _builtins.int
+    applied_sequence: _builtins.int
+    """no tombstone with this sequence or a lower one hides a row of the file"""
     @_builtins.property
     def owned(self) -> Global___HashRange:
         """rows outside are not this subtask's, and are to be ignored"""
@@ -837,10 +840,11 @@ class FileEntry(_message.Message):
         footer_size: _builtins.int = ...,
         footer_crc32c: _builtins.int = ...,
         chunk_crc32c: _abc.Iterable[_builtins.int] | None = ...,
+        applied_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "max_time_us", b"max_time_us", "min_time_us", b"min_time_us", "owned", b"owned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "chunk_crc32c", b"chunk_crc32c", "crc32c", b"crc32c", "footer_crc32c", b"footer_crc32c", "footer_size", b"footer_size", "level", b"level", "max_key_hash", b"max_key_hash", "max_sequence", b"max_sequence", "max_time_us", b"max_time_us", "min_key_hash", b"min_key_hash", "min_sequence", b"min_sequence", "min_time_us", b"min_time_us", "owned", b"owned", "path", b"path", "rows", b"rows", "schema_id", b"schema_id", "size", b"size", "sort_order", b"sort_order"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "applied_sequence", b"applied_sequence", "chunk_crc32c", b"chunk_crc32c", "crc32c", b"crc32c", "footer_crc32c", b"footer_crc32c", "footer_size", b"footer_size", "level", b"level", "max_key_hash", b"max_key_hash", "max_sequence", b"max_sequence", "max_time_us", b"max_time_us", "min_key_hash", b"min_key_hash", "min_sequence", b"min_sequence", "min_time_us", b"min_time_us", "owned", b"owned", "path", b"path", "rows", b"rows", "schema_id", b"schema_id", "size", b"size", "sort_order", b"sort_order"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_time_us: _TypeAlias = _typing.Literal["max_time_us"]  # noqa: Y015
     _WhichOneofArgType__max_time_us: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us"]  # noqa: Y015
@@ -861,113 +865,91 @@ class Tombstone(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     OWNED_FIELD_NUMBER: _builtins.int
+    DELETE_TIME_RANGE_FIELD_NUMBER: _builtins.int
     DELETE_KEY_FIELD_NUMBER: _builtins.int
     DELETE_TIME_KEY_FIELD_NUMBER: _builtins.int
     DELETE_VALUE_FIELD_NUMBER: _builtins.int
-    DELETE_TIME_RANGE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def owned(self) -> Global___HashRange: ...
     @_builtins.property
-    def delete_key(self) -> Global___DeleteKey: ...
-    @_builtins.property
-    def delete_time_key(self) -> Global___DeleteTimeKey: ...
-    @_builtins.property
-    def delete_value(self) -> Global___DeleteValue: ...
-    @_builtins.property
     def delete_time_range(self) -> Global___DeleteTimeRange: ...
+    @_builtins.property
+    def delete_key(self) -> Global___DeletedRows:
+        """columns: _key_hash, keys"""
+
+    @_builtins.property
+    def delete_time_key(self) -> Global___DeletedRows:
+        """columns: _key_hash, keys, _time"""
+
+    @_builtins.property
+    def delete_value(self) -> Global___DeletedRows:
+        """columns: _key_hash, keys, values"""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         owned: Global___HashRange | None = ...,
-        delete_key: Global___DeleteKey | None = ...,
-        delete_time_key: Global___DeleteTimeKey | None = ...,
-        delete_value: Global___DeleteValue | None = ...,
         delete_time_range: Global___DeleteTimeRange | None = ...,
+        delete_key: Global___DeletedRows | None = ...,
+        delete_time_key: Global___DeletedRows | None = ...,
+        delete_value: Global___DeletedRows | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["delete_key", b"delete_key", "delete_time_key", b"delete_time_key", "delete_time_range", b"delete_time_range", "delete_value", b"delete_value", "operation", b"operation", "owned", b"owned"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["delete_key", b"delete_key", "delete_time_key", b"delete_time_key", "delete_time_range", b"delete_time_range", "delete_value", b"delete_value", "operation", b"operation", "owned", b"owned", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["delete_key", "delete_time_key", "delete_value", "delete_time_range"]  # noqa: Y015
+    _WhichOneofReturnType_operation: _TypeAlias = _typing.Literal["delete_time_range", "delete_key", "delete_time_key", "delete_value"]  # noqa: Y015
     _WhichOneofArgType_operation: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_operation) -> _WhichOneofReturnType_operation | None: ...
 
 Global___Tombstone: _TypeAlias = Tombstone  # noqa: Y015
 
 @_typing.final
-class DeleteKey(_message.Message):
-    """Keys and values are one-row Arrow IPC streams."""
+class DeletedRows(_message.Message):
+    """What one batch deletes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    KEY_HASH_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    key_hash: _builtins.int
-    key: _builtins.bytes
+    ARROW_IPC_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    MIN_KEY_HASH_FIELD_NUMBER: _builtins.int
+    MAX_KEY_HASH_FIELD_NUMBER: _builtins.int
+    MIN_TIME_US_FIELD_NUMBER: _builtins.int
+    MAX_TIME_US_FIELD_NUMBER: _builtins.int
+    arrow_ipc: _builtins.bytes
+    """an Arrow IPC stream, sorted by _key_hash; each field carries its field id"""
+    rows: _builtins.int
+    min_key_hash: _builtins.int
+    max_key_hash: _builtins.int
+    min_time_us: _builtins.int
+    """where the columns have _time"""
+    max_time_us: _builtins.int
     def __init__(
         self,
         *,
-        key_hash: _builtins.int = ...,
-        key: _builtins.bytes = ...,
+        arrow_ipc: _builtins.bytes = ...,
+        rows: _builtins.int = ...,
+        min_key_hash: _builtins.int = ...,
+        max_key_hash: _builtins.int = ...,
+        min_time_us: _builtins.int | None = ...,
+        max_time_us: _builtins.int | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "key_hash", b"key_hash"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-
-Global___DeleteKey: _TypeAlias = DeleteKey  # noqa: Y015
-
-@_typing.final
-class DeleteTimeKey(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_HASH_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    TIME_US_FIELD_NUMBER: _builtins.int
-    key_hash: _builtins.int
-    key: _builtins.bytes
-    time_us: _builtins.int
-    def __init__(
-        self,
-        *,
-        key_hash: _builtins.int = ...,
-        key: _builtins.bytes = ...,
-        time_us: _builtins.int = ...,
-    ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "key_hash", b"key_hash", "time_us", b"time_us"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-
-Global___DeleteTimeKey: _TypeAlias = DeleteTimeKey  # noqa: Y015
-
-@_typing.final
-class DeleteValue(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    KEY_HASH_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    VALUE_FIELD_NUMBER: _builtins.int
-    TIME_US_FIELD_NUMBER: _builtins.int
-    key_hash: _builtins.int
-    key: _builtins.bytes
-    value: _builtins.bytes
-    time_us: _builtins.int
-    def __init__(
-        self,
-        *,
-        key_hash: _builtins.int = ...,
-        key: _builtins.bytes = ...,
-        value: _builtins.bytes = ...,
-        time_us: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_time_us", b"_time_us", "time_us", b"time_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "max_time_us", b"max_time_us", "min_time_us", b"min_time_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_us", b"_time_us", "key", b"key", "key_hash", b"key_hash", "time_us", b"time_us", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us", "_min_time_us", b"_min_time_us", "arrow_ipc", b"arrow_ipc", "max_key_hash", b"max_key_hash", "max_time_us", b"max_time_us", "min_key_hash", b"min_key_hash", "min_time_us", b"min_time_us", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__time_us: _TypeAlias = _typing.Literal["time_us"]  # noqa: Y015
-    _WhichOneofArgType__time_us: _TypeAlias = _typing.Literal["_time_us", b"_time_us"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_us) -> _WhichOneofReturnType__time_us | None: ...
+    _WhichOneofReturnType__max_time_us: _TypeAlias = _typing.Literal["max_time_us"]  # noqa: Y015
+    _WhichOneofArgType__max_time_us: _TypeAlias = _typing.Literal["_max_time_us", b"_max_time_us"]  # noqa: Y015
+    _WhichOneofReturnType__min_time_us: _TypeAlias = _typing.Literal["min_time_us"]  # noqa: Y015
+    _WhichOneofArgType__min_time_us: _TypeAlias = _typing.Literal["_min_time_us", b"_min_time_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_time_us) -> _WhichOneofReturnType__max_time_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_time_us) -> _WhichOneofReturnType__min_time_us | None: ...
 
-Global___DeleteValue: _TypeAlias = DeleteValue  # noqa: Y015
+Global___DeletedRows: _TypeAlias = DeletedRows  # noqa: Y015
 
 @_typing.final
 class DeleteTimeRange(_message.Message):
@@ -1051,18 +1033,43 @@ Global___GlobalKeyedTableConfig: _TypeAlias = GlobalKeyedTableConfig  # noqa: Y0
 class TimeKeyedTableConfig(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class RenamesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     RETENTION_US_FIELD_NUMBER: _builtins.int
     GENERATIONAL_FIELD_NUMBER: _builtins.int
     SCHEMA_FIELD_NUMBER: _builtins.int
     KEY_COLUMNS_FIELD_NUMBER: _builtins.int
     BIN_US_FIELD_NUMBER: _builtins.int
+    RENAMES_FIELD_NUMBER: _builtins.int
+    DEFAULTS_FIELD_NUMBER: _builtins.int
     retention_us: _builtins.int
     generational: _builtins.bool
     schema: _builtins.bytes
     """Arrow IPC schema message"""
     bin_us: _builtins.int
+    defaults: _builtins.bytes
+    """of columns that were added: an Arrow IPC stream of one row, empty for none"""
     @_builtins.property
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def renames(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """of columns, new to old name: those that have been applied"""
+
     def __init__(
         self,
         *,
@@ -1071,8 +1078,10 @@ class TimeKeyedTableConfig(_message.Message):
         schema: _builtins.bytes = ...,
         key_columns: _abc.Iterable[_builtins.str] | None = ...,
         bin_us: _builtins.int = ...,
+        renames: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        defaults: _builtins.bytes = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_us", b"bin_us", "generational", b"generational", "key_columns", b"key_columns", "retention_us", b"retention_us", "schema", b"schema"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bin_us", b"bin_us", "defaults", b"defaults", "generational", b"generational", "key_columns", b"key_columns", "renames", b"renames", "retention_us", b"retention_us", "schema", b"schema"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___TimeKeyedTableConfig: _TypeAlias = TimeKeyedTableConfig  # noqa: Y015
@@ -1081,16 +1090,41 @@ Global___TimeKeyedTableConfig: _TypeAlias = TimeKeyedTableConfig  # noqa: Y015
 class KeyedTableConfig(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class RenamesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     SCHEMA_FIELD_NUMBER: _builtins.int
     KEY_COLUMNS_FIELD_NUMBER: _builtins.int
     TIME_TO_LIVE_US_FIELD_NUMBER: _builtins.int
     TIME_TO_LIVE_CLOCK_FIELD_NUMBER: _builtins.int
+    RENAMES_FIELD_NUMBER: _builtins.int
+    DEFAULTS_FIELD_NUMBER: _builtins.int
     schema: _builtins.bytes
     """Arrow IPC schema message"""
     time_to_live_us: _builtins.int
     time_to_live_clock: Global___TimeToLiveClock.ValueType
+    defaults: _builtins.bytes
+    """of columns that were added: an Arrow IPC stream of one row, empty for none"""
     @_builtins.property
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def renames(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """of columns, new to old name: those that have been applied"""
+
     def __init__(
         self,
         *,
@@ -1098,10 +1132,12 @@ class KeyedTableConfig(_message.Message):
         key_columns: _abc.Iterable[_builtins.str] | None = ...,
         time_to_live_us: _builtins.int | None = ...,
         time_to_live_clock: Global___TimeToLiveClock.ValueType = ...,
+        renames: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        defaults: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "key_columns", b"key_columns", "schema", b"schema", "time_to_live_clock", b"time_to_live_clock", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "defaults", b"defaults", "key_columns", b"key_columns", "renames", b"renames", "schema", b"schema", "time_to_live_clock", b"time_to_live_clock", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__time_to_live_us: _TypeAlias = _typing.Literal["time_to_live_us"]  # noqa: Y015
     _WhichOneofArgType__time_to_live_us: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us"]  # noqa: Y015

@@ -1,8 +1,8 @@
 """What is live in one table of one subtask: files, tombstones and the next sequence, as pure values.
 
 Everything here decides on entries alone and reads no file. A row is visible when its hash lies in its file's owned
-range and no tombstone hides it. A tombstone hides rows with a hash in its own owned range, a time in its range of time,
-and a sequence that is not greater than its own.
+range and no tombstone hides it. A tombstone stays while a file may hold rows that it hides. Rows that are in no file
+yet take part through `fresh`: entries that say what they span.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,13 +10,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import overlaps
 from statebed.format.schema import merge_schema_lists
+from statebed.state import tombstones as marks
+from statebed.state.tombstones import Deleted
 
 FIRST_SEQUENCE = 1
+BEGINNING = -(1 << 63)
+END = (1 << 63) - 1
+"""Before and after all times."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,10 @@ class LiveFiles:
             if (clipped := _intersection(file.owned, owned)) is not None and _may_hold(file, clipped)
         ]
         tombstones = [
-            _clip_tombstone(tombstone, clipped)
+            mine
             for part in parts
             for tombstone in part.tombstones
-            if (clipped := _intersection(tombstone.owned, owned)) is not None
+            if (mine := marks.clipped(tombstone, owned)) is not None
         ]
         live = cls(
             owned=owned,
@@ -54,21 +59,36 @@ class LiveFiles:
         return live.without_idle_tombstones()
 
     def delete_before(self, end_us: int) -> "LiveFiles":
-        """All rows with a time before `end_us` deleted: files that hold no others leave unread, one tombstone hides the
-        rest. Unchanged when no row is affected.
+        """All rows with a time before `end_us` deleted."""
+        return self.delete_range(BEGINNING, end_us)
+
+    def delete_range(self, start_us: int, end_us: int, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """All rows with start_us <= time < end_us deleted: files that hold no others leave unread, one tombstone hides
+        the rest. Unchanged when no row is affected.
         """
-        kept = tuple(file for file in self.files if file.max_time_us >= end_us)
-        partly = [file for file in kept if file.min_time_us < end_us]
+        kept = tuple(file for file in self.files if file.min_time_us < start_us or file.max_time_us >= end_us)
+        partly = [file for file in (*kept, *fresh) if file.min_time_us < end_us and start_us <= file.max_time_us]
         live = replace(self, files=kept)
-        if any(not self._hidden_before(file, end_us) for file in partly):
-            tombstone = pb.Tombstone(
-                sequence=self.next_sequence,
-                owned=self.owned,
-                delete_time_range=pb.DeleteTimeRange(start_us=min(file.min_time_us for file in partly), end_us=end_us),
-            )
-            older = tuple(one for one in self.tombstones if one.delete_time_range.end_us > end_us)
-            live = replace(live, tombstones=(*older, tombstone), next_sequence=self.next_sequence + 1)
-        return live.without_idle_tombstones()
+        if not all(self._hides_range(file, start_us, end_us) for file in partly):
+            start = max(start_us, min(file.min_time_us for file in partly))
+            tombstone = marks.of_range(start, end_us, sequence=self.next_sequence, owned=self.owned)
+            return live.with_tombstone(tombstone, fresh=fresh)
+        return live.without_idle_tombstones(fresh=fresh)
+
+    def delete_rows(self, kind: Deleted, rows: pa.Table, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """All rows deleted that equal one of these (`_key_hash`, keys, and `_time` or values), by one tombstone."""
+        if not rows.num_rows:
+            return self
+        tombstone = marks.of_rows(kind, rows, sequence=self.next_sequence, owned=self.owned)
+        return self.with_tombstone(tombstone, fresh=fresh)
+
+    def with_tombstone(self, tombstone: pb.Tombstone, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """With a tombstone that takes the next sequence. Unchanged when it can hide nothing."""
+        if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
+            return self
+        others = tuple(one for one in self.tombstones if not marks.replaces(tombstone, one))
+        live = replace(self, tombstones=(*others, tombstone), next_sequence=self.next_sequence + 1)
+        return live.without_idle_tombstones(fresh=fresh)
 
     def append(self, file: pb.FileEntry) -> "LiveFiles":
         """With one more file, whose rows carry `next_sequence`."""
@@ -76,32 +96,17 @@ class LiveFiles:
 
     def hidden_until(self, file: pb.FileEntry) -> int | None:
         """A time before which every row of the file is known to be deleted, or None."""
-        ends = [one.delete_time_range.end_us for one in self.tombstones if _hides_start_of(one, file)]
-        return max(ends, default=None)
+        ranges = [one for one in self.tombstones if marks.hides_range(one, file, BEGINNING, file.min_time_us + 1)]
+        return max((one.delete_time_range.end_us for one in ranges), default=None)
 
-    def visible(
-        self,
-        *,
-        hashes: npt.NDArray[np.uint64],
-        times: npt.NDArray[np.int64],
-        sequences: npt.NDArray[np.uint64],
-    ) -> npt.NDArray[np.bool_]:
-        """Which rows no tombstone hides."""
-        visible = np.ones(len(hashes), dtype=np.bool_)
-        for one in self.tombstones:
-            span = one.delete_time_range
-            hidden = in_range(hashes, one.owned) & (sequences <= np.uint64(one.sequence))
-            visible &= ~(hidden & (times >= span.start_us) & (times < span.end_us))
-        return visible
+    def without_idle_tombstones(self, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """Without the tombstones that can hide no row of any live file, and no fresh row."""
+        held = (*self.files, *fresh)
+        needed = tuple(one for one in self.tombstones if any(marks.may_hide(one, file) for file in held))
+        return self if needed == self.tombstones else replace(self, tombstones=needed)
 
-    def _hidden_before(self, file: pb.FileEntry, end_us: int) -> bool:
-        until = self.hidden_until(file)
-        return until is not None and until >= end_us
-
-    def without_idle_tombstones(self) -> "LiveFiles":
-        """Without the tombstones that can hide no row of any live file."""
-        needed = tuple(one for one in self.tombstones if any(_may_hide(one, file) for file in self.files))
-        return replace(self, tombstones=needed)
+    def _hides_range(self, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
+        return any(marks.hides_range(one, file, start_us, end_us) for one in self.tombstones)
 
 
 def in_range(hashes: npt.NDArray[np.uint64], owned: pb.HashRange) -> npt.NDArray[np.bool_]:
@@ -115,48 +120,13 @@ def _intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None
     return pb.HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
 
 
-def _contains(outer: pb.HashRange, inner: pb.HashRange) -> bool:
-    return outer.first <= inner.first and inner.last <= outer.last
-
-
 def _may_hold(file: pb.FileEntry, owned: pb.HashRange) -> bool:
     return file.min_key_hash <= owned.last and owned.first <= file.max_key_hash
-
-
-def _hides_start_of(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
-    return (
-        _contains(tombstone.owned, file.owned)
-        and tombstone.sequence >= file.max_sequence
-        and tombstone.delete_time_range.start_us <= file.min_time_us
-    )
-
-
-def _may_hide(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
-    span = tombstone.delete_time_range
-    return (
-        overlaps(tombstone.owned, file.owned)
-        and tombstone.sequence >= file.min_sequence
-        and span.start_us <= file.max_time_us
-        and file.min_time_us < span.end_us
-    )
 
 
 def _with_owned(file: pb.FileEntry, owned: pb.HashRange) -> pb.FileEntry:
     clipped = pb.FileEntry()
     clipped.CopyFrom(file)
-    clipped.owned.CopyFrom(owned)
-    return clipped
-
-
-def _clip_tombstone(tombstone: pb.Tombstone, owned: pb.HashRange) -> pb.Tombstone:
-    kind = tombstone.WhichOneof("operation")
-    if kind != "delete_time_range":
-        raise CorruptObjectError(
-            f"a time-keyed table has a tombstone of the kind {kind}",
-            fix="fork to an older intact epoch",
-        )
-    clipped = pb.Tombstone()
-    clipped.CopyFrom(tombstone)
     clipped.owned.CopyFrom(owned)
     return clipped
 

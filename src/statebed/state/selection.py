@@ -38,7 +38,7 @@ class Selection:
         if self.owned is not None:
             wanted &= in_range(uint64_values(table[KEY_HASH]), self.owned)
         if self.hashes is not None:
-            wanted &= _among(uint64_values(table[KEY_HASH]), self.hashes)
+            wanted &= among(uint64_values(table[KEY_HASH]), self.hashes)
         clock = BIN if BIN in table.column_names else TIME
         if self.start_us is not None:
             wanted &= int64_values(table[clock]) >= self.start_us
@@ -74,7 +74,8 @@ class Selection:
 ALL_ROWS = Selection()
 
 
-def _among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which values are among the wanted ones, which ascend."""
     if not len(wanted):
         return np.zeros(len(values), dtype=np.bool_)
     places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)

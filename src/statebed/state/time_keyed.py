@@ -18,7 +18,6 @@ from statebed.format.schema import (
     BIN,
     KEY_HASH,
     SEQUENCE,
-    TIME,
     assign_field_ids,
     find_schema,
     register_schema,
@@ -27,6 +26,7 @@ from statebed.format.schema import (
 )
 from statebed.format.segment import DAMAGED_FIX, EncodedSegment, SegmentSpec, encode_segment, segment_schema
 from statebed.format.segment_reader import SegmentReader
+from statebed.state.deletions import Deletions
 from statebed.state.live_files import LiveFiles, in_range
 from statebed.storage import ObjectStore
 
@@ -106,6 +106,7 @@ class RowsRead:
 def read_rows(table: TimeKeyedTable, live: LiveFiles, store: ObjectStore, *, end_us: int | None = None) -> RowsRead:
     """Visible rows of bins before `end_us` (None: all), file after file, each in its order."""
     fetch = RangeFetch(store)
+    deletions = Deletions(live.tombstones, keys=[key.name for key in table.keys])
     pieces = [table.row_schema.empty_table()]
     for file in live.files:
         if end_us is not None and file.min_time_us >= end_us:
@@ -114,7 +115,7 @@ def read_rows(table: TimeKeyedTable, live: LiveFiles, store: ObjectStore, *, end
         groups = reader.select_row_groups(owned=file.owned, start_us=live.hidden_until(file), end_us=end_us)
         if groups:
             rows = reader.read(row_groups=groups, columns=table.file_schema.names)
-            pieces.append(_visible_rows(rows, table, live, owned=file.owned, end_us=end_us))
+            pieces.append(_visible_rows(rows, table, deletions, owned=file.owned, end_us=end_us))
     return RowsRead(rows=pa.concat_tables(pieces), bytes_read=fetch.bytes_read)
 
 
@@ -156,13 +157,12 @@ class RangeFetch:
 
 
 def _visible_rows(
-    rows: pa.Table, table: TimeKeyedTable, live: LiveFiles, *, owned: pb.HashRange, end_us: int | None
+    rows: pa.Table, table: TimeKeyedTable, deletions: Deletions, *, owned: pb.HashRange, end_us: int | None
 ) -> pa.Table:
-    hashes = uint64_values(rows[KEY_HASH])
-    wanted = in_range(hashes, owned)
+    wanted = in_range(uint64_values(rows[KEY_HASH]), owned)
     if end_us is not None:
         wanted &= int64_values(rows[BIN]) < end_us
-    wanted &= live.visible(hashes=hashes, times=int64_values(rows[TIME]), sequences=uint64_values(rows[SEQUENCE]))
+    wanted &= deletions.visible(rows)
     columns = [rows[name] for name in table.row_schema.names]
     kept = pa.Table.from_arrays(columns, schema=table.row_schema)
     if wanted.all():

@@ -22,6 +22,7 @@ from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, reg
 from statebed.format.segment import SegmentSpec, encode_segment, sort_segment
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.config import TableConfig
+from statebed.state.deletions import Deletions
 from statebed.state.keyed_columns import column_of
 from statebed.state.keyed_durable import NameOf
 from statebed.state.live_files import LiveFiles, in_range
@@ -95,7 +96,7 @@ class TimeKeyedView:
             for table in self._appended
             for times in [int64_values(table[TIME])]
         ]
-        self._live = _without_range(self._live, start_us, end_us)
+        self._live = self._live.delete_range(start_us, end_us)
 
     def advance(self, watermark_us: int) -> None:
         """Let the rows leave whose retention is over; the watermark never goes back."""
@@ -200,9 +201,8 @@ class TimeKeyedView:
         if not groups:
             return self.table.file_schema.empty_table()
         rows = reader.read(row_groups=groups, columns=self.table.file_schema.names)
-        hashes, times = uint64_values(rows[KEY_HASH]), int64_values(rows[TIME])
-        visible = in_range(hashes, file.owned)
-        visible &= self._live.visible(hashes=hashes, times=times, sequences=uint64_values(rows[SEQUENCE]))
+        visible = in_range(uint64_values(rows[KEY_HASH]), file.owned)
+        visible &= Deletions(self._live.tombstones, keys=[key.name for key in self.table.keys]).visible(rows)
         return _filtered(pa.Table.from_arrays(rows.columns, schema=self.table.file_schema), visible)
 
     def _to_merge(self, added: int, most_files: int) -> list[pb.FileEntry]:
@@ -210,24 +210,6 @@ class TimeKeyedView:
         by_age = sorted(self._live.files, key=lambda file: (-file.max_sequence, file.path))
         surplus = len(by_age) + min(added, 1) - most_files
         return by_age[: surplus + most_files // 2] if surplus > 0 else []
-
-
-def _without_range(live: LiveFiles, start_us: int, end_us: int) -> LiveFiles:
-    kept = tuple(file for file in live.files if file.min_time_us < start_us or file.max_time_us >= end_us)
-    partly = [file for file in kept if _may_hold(file, start_us, end_us)]
-    live = replace(live, files=kept)
-    if partly:
-        start = max(start_us, min(file.min_time_us for file in partly))
-        span = pb.DeleteTimeRange(start_us=start, end_us=end_us)
-        tombstone = pb.Tombstone(sequence=live.next_sequence, owned=live.owned, delete_time_range=span)
-        covered = [
-            one
-            for one in live.tombstones
-            if start <= one.delete_time_range.start_us and one.delete_time_range.end_us <= end_us
-        ]
-        others = tuple(one for one in live.tombstones if one not in covered)
-        live = replace(live, tombstones=(*others, tombstone), next_sequence=live.next_sequence + 1)
-    return live.without_idle_tombstones()
 
 
 def _may_hold(file: pb.FileEntry, start_us: int, end_us: int) -> bool:

@@ -25,7 +25,39 @@ from statebed.checkpoint import (
     Sink,
 )
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
-from statebed.operators import count, sum, tumbling  # noqa: A004 - SQL's name, used as sb.sum
+from statebed.operators import tumbling
+from statebed.operators.functions import (
+    bit_and,
+    bit_or,
+    bit_xor,
+    bool_and,
+    bool_or,
+    corr,
+    count,
+    covar_pop,
+    covar_samp,
+    first,
+    last,
+    max,  # noqa: A004 - SQL's name, used as sb.max
+    max_by,
+    mean,
+    min,  # noqa: A004 - SQL's name, used as sb.min
+    min_by,
+    regr_avgx,
+    regr_avgy,
+    regr_count,
+    regr_intercept,
+    regr_r2,
+    regr_slope,
+    regr_sxx,
+    regr_sxy,
+    regr_syy,
+    stddev_pop,
+    stddev_samp,
+    sum,  # noqa: A004 - SQL's name, used as sb.sum
+    var_pop,
+    var_samp,
+)
 from statebed.sinks import MemorySink, read_table, table_files
 
 if TYPE_CHECKING:
@@ -49,12 +81,40 @@ __all__ = [
     "RunOptions",
     "Sink",
     "StatebedError",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "bool_and",
+    "bool_or",
+    "corr",
     "count",
+    "covar_pop",
+    "covar_samp",
     "exit_codes",
+    "first",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "min",
+    "min_by",
     "read_table",
+    "regr_avgx",
+    "regr_avgy",
+    "regr_count",
+    "regr_intercept",
+    "regr_r2",
+    "regr_slope",
+    "regr_sxx",
+    "regr_sxy",
+    "regr_syy",
+    "stddev_pop",
+    "stddev_samp",
     "sum",
     "table_files",
     "tumbling",
+    "var_pop",
+    "var_samp",
 ]
 
 _FROM_SPARK = frozenset({"EpochSummary", "Job", "Query", "QueryState", "QueryStatus", "exit_codes"})

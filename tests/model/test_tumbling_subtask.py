@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import overlaps, owned_range
 from statebed.format.sealed import open_sealed
-from statebed.operators import SubtaskReport, SubtaskTask, TumblingAggregate, count, run_subtask, tumbling
-from statebed.operators import sum as sum_of
+from statebed.operators import SubtaskReport, SubtaskTask, TumblingAggregate, run_subtask, tumbling
+from statebed.operators.functions import count
+from statebed.operators.functions import sum as sum_of
 from statebed.state.live_files import LiveFiles
 from statebed.state.time_keyed import MAX_FILES, read_rows
 from statebed.storage import MemoryStore, ObjectStore
@@ -36,9 +37,9 @@ OPERATOR = TumblingAggregate(
     aggregates=(
         count().bind("n"),
         count(where="flag").bind("flagged"),
-        sum_of("i").bind("ints", input_type=pa.int64()),
-        sum_of("f").bind("floats", input_type=pa.float64()),
-        sum_of("d").bind("decimals", input_type=pa.decimal128(10, 2)),
+        sum_of("i").bind("ints", input_types=(pa.int64(),)),
+        sum_of("f").bind("floats", input_types=(pa.float64(),)),
+        sum_of("d").bind("decimals", input_types=(pa.decimal128(10, 2),)),
     ),
 )
 

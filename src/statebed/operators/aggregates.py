@@ -1,14 +1,15 @@
 """Aggregates: what the user writes, and what a subtask computes.
 
-`count()` and `sum()` make an `Aggregate`, which may hold a Spark expression and stays on the driver. Bound to a name
-and an Arrow type it becomes a `BoundAggregate`, which travels with the task; its accumulator says which partial columns
-it keeps, how rows become partials, how partials merge and how they finish.
+`count()`, `sum()` and their like (`functions`) make an `Aggregate`, which may hold Spark expressions and stays on the
+driver. Bound to a name and Arrow types it becomes a `BoundAggregate`, which travels with the task; its accumulator says
+which partial columns it keeps, how rows become partials, how partials merge and how they finish.
 
 Types are Spark's: a count is a non-null int64; a sum of integers int64, of floats double, of decimal(p, s)
-decimal(min(38, p + 10), s). Nulls are ignored; a sum of no value is null.
+decimal(min(38, p + 10), s). Nulls are ignored; an aggregate of no value is null.
 """
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,12 +17,35 @@ from typing import Any
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.operators.accumulators import Accumulator, Count, DecimalSum, FloatSum, IntegerSum
+from statebed.operators.accumulators import (
+    MORE_DIGITS,
+    Accumulator,
+    BitOperation,
+    Bits,
+    Count,
+    DecimalSum,
+    End,
+    Extreme,
+    ExtremeBy,
+    FloatSum,
+    IntegerSum,
+    Mean,
+    Moment,
+    Moments,
+    has_order,
+)
 
 MARKER = pa.bool_()
 """Input of a count with an input or a condition: any value where the row counts, null where it does not."""
 
 _MAX_PRECISION = 38
+Types = tuple[pa.DataType, ...]
+
+
+class EventTime(enum.Enum):
+    """An input that stands for the row's event time."""
+
+    EVENT_TIME = "event time"
 
 
 class Function(enum.Enum):
@@ -29,36 +53,69 @@ class Function(enum.Enum):
 
     COUNT = "count"
     SUM = "sum"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+    MIN_BY = "min_by"
+    MAX_BY = "max_by"
+    FIRST = "first"
+    LAST = "last"
+    BOOL_AND = "bool_and"
+    BOOL_OR = "bool_or"
+    BIT_AND = "bit_and"
+    BIT_OR = "bit_or"
+    BIT_XOR = "bit_xor"
+    VAR_POP = Moment.VAR_POP.value
+    VAR_SAMP = Moment.VAR_SAMP.value
+    STDDEV_POP = Moment.STDDEV_POP.value
+    STDDEV_SAMP = Moment.STDDEV_SAMP.value
+    COVAR_POP = Moment.COVAR_POP.value
+    COVAR_SAMP = Moment.COVAR_SAMP.value
+    CORR = Moment.CORR.value
+    REGR_COUNT = Moment.REGR_COUNT.value
+    REGR_AVGX = Moment.REGR_AVGX.value
+    REGR_AVGY = Moment.REGR_AVGY.value
+    REGR_SXX = Moment.REGR_SXX.value
+    REGR_SYY = Moment.REGR_SYY.value
+    REGR_SXY = Moment.REGR_SXY.value
+    REGR_SLOPE = Moment.REGR_SLOPE.value
+    REGR_INTERCEPT = Moment.REGR_INTERCEPT.value
+    REGR_R2 = Moment.REGR_R2.value
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """An aggregate as the user writes it; `input` and `where` are a column name or SQL text, or a Spark Column."""
+    """An aggregate as the user writes it; inputs and `where` are a column name or SQL text, or a Spark Column."""
 
     function: Function
-    input: Any = None
+    inputs: tuple[Any, ...] = ()
     where: Any = None
+
+    def __post_init__(self) -> None:
+        if any(one is None for one in self.inputs):
+            name = self.function.value
+            raise InputError(f"{name}() has no input", fix=f"name a column: {name}('fare')")
 
     @property
     def needs_input(self) -> bool:
-        """Whether batches carry a column for it; only a plain count() needs none."""
-        return self.input is not None or self.where is not None
+        """Whether batches carry columns for it; only a plain count() needs none."""
+        return bool(self.inputs) or self.where is not None
 
-    def bind(self, name: str, *, input_type: pa.DataType | None = None, text: str = "") -> "BoundAggregate":
+    def bind(self, name: str, *, input_types: Types = (), text: str = "") -> "BoundAggregate":
         """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint."""
-        marker = MARKER if self.needs_input else None
-        kind = marker if self.function is Function.COUNT else input_type
-        return BoundAggregate(name=name, function=self.function, input_type=kind, text=text)
+        if self.function is Function.COUNT:
+            input_types = (MARKER,) if self.needs_input else ()
+        return BoundAggregate(name=name, function=self.function, input_types=input_types, text=text)
 
 
 @dataclass(frozen=True)
 class BoundAggregate:
-    """An aggregate with its output name and the Arrow type of its input; picklable, no Spark in it."""
+    """An aggregate with its output name and the Arrow types of its inputs; picklable, no Spark in it."""
 
     name: str
     function: Function
-    input_type: pa.DataType | None
-    """Type of its input column in a batch; None: it has no input column."""
+    input_types: Types
+    """Types of its input columns in a batch."""
     text: str = ""
 
     def __post_init__(self) -> None:
@@ -69,37 +126,93 @@ class BoundAggregate:
         """The arithmetic of this aggregate."""
         if self.function is Function.COUNT:
             return Count(name=self.name)
-        return _sum_accumulator(self.name, self.input_type)
+        accumulator = _ACCUMULATORS[self.function](self.name, self.input_types)
+        if accumulator is None:
+            what, fix = _NEEDED[self.function]
+            raise InputError(
+                f"{self.function.value} cannot {what} of the type {', '.join(map(str, self.input_types))}",
+                where=f"aggregate {self.name!r}",
+                fix=fix,
+            )
+        return accumulator
 
     @property
     def output_field(self) -> pa.Field:
         return self.accumulator.output_field
 
 
-def count(column: Any = None, *, where: Any = None) -> Aggregate:
-    """Rows; or rows in which `column` is not null; only those for which `where` holds."""
-    return Aggregate(Function.COUNT, column, where)
+# ---- how they are computed -----------------------------------------------------------------------------------
 
 
-def sum(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (the name SQL and Spark give it)
-    """Sum of `column` over the rows for which `where` holds; null when there is no value.
-
-    A sum of integers that does not fit 64 bits when its window closes raises SumOverflowError; it never wraps.
-    """
-    if column is None:
-        raise InputError("sum() has no input", fix="name a column: sum('fare')")
-    return Aggregate(Function.SUM, column, where)
-
-
-def _sum_accumulator(name: str, kind: pa.DataType | None) -> Accumulator:
-    if kind is not None and pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+def _sum(name: str, kinds: Types) -> IntegerSum | FloatSum | DecimalSum | None:
+    kind = kinds[0] if kinds else pa.null()
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return IntegerSum(name=name)
-    if kind is not None and pa.types.is_floating(kind):
+    if pa.types.is_floating(kind):
         return FloatSum(name=name)
-    if kind is not None and pa.types.is_decimal128(kind):
-        return DecimalSum(name=name, precision=min(_MAX_PRECISION, kind.precision + 10), scale=kind.scale)
-    raise InputError(
-        f"sum cannot add values of the type {kind}",
-        where=f"aggregate {name!r}",
-        fix="sum integers, floats or decimals; cast the column first",
-    )
+    if pa.types.is_decimal128(kind):
+        return DecimalSum(name=name, precision=_precision(kind.precision + 10), scale=kind.scale)
+    return None
+
+
+def _mean(name: str, kinds: Types) -> Accumulator | None:
+    total = _sum(name, kinds)
+    if total is None:
+        return None
+    kind = pa.float64()
+    if isinstance(total, DecimalSum):
+        # Spark keeps the digits before the point and gives up those after it when there are too many.
+        precision, scale = kinds[0].precision + MORE_DIGITS, kinds[0].scale + MORE_DIGITS
+        excess = precision - _precision(precision)
+        kind = pa.decimal128(precision - excess, scale - excess)
+    return Mean(name=name, sum=total, kind=kind)
+
+
+def _extreme(end: End) -> Callable[[str, Types], Accumulator | None]:
+    return lambda name, kinds: Extreme(name, kinds[0], end) if all(map(has_order, kinds)) else None
+
+
+def _extreme_by(end: End) -> Callable[[str, Types], Accumulator | None]:
+    return lambda name, kinds: ExtremeBy(name, kinds[0], kinds[1], end) if all(map(has_order, kinds)) else None
+
+
+def _logic(end: End) -> Callable[[str, Types], Accumulator | None]:
+    return lambda name, kinds: Extreme(name, kinds[0], end) if pa.types.is_boolean(kinds[0]) else None
+
+
+def _bits(operation: BitOperation) -> Callable[[str, Types], Accumulator | None]:
+    return lambda name, kinds: Bits(name, kinds[0], operation) if pa.types.is_signed_integer(kinds[0]) else None
+
+
+def _moments(moment: Moment) -> Callable[[str, Types], Accumulator | None]:
+    return lambda name, kinds: Moments(name, moment) if all(_sum(name, (kind,)) for kind in kinds) else None
+
+
+def _precision(wanted: int) -> int:
+    return min(_MAX_PRECISION, wanted)
+
+
+_ACCUMULATORS: dict[Function, Callable[[str, Types], Accumulator | None]] = {
+    Function.SUM: _sum,
+    Function.MEAN: _mean,
+    Function.MIN: _extreme(End.SMALLEST),
+    Function.MAX: _extreme(End.LARGEST),
+    Function.MIN_BY: _extreme_by(End.SMALLEST),
+    Function.MAX_BY: _extreme_by(End.LARGEST),
+    Function.FIRST: _extreme_by(End.SMALLEST),
+    Function.LAST: _extreme_by(End.LARGEST),
+    Function.BOOL_AND: _logic(End.SMALLEST),
+    Function.BOOL_OR: _logic(End.LARGEST),
+    Function.BIT_AND: _bits(BitOperation.AND),
+    Function.BIT_OR: _bits(BitOperation.OR),
+    Function.BIT_XOR: _bits(BitOperation.XOR),
+} | {Function(moment.value): _moments(moment) for moment in Moment}
+
+_NUMBERS = ("add values", "give integers, floats or decimals; cast the column first")
+_ORDERED = ("order values", "give numbers, text, binaries, booleans, dates or times; take a struct or list apart first")
+_NEEDED: dict[Function, tuple[str, str]] = dict.fromkeys(Function, _NUMBERS) | {
+    **dict.fromkeys((Function.MIN, Function.MAX, Function.MIN_BY, Function.MAX_BY), _ORDERED),
+    **dict.fromkeys((Function.FIRST, Function.LAST), _ORDERED),
+    **dict.fromkeys((Function.BOOL_AND, Function.BOOL_OR), ("combine values", "give a boolean, such as 'fare > 30'")),
+    **dict.fromkeys((Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR), ("combine values", "give a signed integer")),
+}

@@ -34,9 +34,9 @@ FOLD_ROWS = 1 << 17
 """Rows of a batch that are folded at a time."""
 
 
-def input_column(position: int) -> str:
-    """The column that carries the input of the aggregate at this position."""
-    return f"_a{position}"
+def input_column(position: int, part: int = 0) -> str:
+    """The column that carries an input of the aggregate at this position; most have one."""
+    return f"_a{position}_{part}" if part else f"_a{position}"
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class TumblingAggregate:
     def input_schema(self) -> pa.Schema:
         """Columns of input batches; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
         inputs = [
-            pa.field(input_column(position), aggregate.input_type)
+            pa.field(input_column(position, part), kind)
             for position, aggregate in enumerate(self.aggregates)
-            if aggregate.input_type is not None
+            for part, kind in enumerate(aggregate.input_types)
         ]
         return pa.schema([pa.field(KEY_HASH, pa.int64()), pa.field(TIME, TIMESTAMP), *self.keys, *inputs])
 
@@ -125,7 +125,9 @@ class TumblingAggregate:
             "kind": "tumbling_aggregate",
             "keys": [[key.name, str(key.type)] for key in self.keys],
             "window": [self.window.size_us, self.window.offset_us],
-            "aggregates": [[one.name, one.function.value, str(one.input_type), one.text] for one in self.aggregates],
+            "aggregates": [
+                [one.name, one.function.value, *map(str, one.input_types), one.text] for one in self.aggregates
+            ],
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -250,7 +252,7 @@ def _fold(operator: TumblingAggregate, rows: pa.Table, bins: Times) -> pa.Table:
         column
         for position, aggregate in enumerate(operator.aggregates)
         for column in aggregate.accumulator.fold(
-            None if aggregate.input_type is None else one_chunk(rows[input_column(position)]), grouping
+            [one_chunk(rows[input_column(position, part)]) for part in range(len(aggregate.input_types))], grouping
         )
     ]
     return _partial_rows(

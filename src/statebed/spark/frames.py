@@ -18,7 +18,8 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 from statebed.errors import InputError
 from statebed.format.ranges import check_parallelism
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators import Aggregate, Function, input_column
+from statebed.operators import Aggregate, Function
+from statebed.operators import EventTime as EventTimeInput
 
 SUBTASK = "_subtask"
 IS_ROW = "_row"
@@ -89,14 +90,15 @@ def named_column(name: str) -> Column:
     return F.col(f"`{name.replace('`', '``')}`")
 
 
-def aggregate_input(df: DataFrame, aggregate: Aggregate, *, where: str) -> Column:
-    """The column that an aggregate reads: null where its condition does not hold."""
-    value = None if aggregate.input is None else as_column(df, aggregate.input, where=where)
+def aggregate_inputs(df: DataFrame, aggregate: Aggregate, time: Column, *, where: str) -> list[Column]:
+    """The columns that an aggregate reads: null where its condition does not hold."""
+    values = [time if isinstance(one, EventTimeInput) else as_column(df, one, where=where) for one in aggregate.inputs]
     if aggregate.function is Function.COUNT:
-        value = F.lit(True) if value is None else F.when(value.isNotNull(), True)
-    if value is None:
-        raise InputError("an aggregate without input", where=where, fix="name the column that it reads")
-    return value if aggregate.where is None else F.when(as_column(df, aggregate.where, where=where), value)
+        values = [F.lit(True) if not values else F.when(values[0].isNotNull(), True)]
+    if aggregate.where is None:
+        return values
+    condition = as_column(df, aggregate.where, where=where)
+    return [F.when(condition, value) for value in values]
 
 
 def arrow_field(field: StructField, *, where: str) -> pa.Field:
@@ -136,16 +138,16 @@ def prepare(
     *,
     keys: Sequence[Column],
     time: Column,
-    inputs: Sequence[tuple[int, Column]],
+    inputs: Sequence[Column],
     parallelism: int,
     where: str,
 ) -> DataFrame:
-    """The streaming DataFrame that subtasks are fed from."""
+    """The streaming DataFrame that subtasks are fed from; `inputs` are named by `input_column`."""
     columns = [
         F.xxhash64(*keys).alias(KEY_HASH),
         *keys,
         time.alias(TIME),
-        *(column.alias(input_column(position)) for position, column in inputs),
+        *inputs,
     ]
     high = F.shiftrightunsigned(F.col(KEY_HASH), 32)
     owner = F.shiftrightunsigned(high * F.lit(check_parallelism(parallelism)).cast("bigint"), 32).cast("int")

@@ -17,15 +17,17 @@ from statebed.checkpoint import Sink
 from statebed.errors import InputError
 from statebed.format.names import check_name
 from statebed.operators import Aggregate, BoundAggregate, TumblingAggregate, TumblingWindow, input_column
+from statebed.operators import EventTime as EventTimeInput
 from statebed.spark.frames import (
     EventTime,
-    aggregate_input,
+    aggregate_inputs,
     analysed,
     arrow_field,
     as_column,
     check_key,
     event_time_of,
     input_error,
+    named_column,
 )
 from statebed.spark.plans import check_steps
 
@@ -117,16 +119,15 @@ class GroupedStream:
         where = f"source {self.source!r}, operator {self.name or 'without name'!r}"
         if not aggregates:
             raise InputError("agg() has no aggregate", where=where, fix="write agg(trips=sb.count())")
-        inputs: list[tuple[int, Column]] = []
+        inputs: list[Column] = []
         bound: list[BoundAggregate] = []
         for position, (name, aggregate) in enumerate(aggregates.items()):
-            column, kind = self._input(position, name, aggregate, where=where)
-            if column is not None:
-                inputs.append((position, column))
-            bound.append(aggregate.bind(name, input_type=kind, text=_text(aggregate)))
+            columns, kinds = self._inputs(position, name, aggregate, where=where)
+            inputs += columns
+            bound.append(aggregate.bind(name, input_types=kinds, text=_text(aggregate)))
         fields = analysed(self.df, self.keys, where=where).schema.fields
         for field in fields:
-            check_key(field, inputs=[input_column(position) for position, _ in inputs], where=where)
+            check_key(field, inputs=analysed(self.df, inputs, where=where).columns, where=where)
         keys = tuple(arrow_field(field, where=where) for field in fields)
         _check_distinct([*(key.name for key in keys), "window_start", "window_end", *aggregates], where=where)
         operator = TumblingAggregate(
@@ -134,25 +135,30 @@ class GroupedStream:
         )
         if self.name is None:
             operator = replace(operator, operator_id=_default_name(self.source, operator.fingerprint))
-        columns = [*self.keys, *(column.alias(input_column(position)) for position, column in inputs)]
-        check_steps(self.df, analysed(self.df, columns, where=where), where=where)
+        check_steps(self.df, analysed(self.df, [*self.keys, *inputs], where=where), where=where)
         return self.job.add_operator(
             AggregatedStream(job=self.job, grouped=self, operator=operator, inputs=tuple(inputs))
         )
 
-    def _input(
+    def _inputs(
         self, position: int, name: str, aggregate: Aggregate, *, where: str
-    ) -> tuple[Column | None, pa.DataType | None]:
+    ) -> tuple[list[Column], tuple[pa.DataType, ...]]:
+        """The columns that an aggregate reads, under the names that subtasks know, and their types."""
         where = f"{where}, aggregate {name!r}"
         if not isinstance(aggregate, Aggregate):
             raise InputError(
                 f"{aggregate!r} is no aggregate of statebed", where=where, fix="use sb.count() or sb.sum('column')"
             )
         if not aggregate.needs_input:
-            return None, None
-        column = aggregate_input(self.df, aggregate, where=where)
-        frame = analysed(self.df, [column.alias(input_column(position))], where=where)
-        return column, arrow_field(frame.schema.fields[0], where=where).type
+            return [], ()
+        columns = [
+            column.alias(input_column(position, part))
+            for part, column in enumerate(
+                aggregate_inputs(self.df, aggregate, named_column(self.event_time.column), where=where)
+            )
+        ]
+        fields = analysed(self.df, columns, where=where).schema.fields
+        return columns, tuple(arrow_field(field, where=where).type for field in fields)
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,7 @@ class AggregatedStream:
     job: "Job"
     grouped: GroupedStream
     operator: TumblingAggregate
-    inputs: tuple[tuple[int, Column], ...]
+    inputs: tuple[Column, ...]
 
     @property
     def operator_id(self) -> str:
@@ -177,8 +183,8 @@ class AggregatedStream:
 
 
 def _text(aggregate: Aggregate) -> str:
-    parts = (("", aggregate.input), (" where ", aggregate.where))
-    return "".join(f"{word}{part}" for word, part in parts if part is not None)
+    inputs = ", ".join(str(one.value if isinstance(one, EventTimeInput) else one) for one in aggregate.inputs)
+    return inputs if aggregate.where is None else f"{inputs} where {aggregate.where}"
 
 
 def _default_name(source: str, fingerprint: str) -> str:

@@ -6,14 +6,15 @@ import pyarrow as pa
 import pytest
 
 from statebed.errors import InputError, InvalidNameError
-from statebed.operators import TumblingAggregate, count, tumbling
-from statebed.operators import sum as sum_of
+from statebed.operators import TumblingAggregate, tumbling
+from statebed.operators.functions import count
+from statebed.operators.functions import sum as sum_of
 
 OPERATOR = TumblingAggregate(
     operator_id="rides",
     keys=(pa.field("driver", pa.string()),),
     window=tumbling("1 minute"),
-    aggregates=(count().bind("trips"), sum_of("fare").bind("total", input_type=pa.float32(), text="fare")),
+    aggregates=(count().bind("trips"), sum_of("fare").bind("total", input_types=(pa.float32(),), text="fare")),
 )
 
 

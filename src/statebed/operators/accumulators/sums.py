@@ -1,21 +1,15 @@
-"""Arithmetic of the aggregates: rows to partials, partials to partials, partials to results.
+"""Sums: exact, whatever the order.
 
-Every partial is exact, so that folding and merging give the same bytes in any order and any grouping of the rows:
-
-- a count is an int64;
 - a sum of integers is a 128-bit number: the column `{name}` holds it modulo 2**64 as int64, and `_{name}_high` how many
   times 2**64 is to be added (null for none, which is nearly always);
 - a sum of doubles is a list of doubles: `{name}` is the exact sum rounded to the nearest double, and `_{name}_rest` the
   little-endian doubles of the remainder, each the nearest to what is left (null when nothing is). NaN and the
   infinities stand alone. Negative zero is zero;
 - a sum of decimals has 38 digits; more raise an error as soon as a partial has them.
-
-So `SELECT {name}` over the state shows the running value.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,53 +26,6 @@ _WORD = np.int64(32)
 _DOUBLE_BYTES = 8
 
 
-class Accumulator(Protocol):
-    """How one aggregate computes. Columns go in and come out in the order of `partial_fields`."""
-
-    @property
-    def partial_fields(self) -> tuple[pa.Field, ...]:
-        """The columns of state it keeps."""
-
-    @property
-    def output_field(self) -> pa.Field:
-        """The column of the result."""
-
-    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
-        """One partial per group of batch rows."""
-
-    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        """One partial per group of partials."""
-
-    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        """The result of each partial."""
-
-
-@dataclass(frozen=True)
-class Count:
-    """Number of rows, or of non-null inputs."""
-
-    name: str
-
-    @property
-    def partial_fields(self) -> tuple[pa.Field, ...]:
-        return (self.output_field,)
-
-    @property
-    def output_field(self) -> pa.Field:
-        return pa.field(self.name, pa.int64(), nullable=False)
-
-    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
-        if values is None:
-            return (from_numpy(grouping.sizes, pa.int64()),)
-        return (from_numpy(grouping.add(validity(values).astype(np.int64)), pa.int64()),)
-
-    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        return (from_numpy(grouping.add(int64_values(partials[0])), pa.int64()),)
-
-    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        return partials[0]
-
-
 @dataclass(frozen=True)
 class IntegerSum:
     """Sum of integers: exact in 128 bits while the window is open, checked against 64 bits when it closes."""
@@ -93,9 +40,8 @@ class IntegerSum:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.int64())
 
-    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
-        if values is None:
-            raise TypeError(f"the sum {self.name!r} has no input column")
+    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        (values,) = inputs
         column = values if values.type.equals(pa.int64()) else pc.cast(values, pa.int64())
         return self._add(column, None, grouping)
 
@@ -143,14 +89,13 @@ class FloatSum:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.float64())
 
-    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
-        if values is None:
-            raise TypeError(f"the sum {self.name!r} has no input column")
+    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        (values,) = inputs
         column = values if values.type.equals(pa.float64()) else pc.cast(values, pa.float64())
-        return self._add(column, pa.nulls(len(column), pa.binary()), grouping)
+        return fold_doubles((float64_values(column),), validity(column), grouping)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        return self._add(partials[0], partials[1], grouping)
+        return merge_doubles(partials[0], partials[1], grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         leading, rest = partials
@@ -160,22 +105,6 @@ class FloatSum:
         for row in np.flatnonzero(at_the_edge & validity(rest)):
             results[row] = rounded([float(results[row]), *np.frombuffer(rest[int(row)].as_py(), dtype="<f8").tolist()])
         return from_numpy(results, pa.float64(), valid=validity(leading))
-
-    def _add(self, leading: pa.Array, rest: pa.Array, grouping: Grouping) -> tuple[pa.Array, ...]:
-        groups = grouping.group_of_rows()
-        valid = validity(leading)
-        terms, owners = float64_values(leading)[valid], groups[valid]
-        if rest.null_count < len(rest):
-            others, per_row = _unpack(rest)
-            terms = np.concatenate([terms, others])
-            owners = np.concatenate([owners, np.repeat(groups, per_row)])
-        order = np.argsort(owners, kind="stable")
-        parts = exact_group_parts(terms[order], np.bincount(owners, minlength=grouping.groups))
-        any_value = grouping.any(valid)
-        return (
-            from_numpy(parts.leading, pa.float64(), valid=any_value),
-            _pack(parts.rest, parts.rest_counts),
-        )
 
 
 @dataclass(frozen=True)
@@ -194,10 +123,8 @@ class DecimalSum:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.decimal128(self.precision, self.scale))
 
-    def fold(self, values: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
-        if values is None:
-            raise TypeError(f"the sum {self.name!r} has no input column")
-        return self.merge([values], grouping)
+    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self.merge(inputs, grouping)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         if grouping.groups == 0:
@@ -221,6 +148,42 @@ class DecimalSum:
                 where=f"aggregate {self.name!r}",
                 fix="cast its input before the sum: to a decimal of smaller scale, or to double",
             ) from error
+
+
+def fold_doubles(
+    terms: Sequence[Doubles], valid: npt.NDArray[np.bool_], grouping: Grouping
+) -> tuple[pa.Array, pa.Array]:
+    """The exact sum of each group, leading part and rest; each row's value is the sum of its `terms`, where valid."""
+    owners = grouping.group_of_rows()[valid]
+    values = np.concatenate([term[valid] for term in terms])
+    return _summed(values, np.tile(owners, len(terms)), grouping.any(valid))
+
+
+def merge_doubles(leading: pa.Array, rest: pa.Array, grouping: Grouping) -> tuple[pa.Array, pa.Array]:
+    """The exact sums of groups of exact sums."""
+    groups = grouping.group_of_rows()
+    valid = validity(leading)
+    others, per_row = _unpack(rest)
+    values = np.concatenate([float64_values(leading)[valid], others])
+    owners = np.concatenate([groups[valid], np.repeat(groups, per_row)])
+    return _summed(values, owners, grouping.any(valid))
+
+
+def second_parts(rest: pa.Array) -> Doubles:
+    """The largest part of each rest, zero where there is none: with the leading part, about 107 bits of a sum."""
+    values, per_row = _unpack(rest)
+    seconds = np.zeros(len(rest))
+    some = per_row > 0
+    seconds[some] = values[(np.cumsum(per_row) - per_row)[some]]
+    return seconds
+
+
+def _summed(
+    values: Doubles, owners: npt.NDArray[np.int64], any_value: npt.NDArray[np.bool_]
+) -> tuple[pa.Array, pa.Array]:
+    order = np.argsort(owners, kind="stable")
+    parts = exact_group_parts(values[order], np.bincount(owners, minlength=len(any_value)))
+    return from_numpy(parts.leading, pa.float64(), valid=any_value), _pack(parts.rest, parts.rest_counts)
 
 
 def _unpack(column: pa.Array) -> tuple[Doubles, npt.NDArray[np.int64]]:

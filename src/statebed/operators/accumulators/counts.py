@@ -1,0 +1,36 @@
+"""Counts of rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy, int64_values, validity
+from statebed.operators.grouping import Grouping
+
+
+@dataclass(frozen=True)
+class Count:
+    """Number of rows, or of non-null inputs."""
+
+    name: str
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field,)
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, pa.int64(), nullable=False)
+
+    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        if not inputs:
+            return (from_numpy(grouping.sizes, pa.int64()),)
+        return (from_numpy(grouping.add(validity(inputs[0]).astype(np.int64)), pa.int64()),)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return (from_numpy(grouping.add(int64_values(partials[0])), pa.int64()),)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return partials[0]

@@ -1,0 +1,109 @@
+"""The smallest and the largest value, and the value that goes with it.
+
+Order is Spark's: NaN is larger than every number, text and binary order by their bytes, false is below true; nulls are
+ignored. -0.0 counts as 0.0. `min_by` and `max_by` break ties by the smaller value, null last, so that no order of rows
+matters.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
+from statebed.operators.grouping import Grouping, normalise_key
+
+
+class End(enum.Enum):
+    """Which end of the order is wanted."""
+
+    SMALLEST = "ascending"
+    LARGEST = "descending"
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """The smallest or the largest value."""
+
+    name: str
+    kind: pa.DataType
+    end: End
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field,)
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, self.kind)
+
+    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        values = normalise_key(inputs[0])
+        return (values.take(_best_rows(grouping, values, self.end)),)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self.fold(partials, grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return partials[0]
+
+
+@dataclass(frozen=True)
+class ExtremeBy:
+    """The value of the row whose other column is smallest or largest; rows where that is null do not count."""
+
+    name: str
+    kind: pa.DataType
+    by: pa.DataType
+    end: End
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field, pa.field(f"_{self.name}_by", self.by))
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, self.kind)
+
+    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        values, by = (normalise_key(column) for column in inputs)
+        rows = _best_rows(grouping, by, self.end, ties=values)
+        return values.take(rows), by.take(rows)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self.fold(partials, grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return partials[0]
+
+
+def has_order(kind: pa.DataType) -> bool:
+    """Whether values of the type can be compared."""
+    return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind))
+
+
+def _best_rows(grouping: Grouping, values: pa.Array, end: End, *, ties: pa.Array | None = None) -> pa.Array:
+    """The row of each group that is first by `values`, then by `ties`; null where all its values are."""
+    columns = {"group": from_numpy(grouping.group_of_rows(), pa.int64()), "value": _ordered(values)}
+    keys = [("group", "ascending"), ("value", end.value)]
+    if ties is not None:
+        columns["tie"] = _ordered(ties)
+        keys.append(("tie", "ascending"))
+    order = int64_values(pc.sort_indices(pa.table(columns), sort_keys=keys))
+    # Nulls are last in each group, so its first row tells whether it has a value.
+    firsts = order[grouping.starts]
+    return from_numpy(firsts, pa.int64(), valid=validity(values)[firsts])
+
+
+def _ordered(values: pa.Array) -> pa.Array:
+    """Floats as integers of the same order: Arrow sorts NaN last in either direction."""
+    if not pa.types.is_floating(values.type):
+        return values
+    width = values.type.bit_width
+    bits = fixed_width_values(values, f"i{width // 8}").astype(np.int64)
+    # The size of a negative number grows with its bits.
+    rising = np.where(bits < 0, bits ^ np.int64((1 << (width - 1)) - 1), bits)
+    return from_numpy(rising, pa.int64(), valid=validity(values))

@@ -1,0 +1,148 @@
+"""The aggregates as users write them: `sb.count()`, `sb.sum("fare", where="paid")`.
+
+Columns are names, SQL text or Spark Columns. `where` limits an aggregate to the rows for which it holds. All ignore
+nulls, and are null when there is no value, unless they say otherwise; none depends on the order of rows.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from statebed.operators.accumulators import Moment
+from statebed.operators.aggregates import Aggregate, EventTime, Function
+
+__all__ = [
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "bool_and",
+    "bool_or",
+    "corr",
+    "count",
+    "covar_pop",
+    "covar_samp",
+    "first",
+    "last",
+    "max",
+    "max_by",
+    "mean",
+    "min",
+    "min_by",
+    "regr_avgx",
+    "regr_avgy",
+    "regr_count",
+    "regr_intercept",
+    "regr_r2",
+    "regr_slope",
+    "regr_sxx",
+    "regr_sxy",
+    "regr_syy",
+    "stddev_pop",
+    "stddev_samp",
+    "sum",
+    "var_pop",
+    "var_samp",
+]
+
+
+def count(column: Any = None, *, where: Any = None) -> Aggregate:
+    """Rows; or rows in which `column` is not null; only those for which `where` holds."""
+    return Aggregate(Function.COUNT, () if column is None else (column,), where)
+
+
+def sum(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (the name SQL and Spark give it)
+    """Sum of `column` over the rows for which `where` holds; null when there is no value.
+
+    A sum of integers that does not fit 64 bits when its window closes raises SumOverflowError; it never wraps.
+    """
+    return Aggregate(Function.SUM, (column,), where)
+
+
+def mean(column: Any, *, where: Any = None) -> Aggregate:
+    """Mean of `column`: a double, or for decimals a decimal with four digits more."""
+    return Aggregate(Function.MEAN, (column,), where)
+
+
+def min(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (as sum)
+    """The smallest value of `column`."""
+    return Aggregate(Function.MIN, (column,), where)
+
+
+def max(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (as sum)
+    """The largest value of `column`; NaN is larger than every number."""
+    return Aggregate(Function.MAX, (column,), where)
+
+
+def min_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
+    """The value of `column` in the row where `by` is smallest; of several such rows the smallest value."""
+    return Aggregate(Function.MIN_BY, (column, by), where)
+
+
+def max_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
+    """The value of `column` in the row where `by` is largest; of several such rows the smallest value."""
+    return Aggregate(Function.MAX_BY, (column, by), where)
+
+
+def first(column: Any, *, where: Any = None) -> Aggregate:
+    """The value of `column` in the row with the earliest event time; of several such rows the smallest value."""
+    return Aggregate(Function.FIRST, (column, EventTime.EVENT_TIME), where)
+
+
+def last(column: Any, *, where: Any = None) -> Aggregate:
+    """The value of `column` in the row with the latest event time; of several such rows the smallest value."""
+    return Aggregate(Function.LAST, (column, EventTime.EVENT_TIME), where)
+
+
+def bool_and(column: Any, *, where: Any = None) -> Aggregate:
+    """Whether `column` is true in every row in which it is not null."""
+    return Aggregate(Function.BOOL_AND, (column,), where)
+
+
+def bool_or(column: Any, *, where: Any = None) -> Aggregate:
+    """Whether `column` is true in some row."""
+    return Aggregate(Function.BOOL_OR, (column,), where)
+
+
+def bit_and(column: Any, *, where: Any = None) -> Aggregate:
+    """The bits that all values of an integer column have."""
+    return Aggregate(Function.BIT_AND, (column,), where)
+
+
+def bit_or(column: Any, *, where: Any = None) -> Aggregate:
+    """The bits that some value of an integer column has."""
+    return Aggregate(Function.BIT_OR, (column,), where)
+
+
+def bit_xor(column: Any, *, where: Any = None) -> Aggregate:
+    """The bits that an odd number of values of an integer column have."""
+    return Aggregate(Function.BIT_XOR, (column,), where)
+
+
+def _moment(function: Function, meaning: str) -> Callable[..., Aggregate]:
+    def of_one(column: Any, *, where: Any = None) -> Aggregate:
+        return Aggregate(function, (column,), where)
+
+    def of_two(y: Any, x: Any, *, where: Any = None) -> Aggregate:
+        return Aggregate(function, (y, x), where)
+
+    made = of_one if Moment(function.value).columns == 1 else of_two
+    made.__name__ = made.__qualname__ = function.value
+    made.__doc__ = meaning
+    return made
+
+
+var_pop = _moment(Function.VAR_POP, "Variance of the values as the whole population.")
+var_samp = _moment(Function.VAR_SAMP, "Variance of the values as a sample; null for one value.")
+stddev_pop = _moment(Function.STDDEV_POP, "Square root of var_pop.")
+stddev_samp = _moment(Function.STDDEV_SAMP, "Square root of var_samp.")
+covar_pop = _moment(Function.COVAR_POP, "Covariance of two columns as the whole population.")
+covar_samp = _moment(Function.COVAR_SAMP, "Covariance of two columns as a sample; null for one row.")
+corr = _moment(Function.CORR, "Pearson's correlation of two columns.")
+regr_count = _moment(Function.REGR_COUNT, "Rows in which neither y nor x is null.")
+regr_avgx = _moment(Function.REGR_AVGX, "Mean of x, of rows in which neither is null.")
+regr_avgy = _moment(Function.REGR_AVGY, "Mean of y, of rows in which neither is null.")
+regr_sxx = _moment(Function.REGR_SXX, "Sum of squared distances of x from its mean.")
+regr_syy = _moment(Function.REGR_SYY, "Sum of squared distances of y from its mean.")
+regr_sxy = _moment(Function.REGR_SXY, "Sum of products of the distances of x and y from their means.")
+regr_slope = _moment(Function.REGR_SLOPE, "Slope of the line that fits y by x; null where x is constant.")
+regr_intercept = _moment(Function.REGR_INTERCEPT, "Where that line meets x = 0.")
+regr_r2 = _moment(Function.REGR_R2, "How much of the variance of y that line explains, 0 to 1.")

@@ -1,0 +1,109 @@
+"""Every aggregate against Spark's own, over the same rows: values, nulls and types."""
+
+import datetime as dt
+import math
+import os
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+import statebed as sb
+from statebed.operators import Aggregate
+from statebed.sinks import MemorySink
+
+SCHEMA = "k int, y double, x double, n int, price decimal(12,2), flag boolean, word string, ts timestamp"
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+OF_TWO = [
+    "covar_pop",
+    "covar_samp",
+    "corr",
+    *(f"regr_{name}" for name in ["count", "avgx", "avgy", "sxx", "syy", "sxy", "slope", "intercept", "r2"]),
+]
+AGGREGATES: dict[str, tuple[Aggregate, str]] = {
+    "mean_y": (sb.mean("y"), "avg(y)"),
+    "mean_n": (sb.mean("n"), "avg(n)"),
+    "mean_price": (sb.mean("price", where="n > 0"), "avg(price) filter (where n > 0)"),
+    "min_y": (sb.min("y"), "min(y)"),
+    "max_y": (sb.max("y"), "max(y)"),
+    "min_word": (sb.min("word"), "min(word)"),
+    "max_price": (sb.max("price"), "max(price)"),
+    "max_ts": (sb.max("ts"), "max(ts)"),
+    "word_by_x": (sb.min_by("word", "x"), "min_by(word, x)"),
+    "price_by_n": (sb.max_by("price", "x", where="flag"), "max_by(price, x) filter (where flag)"),
+    "first_word": (sb.first("word"), "min_by(word, ts)"),
+    "last_word": (sb.last("word", where="n > 0"), "max_by(word, ts) filter (where n > 0)"),
+    "all_flags": (sb.bool_and("flag"), "bool_and(flag)"),
+    "any_flag": (sb.bool_or("flag"), "bool_or(flag)"),
+    "bits_and": (sb.bit_and("n"), "bit_and(n)"),
+    "bits_or": (sb.bit_or("n"), "bit_or(n)"),
+    "bits_xor": (sb.bit_xor("n"), "bit_xor(n)"),
+    **{name: (getattr(sb, name)("x"), f"{name}(x)") for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
+    **{name: (getattr(sb, name)("n", "x"), f"{name}(n, x)") for name in OF_TWO},
+}
+
+
+def rows_of(count: int) -> pa.Table:
+    """Groups of one row, of equal rows, of nulls alone, and of many rows; ties nowhere, where order would decide."""
+    chance = random.Random(5)
+    keys = [0, 1, 1, 2, 2] + [chance.randrange(3, 9) for _ in range(count - 5)]
+    some: list[Any] = [math.nan, math.inf, -0.0, 2.5, None]
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.int32()),
+            "y": [None if key == 2 else chance.choice(some) for key in keys],
+            "x": [None if key == 2 else 4.25 if key == 1 else round(chance.uniform(-9, 9), 6) for key in keys],
+            "n": pa.array(
+                [None if key == 2 else 3 if key == 1 else chance.randrange(-50, 50) for key in keys], pa.int32()
+            ),
+            "price": pa.array(
+                [None if key == 2 else Decimal(chance.randrange(-9999, 9999)) / 100 for key in keys],
+                pa.decimal128(12, 2),
+            ),
+            "flag": [None if key == 2 else chance.choice([True, False, None]) for key in keys],
+            "word": ["same" if key == 1 else chance.choice(["ä", "b", "Z", ""]) for key in keys],
+            "ts": pa.array([START + dt.timedelta(milliseconds=row) for row in range(count)], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    return type(one) is type(other) and bool(one == other)
+
+
+def test_every_aggregate_equals_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    table = rows_of(400)
+    pq.write_table(table.slice(0, 200), tmp_path / "in" / "a.parquet")
+    pq.write_table(table.slice(200), tmp_path / "in" / "b.parquet")
+    much_later = table.slice(0, 1).set_column(7, "ts", pa.array([START + dt.timedelta(hours=1)], table["ts"].type))
+    pq.write_table(much_later, tmp_path / "in" / "c.parquet")
+    for number, name in enumerate("abc"):
+        os.utime(tmp_path / "in" / f"{name}.parquet", (1_700_000_000 + number, 1_700_000_000 + number))
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    sink = MemorySink("kept")
+    job = sb.Job("ours", state=tmp_path / "state", parallelism=2, spark=spark)
+    grouped = job.source(stream, watermark=("ts", "1 minute")).group_by("k", sb.tumbling("1 minute"))
+    results = grouped.agg(**{name: aggregate for name, (aggregate, _) in AGGREGATES.items()}).write(sink)
+    query = job.start(available_now=True)
+    assert query.await_termination(120)
+
+    closed = spark.read.schema(SCHEMA).parquet(str(tmp_path / "in")).where("ts < '2024-01-01T00:01:00Z'")
+    native = closed.groupBy("k").agg(*(F.expr(sql).alias(name) for name, (_, sql) in AGGREGATES.items())).toArrow()
+    expected = {row["k"]: row for row in native.to_pylist()}
+    ours = {row["k"]: row for rows in sink.epochs.values() for row in rows}
+    assert sorted(ours) == sorted(expected)
+    for key, row in expected.items():
+        for name in AGGREGATES:
+            assert same(ours[key][name], row[name]), (key, name, ours[key][name], row[name])
+    kinds = {name: results.operator.output_schema.field(name).type for name in AGGREGATES}
+    assert {name: kind for name, kind in kinds.items() if not pa.types.is_timestamp(kind)} == {
+        name: native.schema.field(name).type for name in AGGREGATES if not pa.types.is_timestamp(kinds[name])
+    }

@@ -1,0 +1,211 @@
+"""Every aggregate against DuckDB's, over any rows; and the same partials in any order and grouping of the rows."""
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebed.errors import InputError
+from statebed.operators import functions as sb
+from statebed.operators.aggregates import Aggregate, BoundAggregate
+from statebed.operators.grouping import Grouping, group_rows
+
+NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 3) + 0.0)
+ROWS = st.lists(
+    st.tuples(st.integers(0, 3), st.none() | NUMBERS, st.none() | NUMBERS, st.none() | st.integers(-99, 99)),
+    min_size=1,
+    max_size=40,
+)
+CLOSE = 1e-9
+
+OF_DOUBLES: dict[str, tuple[Aggregate, str]] = {
+    "mean": (sb.mean("y"), "avg(y)"),
+    "min": (sb.min("y"), "min(y)"),
+    "max": (sb.max("y"), "max(y)"),
+    "var_pop": (sb.var_pop("y"), "var_pop(y)"),
+    "var_samp": (sb.var_samp("y"), "var_samp(y)"),
+    "stddev_pop": (sb.stddev_pop("y"), "stddev_pop(y)"),
+    "stddev_samp": (sb.stddev_samp("y"), "stddev_samp(y)"),
+    "min_by": (sb.min_by("y", "x"), "first(y order by x, y nulls last) filter (x is not null)"),
+    "max_by": (sb.max_by("y", "x"), "first(y order by x desc, y nulls last) filter (x is not null)"),
+    "covar_pop": (sb.covar_pop("y", "x"), "covar_pop(y, x)"),
+    "covar_samp": (sb.covar_samp("y", "x"), "covar_samp(y, x)"),
+    "corr": (sb.corr("y", "x"), "corr(y, x)"),
+    "regr_count": (sb.regr_count("y", "x"), "regr_count(y, x)"),
+    "regr_avgx": (sb.regr_avgx("y", "x"), "regr_avgx(y, x)"),
+    "regr_avgy": (sb.regr_avgy("y", "x"), "regr_avgy(y, x)"),
+    "regr_sxx": (sb.regr_sxx("y", "x"), "regr_sxx(y, x)"),
+    "regr_syy": (sb.regr_syy("y", "x"), "regr_syy(y, x)"),
+    "regr_sxy": (sb.regr_sxy("y", "x"), "regr_sxy(y, x)"),
+    "regr_slope": (sb.regr_slope("y", "x"), "regr_slope(y, x)"),
+    "regr_intercept": (sb.regr_intercept("y", "x"), "regr_intercept(y, x)"),
+    "regr_r2": (sb.regr_r2("y", "x"), "regr_r2(y, x)"),
+}
+OF_INTEGERS: dict[str, tuple[Aggregate, str]] = {
+    "mean": (sb.mean("n"), "avg(n)"),
+    "min": (sb.min("n"), "min(n)"),
+    "bit_and": (sb.bit_and("n"), "bit_and(n)"),
+    "bit_or": (sb.bit_or("n"), "bit_or(n)"),
+    "bit_xor": (sb.bit_xor("n"), "bit_xor(n)"),
+}
+
+
+def grouping_of(groups: list[int]) -> Grouping:
+    return group_rows(np.array(groups, dtype=np.int64), np.zeros(len(groups), dtype=np.uint64), [])
+
+
+def columns_of(bound: BoundAggregate, rows: list[tuple[Any, ...]]) -> list[pa.Array]:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(bound.input_types)
+    return [pa.array(column, kind) for column, kind in zip(columns, bound.input_types, strict=True)]
+
+
+def in_pieces(bound: BoundAggregate, groups: list[int], rows: list[tuple[Any, ...]], cut: int) -> list[pa.Array]:
+    """Partials of two pieces, merged."""
+    folded = [
+        (groups[part], bound.accumulator.fold(columns_of(bound, rows[part]), grouping_of(groups[part])))
+        for part in (slice(cut), slice(cut, None))
+    ]
+    numbers = [number for piece, _ in folded for number in sorted(set(piece))]
+    columns = [pa.concat_arrays(list(column)) for column in zip(*(partials for _, partials in folded), strict=True)]
+    merged = bound.accumulator.merge(columns, grouping_of(numbers))
+    for array, field in zip(merged, bound.accumulator.partial_fields, strict=True):
+        assert array.type == field.type
+        array.validate(full=True)
+    return list(merged)
+
+
+def duckdb_answer(rows: list[tuple[Any, ...]], sql: str) -> list[Any]:
+    names = ["g", "y", "x", "n"]
+    types = [pa.int64(), pa.float64(), pa.float64(), pa.int32()]
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    with duckdb.connect() as db:
+        db.register("t", pa.table(columns, names=names))
+        found: list[Any] = [value for (value,) in db.sql(f"select {sql} from t group by g order by g").fetchall()]  # noqa: S608 - texts of this file
+    return found
+
+
+def same(one: Any, other: Any, *, scale: float) -> bool:
+    if one is None or other is None or not isinstance(one, float):
+        return bool(one == other)
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=CLOSE, abs_tol=CLOSE * scale)
+
+
+@pytest.mark.parametrize("name", OF_DOUBLES)
+@settings(deadline=None, max_examples=20)
+@given(rows=ROWS, data=st.data())
+def test_aggregates_of_doubles_equal_duckdbs_in_any_order_and_grouping(
+    name: str, rows: list[tuple[Any, ...]], data: st.DataObject
+) -> None:
+    aggregate, sql = OF_DOUBLES[name]
+    bound = aggregate.bind("a", input_types=(pa.float64(),) * len(aggregate.inputs))
+    pick = [row[1 : 1 + len(aggregate.inputs)] for row in rows]
+    merged = in_pieces(bound, [row[0] for row in rows], pick, data.draw(st.integers(0, len(rows))))
+    found = bound.accumulator.finish(merged).to_pylist()
+    expected = duckdb_answer(rows, sql)
+    if name in SENSITIVE:
+        # Where x or y hardly varies, DuckDB's sums of rounded differences decide, not the data.
+        firm = [abs(value) > 1e-3 for value in varied(rows)]
+        found, expected = ([one for one, sure in zip(each, firm, strict=True) if sure] for each in (found, expected))
+    assert all(same(one, other, scale=1e12) for one, other in zip(found, expected, strict=True)), (found, expected)
+    shuffled = data.draw(st.permutations(list(zip([row[0] for row in rows], pick, strict=True))))
+    other = in_pieces(bound, [group for group, _ in shuffled], [one for _, one in shuffled], len(rows) // 2)
+    assert [column.to_pylist() for column in other] == [column.to_pylist() for column in merged]
+
+
+SENSITIVE = {"corr", "regr_slope", "regr_intercept", "regr_r2"}
+
+
+def varied(rows: list[tuple[Any, ...]]) -> list[float]:
+    xx, yy = duckdb_answer(rows, "regr_sxx(y, x)"), duckdb_answer(rows, "regr_syy(y, x)")
+    return [min(one or 0.0, other or 0.0) for one, other in zip(xx, yy, strict=True)]
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+@settings(deadline=None, max_examples=20)
+@given(rows=ROWS, data=st.data())
+def test_aggregates_of_integers_equal_duckdbs(name: str, rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    aggregate, sql = OF_INTEGERS[name]
+    bound = aggregate.bind("a", input_types=(pa.int32(),))
+    merged = in_pieces(bound, [row[0] for row in rows], [row[3:] for row in rows], data.draw(st.integers(0, len(rows))))
+    found = bound.accumulator.finish(merged).to_pylist()
+    assert all(same(one, other, scale=1.0) for one, other in zip(found, duckdb_answer(rows, sql), strict=True))
+
+
+def finished(aggregate: Aggregate, rows: list[tuple[Any, ...]], *kinds: pa.DataType) -> Any:
+    bound = aggregate.bind("a", input_types=kinds)
+    (value,) = bound.accumulator.finish(in_pieces(bound, [0] * len(rows), rows, len(rows) // 2)).to_pylist()
+    return value
+
+
+def test_nan_is_larger_than_every_number_and_negative_zero_is_zero() -> None:
+    rows = [(math.nan,), (math.inf,), (-0.0,), (None,)]
+    assert math.isnan(finished(sb.max("x"), rows, pa.float64()))
+    smallest = finished(sb.min("x"), rows, pa.float32())
+    assert (smallest, math.copysign(1, smallest)) == (0.0, 1.0)
+    assert finished(sb.min("x"), [(-1.5,), (-2.5,), (-math.inf,)], pa.float64()) == -math.inf
+
+
+def test_text_booleans_and_times_have_extremes() -> None:
+    assert finished(sb.max("x"), [("b",), ("é",), (None,), ("Z",)], pa.string()) == "é"
+    assert finished(sb.min("x"), [(b"\xff",), (b"a",)], pa.binary()) == b"a"
+    assert finished(sb.bool_and("x"), [(True,), (None,), (False,)], pa.bool_()) is False
+    assert finished(sb.bool_or("x"), [(None,), (None,)], pa.bool_()) is None
+    assert finished(sb.max_by("x", "t"), [("early", 1), ("late", 2), ("lost", None)], pa.string(), pa.int64()) == "late"
+
+
+def test_first_and_last_go_by_event_time_and_keep_nulls() -> None:
+    rows = [("b", 1), ("a", 1), (None, 0), ("z", 9)]
+    time = pa.timestamp("us", "UTC")
+    assert finished(sb.first("x"), rows, pa.string(), time) is None
+    assert finished(sb.first("x"), rows[:2], pa.string(), time) == "a"
+    assert finished(sb.last("x"), rows, pa.string(), time) == "z"
+
+
+def test_variance_does_not_suffer_from_a_large_mean() -> None:
+    rows = [(1e9 + value,) for value in (4.0, 7.0, 13.0, 16.0)]
+    assert finished(sb.var_samp("x"), rows, pa.float64()) == 30.0
+
+
+def test_the_mean_of_decimals_has_four_digits_more_and_rounds_half_away_from_zero() -> None:
+    kind = pa.decimal128(10, 1)
+    rows = [(Decimal("0.1"),), (Decimal("0.1"),), (Decimal("0.0"),)]
+    assert finished(sb.mean("x"), rows, kind) == Decimal("0.06667")
+    assert finished(sb.mean("x"), [(-value,) for (value,) in rows], kind) == Decimal("-0.06667")
+    assert sb.mean("x").bind("a", input_types=(kind,)).output_field.type == pa.decimal128(14, 5)
+    assert finished(sb.mean("x"), [(None,)], kind) is None
+
+
+def test_the_mean_of_large_integers_does_not_overflow() -> None:
+    assert finished(sb.mean("x"), [((1 << 63) - 1,)] * 3, pa.int64()) == float((1 << 63) - 1)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "kinds"),
+    [
+        (sb.mean("x"), (pa.string(),)),
+        (sb.min("x"), (pa.list_(pa.int64()),)),
+        (sb.max_by("x", "y"), (pa.int64(), pa.struct([("a", pa.int64())]))),
+        (sb.bool_or("x"), (pa.int64(),)),
+        (sb.bit_xor("x"), (pa.float64(),)),
+        (sb.corr("y", "x"), (pa.float64(), pa.string())),
+    ],
+)
+def test_types_that_an_aggregate_cannot_take_are_refused_with_advice(
+    aggregate: Aggregate, kinds: tuple[pa.DataType, ...]
+) -> None:
+    with pytest.raises(InputError, match=f"{aggregate.function.value} cannot") as caught:
+        aggregate.bind("a", input_types=kinds)
+    assert caught.value.fix
+
+
+def test_an_aggregate_without_its_input_is_refused() -> None:
+    with pytest.raises(InputError, match="has no input"):
+        sb.max_by("x", None)

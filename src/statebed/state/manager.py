@@ -36,7 +36,6 @@ from statebed.state.manager_base import (
 from statebed.state.manager_in_flight import InFlight
 from statebed.state.manager_tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable
 from statebed.state.manager_uploads import Uploads
-from statebed.state.memory import MemoryController
 from statebed.state.messages import (
     Checkpoint,
     CheckpointCompleted,
@@ -44,6 +43,7 @@ from statebed.state.messages import (
     StateMessage,
     TaskInfo,
 )
+from statebed.state.tiers import Tiers
 from statebed.state.time_keyed_view import TimeKeyedView
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
@@ -51,7 +51,6 @@ from statebed.storage import ObjectStore
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
-_BUDGET = 4 << 30
 Notify = Callable[[CheckpointCompleted], None]
 
 
@@ -95,9 +94,13 @@ class TableManager:
         restore_from: pb.CheckpointMetadata | None = None,
         on_completed: Notify | None = None,
         options: ManagerOptions | None = None,
+        tiers: Tiers | None = None,
     ) -> None:
-        """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables."""
+        """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
+        budget of memory and the local disk; None: those that all tables of the process share.
+        """
         self.task = task
+        self._tiers = Tiers.shared() if tiers is None else tiers
         self._store = store
         self._options = options or ManagerOptions()
         self._on_completed = on_completed
@@ -105,7 +108,7 @@ class TableManager:
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
-        self._in_flight = InFlight(store, MemoryController(_BUDGET), owner=task.operator_id)
+        self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
         self._tables = {
             name: self._made(config, list(parts_of(parts, name).values())) for name, config in sorted(configs.items())
         }

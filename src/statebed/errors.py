@@ -79,6 +79,12 @@ class UnknownTableError(InputError, LookupError):
     code = "UNKNOWN_TABLE"
 
 
+class IncompatibleSchemaError(InputError):
+    """A table is defined in a way in which its stored rows could not be read right; found before anything is read."""
+
+    code = "INCOMPATIBLE_SCHEMA"
+
+
 class NotOwnerError(InputError, PermissionError):
     """A subtask tried to write a key that belongs to another subtask."""
 

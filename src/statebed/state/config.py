@@ -6,7 +6,7 @@ A configuration is checked when it is made, before any table exists. It is store
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.keyhash import check_key_type
 from statebed.format.schema import assign_field_ids, schema_to_bytes
+from statebed.state.column_defaults import default_of, defaults_to_bytes
 
 TableConfig: TypeAlias = pb.TableConfig
 
@@ -65,11 +66,15 @@ def timestamp_table_config(
     *,
     keys: Sequence[str] = (),
     bin_width: dt.timedelta | None = None,
+    renames: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
     """A time-keyed table: rows are kept for `retention` behind the watermark.
 
     `generational`: of several rows with one key and time the newest replaces the others. `bin_width` is the width of
-    the time bins by which rows are read; None: the retention.
+    the time bins by which rows are read; None: the retention. `renames` and `defaults` are for tables whose columns
+    change while their state stays: which column of an earlier version a column was ({new name: old name}), and what
+    rows stored before a column was added have in it.
     """
     where = f"table {name!r}"
     retention_us = _positive(retention, "retention", where=where)
@@ -84,6 +89,8 @@ def timestamp_table_config(
         schema=_columns(schema, keys, where=where),
         key_columns=keys,
         bin_us=bin_us,
+        renames=_renames(renames or {}, schema, where=where),
+        defaults=_defaults(defaults or {}, schema, keys, where=where),
     )
     return TableConfig(name=_checked(name), description=description, time_keyed=kind)
 
@@ -96,12 +103,22 @@ def keyed_table_config(
     ttl: dt.timedelta | None = None,
     *,
     ttl_clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME,
+    renames: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
-    """A keyed table: one row per key; with `ttl` a row expires that long after its time."""
+    """A keyed table: one row per key; with `ttl` a row expires that long after its time.
+
+    `renames` and `defaults` are as in `timestamp_table_config`.
+    """
     where = f"table {name!r}"
     if not keys:
         raise InputError("a keyed table has no keys", where=where, fix="name at least one column in keys=[...]")
-    kind = pb.KeyedTableConfig(schema=_columns(schema, keys, where=where), key_columns=keys)
+    kind = pb.KeyedTableConfig(
+        schema=_columns(schema, keys, where=where),
+        key_columns=keys,
+        renames=_renames(renames or {}, schema, where=where),
+        defaults=_defaults(defaults or {}, schema, keys, where=where),
+    )
     if ttl is not None:
         kind.time_to_live_us = _positive(ttl, "time to live", where=where)
         kind.time_to_live_clock = ttl_clock.value
@@ -144,4 +161,30 @@ def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
         )
     for key in keys:
         check_key_type(schema.field(key))
-    return schema_to_bytes(assign_field_ids(schema, where=where))
+    # Ids are the table's to give: those that a schema brings along, from a file perhaps, mean other columns.
+    return schema_to_bytes(assign_field_ids(pa.schema([field.remove_metadata() for field in schema]), where=where))
+
+
+def _renames(renames: Mapping[str, str], schema: pa.Schema, *, where: str) -> dict[str, str]:
+    """New to old names. A name that is neither of a column nor of the way to one, or two ways to one, are refused."""
+    olds = list(renames.values())
+    unknown = [name for name in renames if name not in schema.names and name not in olds]
+    if unknown or len(set(olds)) != len(olds) or any(old == new for new, old in renames.items()):
+        raise InputError(
+            f"the renames {dict(renames)} do not say from which column each of {schema.names} comes",
+            where=where,
+            fix="write renames={new name: old name}, each name at most once on either side",
+        )
+    return dict(renames)
+
+
+def _defaults(defaults: Mapping[str, Any], schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
+    unknown = [name for name in defaults if name not in schema.names or name in keys]
+    if unknown:
+        raise InputError(
+            f"defaults are given for {unknown}, which are no value columns",
+            where=where,
+            fix="give defaults for columns of the schema that are not keys",
+        )
+    scalars = {name: default_of(schema.field(name), value, where=where) for name, value in defaults.items()}
+    return defaults_to_bytes(scalars, schema)

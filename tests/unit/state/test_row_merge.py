@@ -1,0 +1,123 @@
+"""Sorted sources as one sorted stream: in order, complete, the same for every way in which rows came."""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy
+from statebed.format.keyhash import hash_columns
+from statebed.format.order import first_disorder
+from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
+from statebed.format.segment import SegmentSpec, segment_schema
+from statebed.state.row_merge import Source, merged, newest, ordered
+
+NAN = float("nan")
+COLUMNS = assign_field_ids(pa.schema([("driver", pa.float64()), ("city", pa.string()), ("tips", pa.list_(pa.int64()))]))
+SPEC = SegmentSpec(
+    "rides", 0, segment_schema(COLUMNS, sort_order=pb.BIN_FIRST, key_columns=["driver"]), pb.BIN_FIRST, ("driver",)
+)
+Row = tuple[float | None, int, int, str | None]
+"""Driver (the key), time, sequence, city."""
+
+
+def table(rows: list[Row]) -> pa.Table:
+    drivers = pa.array([row[0] for row in rows], pa.float64())
+    times = np.array([row[1] for row in rows], dtype=np.int64)
+    columns = {
+        BIN: from_numpy(times // 10 * 10, TIMESTAMP),
+        KEY_HASH: from_numpy(hash_columns([drivers]), pa.uint64()),
+        "driver": drivers,
+        TIME: from_numpy(times, TIMESTAMP),
+        SEQUENCE: from_numpy(np.array([row[2] for row in rows], dtype=np.uint64), pa.uint64()),
+        "city": pa.array([row[3] for row in rows], pa.string()),
+        "tips": pa.array([[1]] * len(rows), pa.list_(pa.int64())),
+    }
+    return pa.table({name: columns[name] for name in SPEC.schema.names})
+
+
+def pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    for start in range(0, rows.num_rows, size):
+        yield rows.slice(start, size)
+
+
+def source(rows: list[Row], size: int) -> Source:
+    return Source(min(row[1] // 10 * 10 for row in rows), pieces(ordered(table(rows), SPEC), size))
+
+
+def text(rows: pa.Table) -> list[str]:
+    # Python's own times do not reach as far.
+    plain = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in rows.columns]
+    return [str(row) for row in pa.table(plain, names=rows.column_names).to_pylist()]
+
+
+some_rows = st.lists(
+    st.tuples(
+        st.sampled_from([1.0, 2.0, NAN, None]),
+        st.sampled_from([-12, -1, 0, 3, 25, (1 << 62)]),
+        st.integers(1, 3),
+        st.sampled_from(["a", "b", None]),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(some_rows, min_size=1, max_size=5), size=st.integers(1, 7))
+def test_what_comes_out_is_what_one_sort_of_all_rows_gives(parts: list[list[Row]], size: int) -> None:
+    rows = [row for part in parts for row in part]
+    found = pa.concat_tables(merged([source(part, size) for part in parts], SPEC))
+    assert first_disorder(found, SPEC.sort_columns) is None
+    assert text(found) == text(ordered(table(rows), SPEC))
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=some_rows, seed=st.integers(0, 100))
+def test_p6_the_order_in_which_rows_came_does_not_show(rows: list[Row], seed: int) -> None:
+    other = list(rows)
+    random.Random(seed).shuffle(other)
+    assert text(ordered(table(rows), SPEC)) == text(ordered(table(other), SPEC))
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(some_rows, min_size=1, max_size=4), size=st.integers(1, 5))
+def test_of_one_key_and_time_the_greatest_sequence_is_kept(parts: list[list[Row]], size: int) -> None:
+    rows = [(*row[:2], number + 1, row[3]) for number, row in enumerate(row for part in parts for row in part)]
+    expected = {(str(row[0]), row[1]): row[2] for row in rows}
+    halves = [half for half in (rows[::2], rows[1::2]) if half]
+    found = pa.concat_tables(newest(merged([source(half, size) for half in halves], SPEC), ["driver"]))
+    times = found[TIME].cast(pa.int64()).to_pylist()
+    keys = zip(map(str, found["driver"].to_pylist()), times, strict=True)
+    assert list(zip(keys, found[SEQUENCE].to_pylist(), strict=True)) == [
+        (key, expected[key]) for key in zip(map(str, found["driver"].to_pylist()), times, strict=True)
+    ]
+    assert found.num_rows == len(expected)
+
+
+def test_sources_that_follow_one_another_in_time_are_open_one_at_a_time() -> None:
+    opened: list[int] = []
+
+    def noted(number: int) -> Iterator[pa.Table]:
+        for piece in pieces(ordered(table([(float(key), number * 10, 1, "a") for key in range(10)]), SPEC), 3):
+            opened.append(number)
+            yield piece
+
+    seen = []
+    for piece in merged([Source(number * 10, noted(number)) for number in range(5)], SPEC):
+        seen.append(piece)
+        assert len(set(opened)) <= len({time for one in seen for time in one[TIME].to_pylist()}) + 1
+    assert sum(piece.num_rows for piece in seen) == 50
+
+
+def test_many_rows_of_one_key_are_cut_by_their_times() -> None:
+    early: list[Row] = [(1.0, time, 1, "a") for time in range(0, 1000, 2)]
+    late: list[Row] = [(1.0, time, 1, "a") for time in range(1, 1000, 2)]
+    sources = [Source(0, pieces(ordered(table(rows), SPEC), 10)) for rows in (early, late)]
+    sizes = [piece.num_rows for piece in merged(sources, SPEC)]
+    assert sum(sizes) == 1000
+    assert max(sizes) <= 20

@@ -22,8 +22,11 @@ from statebed.operators.accumulators import (
     Accumulator,
     BitOperation,
     Bits,
+    CollectedList,
+    CollectedSet,
     Count,
     DecimalSum,
+    DistinctCount,
     End,
     Extreme,
     ExtremeBy,
@@ -32,6 +35,8 @@ from statebed.operators.accumulators import (
     Mean,
     Moment,
     Moments,
+    Multiset,
+    Percentile,
     has_order,
 )
 
@@ -52,6 +57,7 @@ class Function(enum.Enum):
     """What an aggregate computes."""
 
     COUNT = "count"
+    COUNT_DISTINCT = "count_distinct"
     SUM = "sum"
     MEAN = "mean"
     MIN = "min"
@@ -60,6 +66,9 @@ class Function(enum.Enum):
     MAX_BY = "max_by"
     FIRST = "first"
     LAST = "last"
+    COLLECT_LIST = "collect_list"
+    COLLECT_SET = "collect_set"
+    PERCENTILE = "percentile"
     BOOL_AND = "bool_and"
     BOOL_OR = "bool_or"
     BIT_AND = "bit_and"
@@ -90,6 +99,7 @@ class Aggregate:
     function: Function
     inputs: tuple[Any, ...] = ()
     where: Any = None
+    options: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if any(one is None for one in self.inputs):
@@ -105,7 +115,7 @@ class Aggregate:
         """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint."""
         if self.function is Function.COUNT:
             input_types = (MARKER,) if self.needs_input else ()
-        return BoundAggregate(name=name, function=self.function, input_types=input_types, text=text)
+        return BoundAggregate(name, self.function, input_types, text=text, options=self.options)
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ class BoundAggregate:
     input_types: Types
     """Types of its input columns in a batch."""
     text: str = ""
+    options: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.accumulator  # a type that cannot be aggregated is refused here, on the driver
@@ -126,7 +137,7 @@ class BoundAggregate:
         """The arithmetic of this aggregate."""
         if self.function is Function.COUNT:
             return Count(name=self.name)
-        accumulator = _ACCUMULATORS[self.function](self.name, self.input_types)
+        accumulator = _accumulator(self)
         if accumulator is None:
             what, fix = _NEEDED[self.function]
             raise InputError(
@@ -168,6 +179,22 @@ def _mean(name: str, kinds: Types) -> Accumulator | None:
     return Mean(name=name, sum=total, kind=kind)
 
 
+def _accumulator(bound: BoundAggregate) -> Accumulator | None:
+    """None: its inputs have types that it cannot take."""
+    name, kinds = bound.name, bound.input_types
+    if bound.function is Function.PERCENTILE:
+        return Multiset(name, kinds[0], Percentile(bound.options[0])) if _sum(name, kinds) else None
+    return _ACCUMULATORS[bound.function](name, kinds)
+
+
+def _multiset(finishing: DistinctCount | CollectedSet) -> Callable[[str, Types], Accumulator | None]:
+    return lambda name, kinds: Multiset(name, kinds[0], finishing) if has_order(kinds[0]) else None
+
+
+def _collected_list(name: str, kinds: Types) -> Accumulator | None:
+    return CollectedList(name, kinds[0], kinds[1]) if has_order(kinds[0]) else None
+
+
 def _extreme(end: End) -> Callable[[str, Types], Accumulator | None]:
     return lambda name, kinds: Extreme(name, kinds[0], end) if all(map(has_order, kinds)) else None
 
@@ -201,6 +228,9 @@ _ACCUMULATORS: dict[Function, Callable[[str, Types], Accumulator | None]] = {
     Function.MAX_BY: _extreme_by(End.LARGEST),
     Function.FIRST: _extreme_by(End.SMALLEST),
     Function.LAST: _extreme_by(End.LARGEST),
+    Function.COUNT_DISTINCT: _multiset(DistinctCount()),
+    Function.COLLECT_SET: _multiset(CollectedSet()),
+    Function.COLLECT_LIST: _collected_list,
     Function.BOOL_AND: _logic(End.SMALLEST),
     Function.BOOL_OR: _logic(End.LARGEST),
     Function.BIT_AND: _bits(BitOperation.AND),
@@ -212,7 +242,8 @@ _NUMBERS = ("add values", "give integers, floats or decimals; cast the column fi
 _ORDERED = ("order values", "give numbers, text, binaries, booleans, dates or times; take a struct or list apart first")
 _NEEDED: dict[Function, tuple[str, str]] = dict.fromkeys(Function, _NUMBERS) | {
     **dict.fromkeys((Function.MIN, Function.MAX, Function.MIN_BY, Function.MAX_BY), _ORDERED),
-    **dict.fromkeys((Function.FIRST, Function.LAST), _ORDERED),
+    **dict.fromkeys((Function.FIRST, Function.LAST, Function.COUNT_DISTINCT), _ORDERED),
+    **dict.fromkeys((Function.COLLECT_LIST, Function.COLLECT_SET), _ORDERED),
     **dict.fromkeys((Function.BOOL_AND, Function.BOOL_OR), ("combine values", "give a boolean, such as 'fare > 30'")),
     **dict.fromkeys((Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR), ("combine values", "give a signed integer")),
 }

@@ -7,6 +7,7 @@ nulls, and are null when there is no value, unless they say otherwise; none depe
 from collections.abc import Callable
 from typing import Any
 
+from statebed.errors import InputError
 from statebed.operators.accumulators import Moment
 from statebed.operators.aggregates import Aggregate, EventTime, Function
 
@@ -16,8 +17,11 @@ __all__ = [
     "bit_xor",
     "bool_and",
     "bool_or",
+    "collect_list",
+    "collect_set",
     "corr",
     "count",
+    "count_distinct",
     "covar_pop",
     "covar_samp",
     "first",
@@ -25,8 +29,10 @@ __all__ = [
     "max",
     "max_by",
     "mean",
+    "median",
     "min",
     "min_by",
+    "percentile",
     "regr_avgx",
     "regr_avgy",
     "regr_count",
@@ -47,6 +53,11 @@ __all__ = [
 def count(column: Any = None, *, where: Any = None) -> Aggregate:
     """Rows; or rows in which `column` is not null; only those for which `where` holds."""
     return Aggregate(Function.COUNT, () if column is None else (column,), where)
+
+
+def count_distinct(column: Any, *, where: Any = None) -> Aggregate:
+    """How many different values `column` has; 0 for none. Exact: the state keeps them all."""
+    return Aggregate(Function.COUNT_DISTINCT, (column,), where)
 
 
 def sum(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (the name SQL and Spark give it)
@@ -90,6 +101,31 @@ def first(column: Any, *, where: Any = None) -> Aggregate:
 def last(column: Any, *, where: Any = None) -> Aggregate:
     """The value of `column` in the row with the latest event time; of several such rows the smallest value."""
     return Aggregate(Function.LAST, (column, EventTime.EVENT_TIME), where)
+
+
+def collect_list(column: Any, *, where: Any = None) -> Aggregate:
+    """All values that are not null, by event time and then by value; empty for none."""
+    return Aggregate(Function.COLLECT_LIST, (column, EventTime.EVENT_TIME), where)
+
+
+def collect_set(column: Any, *, where: Any = None) -> Aggregate:
+    """The different values, in their order; empty for none."""
+    return Aggregate(Function.COLLECT_SET, (column,), where)
+
+
+def percentile(column: Any, at: float, *, where: Any = None) -> Aggregate:
+    """The value below which the share `at` (0 to 1) of the values lies, between two values in proportion.
+
+    Exact: the state keeps the distinct values.
+    """
+    if not 0.0 <= at <= 1.0:
+        raise InputError(f"percentile() at {at}", fix="give a share from 0 to 1: percentile('fare', 0.95)")
+    return Aggregate(Function.PERCENTILE, (column,), where, (float(at),))
+
+
+def median(column: Any, *, where: Any = None) -> Aggregate:
+    """The value in the middle: percentile(column, 0.5)."""
+    return percentile(column, 0.5, where=where)
 
 
 def bool_and(column: Any, *, where: Any = None) -> Aggregate:

@@ -109,12 +109,12 @@ def _starts(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Ar
     same_hash = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
     same_key = same_hash.copy()
     for key in keys:
-        same_key &= _equal_neighbours(key)
+        same_key &= equal_neighbours(key)
     collision = bool(np.any(same_hash & ~same_key))
     return np.concatenate(([0], np.flatnonzero(~same_key) + 1)).astype(np.int64), collision
 
 
-def _equal_neighbours(key: pa.Array) -> Flags:
+def equal_neighbours(key: pa.Array) -> Flags:
     column = _comparable(key)
     valid = validity(column)
     equal = boolean_values(pc.equal(column.slice(1), column.slice(0, max(len(column) - 1, 0))))

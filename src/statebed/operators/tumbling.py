@@ -126,7 +126,8 @@ class TumblingAggregate:
             "keys": [[key.name, str(key.type)] for key in self.keys],
             "window": [self.window.size_us, self.window.offset_us],
             "aggregates": [
-                [one.name, one.function.value, *map(str, one.input_types), one.text] for one in self.aggregates
+                [one.name, one.function.value, *map(str, one.input_types), one.text, *one.options]
+                for one in self.aggregates
             ],
         }
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]

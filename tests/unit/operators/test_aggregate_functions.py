@@ -32,6 +32,10 @@ OF_DOUBLES: dict[str, tuple[Aggregate, str]] = {
     "var_samp": (sb.var_samp("y"), "var_samp(y)"),
     "stddev_pop": (sb.stddev_pop("y"), "stddev_pop(y)"),
     "stddev_samp": (sb.stddev_samp("y"), "stddev_samp(y)"),
+    "count_distinct": (sb.count_distinct("y"), "count(distinct y)"),
+    "median": (sb.median("y"), "median(y)"),
+    "percentile": (sb.percentile("y", 0.9), "quantile_cont(y, 0.9)"),
+    "collect_set": (sb.collect_set("y"), "coalesce(list_sort(list(distinct y) filter (y is not null)), [])"),
     "min_by": (sb.min_by("y", "x"), "first(y order by x, y nulls last) filter (x is not null)"),
     "max_by": (sb.max_by("y", "x"), "first(y order by x desc, y nulls last) filter (x is not null)"),
     "covar_pop": (sb.covar_pop("y", "x"), "covar_pop(y, x)"),
@@ -91,6 +95,8 @@ def duckdb_answer(rows: list[tuple[Any, ...]], sql: str) -> list[Any]:
 
 
 def same(one: Any, other: Any, *, scale: float) -> bool:
+    if isinstance(one, list):
+        return len(one) == len(other) and all(same(*pair, scale=scale) for pair in zip(one, other, strict=True))
     if one is None or other is None or not isinstance(one, float):
         return bool(one == other)
     if math.isnan(one) or math.isnan(other):
@@ -167,6 +173,23 @@ def test_first_and_last_go_by_event_time_and_keep_nulls() -> None:
     assert finished(sb.first("x"), rows, pa.string(), time) is None
     assert finished(sb.first("x"), rows[:2], pa.string(), time) == "a"
     assert finished(sb.last("x"), rows, pa.string(), time) == "z"
+
+
+def test_lists_are_in_the_order_of_event_time_and_sets_in_that_of_values() -> None:
+    rows = [("b", 3), (None, 1), ("c", 1), ("a", 1), ("b", 0)]
+    time = pa.timestamp("us", "UTC")
+    assert finished(sb.collect_list("x"), rows, pa.string(), time) == ["b", "a", "c", "b"]
+    assert finished(sb.collect_set("x"), [row[:1] for row in rows], pa.string()) == ["a", "b", "c"]
+    assert finished(sb.collect_list("x"), rows[1:2], pa.string(), time) == []
+
+
+def test_distinct_values_are_told_apart_as_keys_are() -> None:
+    rows = [(math.nan,), (-math.nan,), (0.0,), (-0.0,), (None,)]
+    assert finished(sb.count_distinct("x"), rows, pa.float64()) == 2
+    assert finished(sb.count_distinct("x"), [(None,)], pa.string()) == 0
+    assert finished(sb.median("x"), [(5,), (1,), (1,), (2,)], pa.int32()) == 1.5
+    with pytest.raises(InputError, match="percentile"):
+        sb.percentile("x", 95)
 
 
 def test_variance_does_not_suffer_from_a_large_mean() -> None:

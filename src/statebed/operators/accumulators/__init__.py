@@ -6,6 +6,13 @@ from statebed.operators.accumulators.counts import Count
 from statebed.operators.accumulators.extremes import End, Extreme, ExtremeBy, has_order
 from statebed.operators.accumulators.means import MORE_DIGITS, Mean
 from statebed.operators.accumulators.moments import Moment, Moments
+from statebed.operators.accumulators.multisets import (
+    CollectedList,
+    CollectedSet,
+    DistinctCount,
+    Multiset,
+    Percentile,
+)
 from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum
 
 __all__ = [
@@ -13,8 +20,11 @@ __all__ = [
     "Accumulator",
     "BitOperation",
     "Bits",
+    "CollectedList",
+    "CollectedSet",
     "Count",
     "DecimalSum",
+    "DistinctCount",
     "End",
     "Extreme",
     "ExtremeBy",
@@ -23,5 +33,7 @@ __all__ = [
     "Mean",
     "Moment",
     "Moments",
+    "Multiset",
+    "Percentile",
     "has_order",
 ]

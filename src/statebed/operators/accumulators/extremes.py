@@ -87,10 +87,10 @@ def has_order(kind: pa.DataType) -> bool:
 
 def _best_rows(grouping: Grouping, values: pa.Array, end: End, *, ties: pa.Array | None = None) -> pa.Array:
     """The row of each group that is first by `values`, then by `ties`; null where all its values are."""
-    columns = {"group": from_numpy(grouping.group_of_rows(), pa.int64()), "value": _ordered(values)}
+    columns = {"group": from_numpy(grouping.group_of_rows(), pa.int64()), "value": ordered(values)}
     keys = [("group", "ascending"), ("value", end.value)]
     if ties is not None:
-        columns["tie"] = _ordered(ties)
+        columns["tie"] = ordered(ties)
         keys.append(("tie", "ascending"))
     order = int64_values(pc.sort_indices(pa.table(columns), sort_keys=keys))
     # Nulls are last in each group, so its first row tells whether it has a value.
@@ -98,7 +98,7 @@ def _best_rows(grouping: Grouping, values: pa.Array, end: End, *, ties: pa.Array
     return from_numpy(firsts, pa.int64(), valid=validity(values)[firsts])
 
 
-def _ordered(values: pa.Array) -> pa.Array:
+def ordered(values: pa.Array) -> pa.Array:
     """Floats as integers of the same order: Arrow sorts NaN last in either direction."""
     if not pa.types.is_floating(values.type):
         return values

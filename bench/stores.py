@@ -20,11 +20,12 @@ import rocksdict
 from bench.workload import Batch
 from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.state import KeyedView, keyed_table_config
+from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.storage import MemoryStore
 
 Values = npt.NDArray[np.int64]
 _LMDB_BYTES = 32 << 30
+_SUM = merge_columns(value=Merge.SUM)
 
 
 class Store(Protocol):
@@ -56,7 +57,7 @@ class Statebed:
 
     def apply(self, batch: Batch) -> None:
         amounts = pa.table([pa.array(batch.amounts)], schema=self._view.table.value_schema)
-        self._view.merge(batch.keys, amounts, _add)
+        self._view.merge(batch.keys, amounts, _SUM)
 
     def checksum(self) -> tuple[int, int]:
         parts = list(self._view.scan())
@@ -202,10 +203,6 @@ class DuckDb:
         """Run a statement to its end, and give the number of rows that it made."""
         ((count,),) = self._db.execute(statement).fetchall()
         return int(count)
-
-
-def _add(old: pa.Table, new: pa.Table) -> pa.Table:
-    return pa.table([pc.add(old["value"], new["value"])], schema=new.schema)
 
 
 def _folded(batch: Batch) -> tuple[list[bytes], Values]:

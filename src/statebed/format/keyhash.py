@@ -24,11 +24,13 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, validity
-from statebed.format.xxh64 import Hashes, Text, hash_halves, hash_text, hash_words
+from statebed.format.xxh64 import Text, hash_halves, hash_text, hash_words
 
 HASH_NAME = "xxhash64"
 HASH_VERSION = 1
 HASH_SEED = 42
+
+Hashes = npt.NDArray[np.uint64]
 
 _LONG_DECIMAL_DIGITS = 18
 _ROWS_AT_ONCE = 1 << 14

@@ -19,6 +19,7 @@ from statebed.state.live_files import LiveFiles
 from statebed.state.manager import ManagerOptions, TableManager
 from statebed.state.manager_base import operator_entry
 from statebed.state.memory import MemoryController, MemorySnapshot, Purpose
+from statebed.state.merges import ColumnMerges, Merge, merge_columns
 from statebed.state.messages import (
     Checkpoint,
     CheckpointCompleted,
@@ -54,6 +55,7 @@ __all__ = [
     "CheckpointCompleted",
     "CheckpointMessage",
     "Codec",
+    "ColumnMerges",
     "CommitData",
     "CommitPhases",
     "Compaction",
@@ -74,6 +76,7 @@ __all__ = [
     "ManagerOptions",
     "MemoryController",
     "MemorySnapshot",
+    "Merge",
     "MigratableState",
     "Purpose",
     "RecordBatch",
@@ -98,6 +101,7 @@ __all__ = [
     "hash_key",
     "held_bytes",
     "keyed_table_config",
+    "merge_columns",
     "operator_entry",
     "read_rows",
     "timestamp_table_config",

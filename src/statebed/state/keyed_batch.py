@@ -6,6 +6,7 @@ key: neighbours with equal hashes are compared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,8 @@ from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import Hashes, normalise_key
 from statebed.format.order import sort_indices
-from statebed.state.keyed_columns import Mask, Rows, column_of, plain
+from statebed.state.keyed_columns import Mask, Rows, equal_rows, plain
+from statebed.state.merges import ColumnMerges
 
 HashFunction = Callable[[Sequence[pa.Array]], Hashes]
 MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
@@ -27,45 +29,51 @@ class KeyBatch:
     """Keys sorted by hash; `order` has for each its row in the batch."""
 
     hashes: Hashes
-    keys: tuple[pa.Array, ...]
+    columns: tuple[pa.Array, ...]
+    """The keys as they came, and perhaps others."""
     order: Rows
     repeats: Mask | None
     """Where a key equals the one before it; None: nowhere."""
 
     @classmethod
     def of(cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction) -> "KeyBatch":
-        columns = [normalise_key(column) for column in table_columns(keys, schema, what="keys")]
+        columns = tuple(normalise_key(column) for column in table_columns(keys, schema, what="keys"))
         hashes = hash_function(columns)
         order = _stable_order(hashes)
         hashes = hashes[order]
-        sorted_keys = _take(columns, order)
-        repeats = _repeats(hashes, sorted_keys)
-        if repeats is None:
-            return cls(hashes, sorted_keys, order, None)
-        if np.array_equal(repeats[1:], hashes[1:] == hashes[:-1]):
-            return cls(hashes, sorted_keys, order, repeats)
-        # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
-        names = [str(index) for index in range(len(sorted_keys) + 1)]
-        table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *sorted_keys], names=names)
-        by_key = _rows_of(sort_indices(table, names))
-        hashes, sorted_keys = hashes[by_key], _take(sorted_keys, by_key)
-        return cls(hashes, sorted_keys, order[by_key], _repeats(hashes, sorted_keys))
+        same = np.flatnonzero(hashes[1:] == hashes[:-1])
+        if not len(same):
+            return cls(hashes, columns, order, None)
+        equal = _equal_keys(columns, order[same], order[same + 1])
+        if not equal.all():
+            # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
+            names = [str(index) for index in range(len(columns) + 1)]
+            table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(columns, order)], names=names)
+            order = order[_rows_of(sort_indices(table, names))]
+            equal = _equal_keys(columns, order[same], order[same + 1])
+        repeats = np.zeros(len(hashes), dtype=np.bool_)
+        repeats[same + 1] = equal
+        return cls(hashes, columns, order, repeats if equal.any() else None)
 
     def __len__(self) -> int:
         return len(self.hashes)
+
+    @cached_property
+    def keys(self) -> tuple[pa.Array, ...]:
+        """The keys in the order of the hashes."""
+        return _take(self.columns, self.order)
 
     def select(self, rows: Rows) -> "KeyBatch":
         """Some rows, in ascending order and free of repeats."""
         if len(rows) == len(self):
             return self
-        return KeyBatch(self.hashes[rows], _take(self.keys, rows), self.order[rows], None)
+        return KeyBatch(self.hashes[rows], self.columns, self.order[rows], None)
 
     def slice(self, start: int, end: int) -> "KeyBatch":
         if (start, end) == (0, len(self)):
             return self
-        keys = tuple(key.slice(start, end - start) for key in self.keys)
         repeats = None if self.repeats is None else self.repeats[start:end]
-        return KeyBatch(self.hashes[start:end], keys, self.order[start:end], repeats)
+        return KeyBatch(self.hashes[start:end], self.columns, self.order[start:end], repeats)
 
     def starts(self) -> Rows:
         """The first row of each key."""
@@ -86,33 +94,46 @@ def last_of_each(batch: KeyBatch, values: pa.Table) -> tuple[KeyBatch, pa.Table]
 
 
 def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[KeyBatch, pa.Table]:
-    """Each key once, its rows folded two and two by the merge function, earlier row first."""
+    """Each key once, its rows folded by the merge function, earlier row first."""
+    if isinstance(function, ColumnMerges):
+        function.check(values.schema)
     values = take_rows(values, batch.order)
     if batch.repeats is None:
         return batch, values
     starts = batch.starts()
-    counts = np.diff(np.append(starts, len(batch)))
+    unique = batch.select(starts)
+    if isinstance(function, ColumnMerges) and (at_once := function.fold(values, starts)) is not None:
+        return unique, at_once
+    counts = np.diff(starts, append=len(batch))
     several = np.flatnonzero(counts > 1)
     # Most keys may stand alone: only the others take part in the folding.
     rows = np.flatnonzero(np.repeat(counts > 1, counts))
-    once = _folded_groups(take_rows(values, rows), counts[several], function)
+    pieces, places = _folded_groups(take_rows(values, rows), counts[several], function)
     source = starts.copy()
-    source[several] = values.num_rows + np.arange(len(several), dtype=np.int64)
-    return batch.select(starts), take_rows(pa.concat_tables([values, once]), source)
+    source[several[places]] = values.num_rows + np.arange(len(several), dtype=np.int64)
+    return unique, take_rows(pa.concat_tables([values, *pieces]), source)
 
 
-def _folded_groups(values: pa.Table, counts: Rows, function: MergeFunction) -> pa.Table:
-    """One row for each group of `counts` neighbours."""
-    while counts.max() > 1:
-        firsts = np.cumsum(counts) - counts
-        rank = np.arange(values.num_rows, dtype=np.int64) - np.repeat(firsts, counts)
-        left = np.flatnonzero((rank % 2 == 0) & (rank + 1 < np.repeat(counts, counts)))
+def _folded_groups(values: pa.Table, counts: Rows, function: MergeFunction) -> tuple[list[pa.Table], Rows]:
+    """One row for each group of `counts` neighbours, in pieces, and the groups that the rows stand for."""
+    pieces = []
+    places = []
+    groups = np.arange(len(counts), dtype=np.int64)
+    while len(groups):
+        rank = np.arange(values.num_rows, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+        even = rank % 2 == 0
+        left = np.flatnonzero(even & (rank + 1 < np.repeat(counts, counts)))
         merged = call_merge(function, take_rows(values, left), take_rows(values, left + 1))
         source = np.arange(values.num_rows, dtype=np.int64)
-        source[left] = values.num_rows + np.arange(len(left), dtype=np.int64)
-        values = take_rows(pa.concat_tables([values, merged]), source[rank % 2 == 0])
+        source[left] += values.num_rows - left + np.arange(len(left), dtype=np.int64)
+        source = source[even]
+        values = pa.concat_tables([values, merged])
         counts = (counts + 1) // 2
-    return values
+        done = np.repeat(counts == 1, counts)
+        pieces.append(take_rows(values, source[done]))
+        places.append(groups[counts == 1])
+        values, groups, counts = take_rows(values, source[~done]), groups[counts > 1], counts[counts > 1]
+    return pieces, np.concatenate(places)
 
 
 def latest_times(batch: KeyBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -161,16 +182,11 @@ def _stable_order(hashes: Hashes) -> Rows:
     return order
 
 
-def _repeats(hashes: Hashes, keys: Sequence[pa.Array]) -> Mask | None:
-    same = np.flatnonzero(hashes[1:] == hashes[:-1])
-    if not len(same):
-        return None
-    repeats = np.zeros(len(hashes), dtype=np.bool_)
-    equal = np.ones(len(same), dtype=np.bool_)
-    for key in keys:
-        equal &= column_of(key).equals(same, key.take(from_numpy(same + 1, pa.int64())))
-    repeats[same[equal] + 1] = True
-    return repeats
+def _equal_keys(columns: Sequence[pa.Array], some: Rows, others: Rows) -> Mask:
+    equal = np.ones(len(some), dtype=np.bool_)
+    for column in columns:
+        equal &= equal_rows(column, some, others)
+    return equal
 
 
 def _rows_of(indices: pa.Array) -> Rows:

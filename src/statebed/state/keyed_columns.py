@@ -122,11 +122,7 @@ class HeapColumn:
             self.at = np.arange(len(self.at), dtype=np.int64)
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        ours = self.take(rows)
-        equal = boolean_values(pc.equal(ours, array))
-        if ours.null_count and array.null_count:
-            equal |= ~validity(ours) & ~validity(array)
-        return equal
+        return _equal_values(self.take(rows), array)
 
     def select(self, rows: Rows) -> "HeapColumn":
         return HeapColumn([self.take(rows)], np.arange(len(rows), dtype=np.int64))
@@ -161,12 +157,18 @@ class Places:
     def __init__(self, before: Rows, count: int) -> None:
         """The other run's row i goes right before our row `before[i]`; we have `count` rows."""
         self._theirs = before + np.arange(len(before), dtype=np.int64)
-        self._ours = np.ones(count + len(before), dtype=np.bool_)
-        self._ours[self._theirs] = False
+        gaps = np.diff(before, prepend=0, append=count)
+        gaps[:-1] += 1
+        # For each row of the result one of ours: its own, or any where theirs goes.
+        skipped = np.repeat(np.arange(len(gaps), dtype=np.int64), gaps)
+        self._ours = np.arange(count + len(before), dtype=np.int64) - skipped
+        np.clip(self._ours, 0, max(count - 1, 0), out=self._ours)
+        self._count = count
 
     def merge(self, ours: npt.NDArray[N], theirs: npt.NDArray[N]) -> npt.NDArray[N]:
-        merged = np.empty(len(self._ours), dtype=ours.dtype)
-        merged[self._ours] = ours
+        if not self._count:
+            return theirs.copy()
+        merged = ours.take(self._ours)
         merged[self._theirs] = theirs
         return merged
 
@@ -174,6 +176,22 @@ class Places:
 def column_of(array: pa.Array) -> Column:
     """A column that holds a copy of the array's values."""
     return FixedColumn.of(array) if _is_fixed(array.type) else HeapColumn.of(array)
+
+
+def equal_rows(array: pa.Array, some: Rows, others: Rows) -> Mask:
+    """Whether the values in some rows are those in others, as columns compare them."""
+    if not _is_fixed(array.type):
+        return _equal_values(array.take(from_numpy(some, pa.int64())), array.take(from_numpy(others, pa.int64())))
+    bits, valid = _fixed_parts(array)
+    equal: Mask = bits[some] == bits[others]
+    return equal if valid is None else equal & (valid[some] == valid[others])
+
+
+def _equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:
+    equal = boolean_values(pc.equal(ours, theirs))
+    if ours.null_count and theirs.null_count:
+        equal |= ~validity(ours) & ~validity(theirs)
+    return equal
 
 
 def plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:

@@ -1,0 +1,152 @@
+"""Declared merges: folding all rows of a key at once gives what folding two and two gives."""
+
+import datetime as dt
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statebed.errors import InputError
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
+from statebed.storage import MemoryStore
+
+BIG = (1 << 63) - 1
+
+
+def view_of(kind: pa.DataType) -> KeyedView:
+    config = keyed_table_config("rides", "", ["driver"], pa.schema([("driver", pa.int64()), ("value", kind)]))
+    return KeyedView(config, owned=WHOLE_SPACE, store=MemoryStore("merges"))
+
+
+def add(view: KeyedView, rows: list[tuple[int, Any]], kind: pa.DataType, merge: Merge) -> None:
+    keys = pa.table({"driver": pa.array([key for key, _ in rows], pa.int64())})
+    values = pa.table({"value": pa.array([value for _, value in rows], kind)})
+    view.merge(keys, values, merge_columns(value=merge))
+
+
+def content(view: KeyedView) -> dict[int, Any]:
+    return {row["driver"]: row["value"] for part in view.scan() for row in part.to_pylist()}
+
+
+def plainly(merge: Merge, old: Any, new: Any) -> Any:
+    if merge in (Merge.FIRST, Merge.LAST):
+        return old if merge is Merge.FIRST else new
+    if old is None or new is None:
+        return new if old is None else old
+    return {Merge.SUM: lambda a, b: a + b, Merge.MIN: min, Merge.MAX: max}[merge](old, new)
+
+
+@given(
+    merge=st.sampled_from(Merge),
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(-1000, 1000))), max_size=40), max_size=4
+    ),
+    wide=st.booleans(),
+)
+def test_merged_columns_are_what_a_loop_over_rows_makes(
+    merge: Merge, batches: list[list[tuple[int, int | None]]], wide: bool
+) -> None:
+    kind = pa.int64() if wide else pa.float64()
+    view = view_of(kind)
+    expected: dict[int, list[int | None]] = {}
+    for rows in batches:
+        add(view, rows, kind, merge)
+        for key, value in rows:
+            expected.setdefault(key, []).append(value)
+    assert content(view) == {
+        key: reduce(lambda old, new: plainly(merge, old, new), values) for key, values in expected.items()
+    }
+
+
+@pytest.mark.parametrize("merge", [Merge.MIN, Merge.MAX, Merge.FIRST, Merge.LAST])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), ["b", "ab", "c", "aa"]),
+        (pa.timestamp("us"), [dt.datetime(2024, 1, day) for day in (3, 1, 4, 2)]),  # noqa: DTZ001  # a column without a zone
+        (pa.date32(), [dt.date(1969, 12, day) for day in (3, 1, 4, 2)]),
+        (pa.uint8(), [3, 1, 255, 2]),
+    ],
+)
+def test_other_types_have_least_greatest_first_and_last_values(
+    merge: Merge, kind: pa.DataType, values: list[Any]
+) -> None:
+    view = view_of(kind)
+    add(view, [(1, value) for value in values[:3]], kind, merge)
+    add(view, [(1, values[3]), (2, values[0])], kind, merge)
+    assert content(view) == {1: reduce(lambda old, new: plainly(merge, old, new), values), 2: values[0]}
+
+
+def test_nan_is_least_or_greatest_only_when_alone() -> None:
+    nan = float("nan")
+    for merge, expected in ((Merge.MIN, 1.0), (Merge.MAX, 2.0)):
+        view = view_of(pa.float64())
+        add(view, [(1, nan), (1, 2.0), (1, 1.0), (1, nan), (2, nan), (2, nan)], pa.float64(), merge)
+        add(view, [(1, nan)], pa.float64(), merge)
+        assert content(view)[1] == expected
+        assert np.isnan(content(view)[2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        (pa.int64(), [(1, BIG), (1, 1)]),
+        (pa.int64(), [(1, -BIG), (1, -BIG)]),
+        (pa.int8(), [(1, 100), (1, 27), (1, 1)]),
+        (pa.uint8(), [(1, 100), (1, 100), (1, 56)]),
+    ],
+)
+def test_a_sum_that_leaves_its_type_is_refused_and_changes_nothing(
+    kind: pa.DataType, rows: list[tuple[int, int]]
+) -> None:
+    view = view_of(kind)
+    add(view, [(1, 0), (2, 5)], kind, Merge.SUM)
+    with pytest.raises(InputError, match="cannot be merged by sum"):
+        add(view, rows, kind, Merge.SUM)
+    assert content(view) == {1: 0, 2: 5}
+
+
+def test_large_numbers_whose_sums_fit_are_summed() -> None:
+    view = view_of(pa.int64())
+    add(view, [(1, BIG), (1, -BIG), (1, 7), (2, BIG - 1), (2, 1)], pa.int64(), Merge.SUM)
+    assert content(view) == {1: 7, 2: BIG}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.bool_(), pa.timestamp("us"), pa.decimal128(10, 2)])
+def test_values_without_a_sum_are_refused(kind: pa.DataType) -> None:
+    view = view_of(kind)
+    with pytest.raises(InputError, match="have no sum"):
+        add(view, [(1, None)], kind, Merge.SUM)
+
+
+def test_every_value_column_has_to_be_named() -> None:
+    view = view_of(pa.int64())
+    keys, values = pa.table({"driver": [1]}), pa.table({"value": [1]})
+    for merges in (merge_columns(), merge_columns(value=Merge.SUM, other=Merge.SUM)):
+        with pytest.raises(InputError, match="how it is merged"):
+            view.merge(keys, values, merges)
+    assert content(view) == {}
+
+
+def test_a_function_of_its_own_folds_groups_of_any_size_in_order() -> None:
+    view = view_of(pa.string())
+    random = np.random.default_rng(9)
+    drivers = np.minimum(random.zipf(1.3, 3000), 400).astype(np.int64)
+    letters = [chr(97 + int(number)) for number in random.integers(0, 26, 3000)]
+
+    def joined(old: pa.Table, new: pa.Table) -> pa.Table:
+        pairs = zip(old["value"].to_pylist(), new["value"].to_pylist(), strict=True)
+        return pa.table({"value": pa.array([before + after for before, after in pairs], pa.string())})
+
+    expected: dict[int, str] = {}
+    for start in (0, 1500):
+        part = slice(start, start + 1500)
+        view.merge(pa.table({"driver": pa.array(drivers[part])}), pa.table({"value": letters[part]}), joined)
+    for driver, letter in zip(drivers.tolist(), letters, strict=True):
+        expected[driver] = expected.get(driver, "") + letter
+    assert content(view) == expected

@@ -76,7 +76,9 @@ class _Directory:
     @classmethod
     def of(cls, hashes: Hashes, *, places_per_row: float = 1.0) -> "_Directory":
         lowest, shift = _span(hashes, places_per_row=places_per_row)
-        counts = np.bincount(((hashes - lowest) >> shift).astype(np.int64))
+        places = hashes - lowest
+        places >>= shift
+        counts = np.bincount(places.view(np.int64))
         starts = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
         return cls(starts, lowest, shift, crowded=bool(counts.max() > _CROWDED))
@@ -84,14 +86,17 @@ class _Directory:
     def first_not_below(self, hashes: Hashes, wanted: Hashes) -> Rows:
         if self.crowded:
             return np.searchsorted(hashes, wanted)
-        last = (hashes[-1] - self.lowest) >> self.shift
-        place = np.minimum((np.maximum(wanted, self.lowest) - self.lowest) >> self.shift, last)
-        at: Rows = self.starts[place.astype(np.int64)].astype(np.int64)
-        below = np.flatnonzero(hashes[np.minimum(at, len(hashes) - 1)] < wanted)
+        inside = wanted
+        if len(wanted) and (wanted[0] < hashes[0] or wanted[-1] > hashes[-1]):
+            inside = np.clip(wanted, hashes[0], hashes[-1])
+        place = inside - self.lowest
+        place >>= self.shift
+        at: Rows = self.starts.take(place.view(np.int64)).astype(np.int64)
+        below = np.flatnonzero(hashes.take(at, mode="clip") < wanted)
         while len(below):
             at[below] += 1
-            ahead = below[at[below] < len(hashes)]
-            below = ahead[hashes[at[ahead]] < wanted[ahead]]
+            there = at[below]
+            below = below[(hashes.take(there, mode="clip") < wanted[below]) & (there < len(hashes))]
         return at
 
 

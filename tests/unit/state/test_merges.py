@@ -38,7 +38,9 @@ def plainly(merge: Merge, old: Any, new: Any) -> Any:
         return old if merge is Merge.FIRST else new
     if old is None or new is None:
         return new if old is None else old
-    return {Merge.SUM: lambda a, b: a + b, Merge.MIN: min, Merge.MAX: max}[merge](old, new)
+    if merge is Merge.SUM:
+        return old + new
+    return min(old, new) if merge is Merge.MIN else max(old, new)
 
 
 @given(

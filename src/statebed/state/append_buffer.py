@@ -1,20 +1,23 @@
 """Appended rows on their way to becoming segments: many tiny appends cost what one large append costs.
 
 Small batches are gathered: copied together once there are many of them, and again until they make a segment, which is
-sorted and sealed. So each row is copied a few times in all, and what lies around in small pieces is bounded. A batch
-larger than a segment is split into segments of its own. Rows can be read from the moment they were appended.
+sorted and sealed. So each row is copied a few times in all, and what lies around in small pieces is bounded, and leaves
+memory under pressure as segments do. A batch larger than a segment is split into segments of its own. Rows can be read
+from the moment they were appended.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from statebed.format.segment import SegmentSpec, sort_segment
-from statebed.state.memory import Hold, Purpose
-from statebed.state.segments import Layout, Segment
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.segment import SegmentSpec
+from statebed.state.memory import Hold, Offer, Purpose
+from statebed.state.row_merge import ordered
+from statebed.state.segments import Layout, Segment, spanned
 from statebed.state.selection import ALL_ROWS, Selection, conformed
 from statebed.state.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
 from statebed.state.tiers import Tiers
@@ -26,6 +29,8 @@ MAX_PIECES = 128
 @dataclass(frozen=True)
 class _Piece:
     rows: pa.Table
+    entry: pb.FileEntry
+    """What its rows span."""
     hold: Hold
     nbytes: int
     level: int
@@ -52,6 +57,7 @@ class AppendBuffer:
         self._pieces: tuple[_Piece, ...] = ()
         self._loose_bytes = 0
         self._fresh = 0
+        self._offer: Offer | None = None
         self._segments: tuple[Segment, ...] = ()
         self.spec = spec
         self.owner = owner
@@ -66,6 +72,23 @@ class AppendBuffer:
         with self._lock:
             return sum(int(one.rows.num_rows) for one in self._pieces) + sum(one.rows for one in self._segments)
 
+    @property
+    def loose_bytes(self) -> int:
+        """Of rows that are in no segment yet."""
+        return self._loose_bytes
+
+    def spans(self) -> list[pb.FileEntry]:
+        """What its rows span, as entries of files would say it."""
+        with self._lock:
+            return [*(one.entry for one in self._segments), *(one.entry for one in self._pieces)]
+
+    def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
+        """Segments and loose rows as of now; who asks unpins each segment."""
+        with self._lock:
+            for segment in self._segments:
+                segment.pin()
+            return self._segments, tuple(one.rows for one in self._pieces)
+
     def append(self, batch: ArrowRows) -> None:
         """Take all rows of the batch, or none when it raises."""
         table = conformed(batch, spec=self.spec)
@@ -73,10 +96,11 @@ class AppendBuffer:
             return
         nbytes = shown_bytes(table)
         if nbytes > self._segment_bytes:
-            self._append_segments(table)
+            self.append_split(pieces(table, limit=self._segment_bytes))
             return
         rows = table if held_bytes(table) <= WASTE_FACTOR * nbytes else copied(table)
-        piece = _Piece(rows, self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows), nbytes, level=0)
+        hold = self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows)
+        piece = _Piece(rows, spanned(rows, self.spec), hold, nbytes, level=0)
         with self._lock:
             self._pieces = (*self._pieces, piece)
             self._loose_bytes += nbytes
@@ -84,11 +108,28 @@ class AppendBuffer:
             due = self._fresh >= MAX_PIECES or self._loose_bytes >= self._segment_bytes
         if due:
             self._gather()
+        self._offer_loose()
+
+    def append_split(self, parts: Iterable[pa.Table]) -> None:
+        """Take a large batch that comes in parts, each a segment of its own. All of it, or nothing when it raises."""
+        made: list[Segment] = []
+        try:
+            for part in parts:
+                if part.num_rows:
+                    rows = ordered(conformed(part, spec=self.spec), self.spec)
+                    made.append(self._tiers.segment(rows, spec=self.spec, owner=self.owner, layout=self._layout))
+        except BaseException:
+            for segment in made:
+                segment.close()
+            raise
+        with self._lock:
+            self._segments = (*self._segments, *made)
 
     def seal(self) -> None:
         """Make a segment of what is not in one yet."""
         with self._gathering:
             self._seal()
+        self._offer_loose()
 
     def scan(self, selection: Selection = ALL_ROWS) -> Iterator[pa.Table]:
         """The wanted rows as of now, a table per segment or piece; one is loaded at a time."""
@@ -116,24 +157,46 @@ class AppendBuffer:
             segments, self._segments = self._segments, ()
             loose, self._pieces = self._pieces, ()
             self._count_loose()
+        self._offer_loose()
         for segment in segments:
             segment.close()
         for piece in loose:
             piece.hold.release()
 
-    def _append_segments(self, table: pa.Table) -> None:
-        """All pieces of a large batch become segments, which may leave memory again before the last one is made."""
-        made: list[Segment] = []
-        try:
-            for piece in pieces(table, limit=self._segment_bytes):
-                rows = sort_segment(piece, spec=self.spec)
-                made.append(self._tiers.segment(rows, spec=self.spec, owner=self.owner, layout=self._layout))
-        except BaseException:
-            for segment in made:
-                segment.close()
-            raise
+    def release(self, segments: Iterable[Segment]) -> None:
+        """Forget sealed segments, which live on elsewhere."""
+        gone = {id(segment) for segment in segments}
         with self._lock:
-            self._segments = (*self._segments, *made)
+            self._segments = tuple(one for one in self._segments if id(one) not in gone)
+
+    def _offer_loose(self) -> None:
+        """Let loose rows leave memory under pressure, too."""
+        memory = self._tiers.memory
+        with self._lock:
+            nbytes, offer = self._loose_bytes, self._offer
+            if offer is None and nbytes:
+                self._offer = memory.offer(self.owner, nbytes, self._spill_loose)
+            elif offer is not None and not nbytes:
+                self._offer = None
+        if offer is not None and nbytes:
+            offer.touch()
+            memory.resize(offer, nbytes)
+        elif offer is not None:
+            memory.withdraw(offer)
+
+    def _spill_loose(self) -> bool:
+        """Seal what is loose, and move it to disk; False while another thread gathers."""
+        if not self._gathering.acquire(blocking=False):
+            return False
+        try:
+            segment = self._seal()
+        finally:
+            self._gathering.release()
+        if segment is not None:
+            segment.spill()
+        with self._lock:
+            self._offer = None
+        return True
 
     def _gather(self) -> None:
         """Copy small pieces together, or seal them. One thread does it; others go on appending."""
@@ -147,18 +210,20 @@ class AppendBuffer:
             while (same := [piece for piece in self._pieces if piece.level == level]) and len(same) >= MAX_PIECES:
                 rows = copied(pa.concat_tables([piece.rows for piece in same]))
                 hold = self._tiers.memory.pin(self.owner, Purpose.SEGMENTS, rows)
-                self._replace(same, (_Piece(rows, hold, shown_bytes(rows), level + 1),), ())
+                piece = _Piece(rows, spanned(rows, self.spec), hold, shown_bytes(rows), level + 1)
+                self._replace(same, (piece,), ())
                 level += 1
         finally:
             self._gathering.release()
 
-    def _seal(self) -> None:
+    def _seal(self) -> Segment | None:
         loose = list(self._pieces)
         if not loose:
-            return
-        rows = sort_segment(pa.concat_tables([piece.rows for piece in loose]), spec=self.spec).combine_chunks()
+            return None
+        rows = ordered(pa.concat_tables([piece.rows for piece in loose]), self.spec)
         segment = Segment.in_memory(self._tiers, rows, spec=self.spec, owner=self.owner, layout=self._layout)
         self._replace(loose, (), (segment,))
+        return segment
 
     def _replace(self, old: list[_Piece], new: tuple[_Piece, ...], sealed: tuple[Segment, ...]) -> None:
         """In one step for readers."""

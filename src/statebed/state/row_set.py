@@ -67,6 +67,30 @@ class RowSet:
             found[theirs] = True
         return found
 
+    def repeated(self, rows: pa.Table) -> Mask:
+        """Which rows, being those of the set, equal an earlier one with the same hash."""
+        starts = np.flatnonzero(np.append(True, self._hashes[1:] != self._hashes[:-1]))
+        lengths = np.diff(np.append(starts, len(self._hashes)))
+        maybe = np.flatnonzero(np.repeat(lengths > 1, lengths))
+        repeated = np.zeros(rows.num_rows, dtype=np.bool_)
+        if len(maybe):
+            first = self._order[np.repeat(starts, lengths)[maybe]]
+            mine = self._order[maybe]
+            equal = mine != first
+            some = rows.take(from_numpy(mine, pa.int64()))
+            for name, column in self._columns.items():
+                equal &= column.equals(first, one_chunk(some[name]))
+            repeated[mine] = equal
+        return repeated
+
+
+def distinct(rows: pa.Table, *, keys: Sequence[str]) -> pa.Table:
+    """Of equal rows the first."""
+    if rows.num_rows <= 1:
+        return rows
+    repeated = RowSet(rows, keys=keys).repeated(rows)
+    return rows.take(from_numpy(np.flatnonzero(~repeated), pa.int64())) if repeated.any() else rows
+
 
 class _Compared:
     """One column of the set."""

@@ -92,7 +92,7 @@ class Segment:
     def in_memory(cls, tiers: "Tiers", rows: pa.Table, *, spec: SegmentSpec, owner: str, layout: Layout) -> "Segment":
         """As `Tiers.segment`, for rows that are known to be right and that take the place of others."""
         rows = compacted(rows)
-        segment = cls(tiers, _spanned(rows, spec), spec=spec, owner=owner, layout=layout)
+        segment = cls(tiers, spanned(rows, spec), spec=spec, owner=owner, layout=layout)
         if BIN in rows.column_names:
             bins = int64_values(rows[BIN])
             segment.bins = (int(np.min(bins)), int(np.max(bins)))
@@ -377,7 +377,7 @@ class Segment:
             local.path.unlink(missing_ok=True)
 
 
-def _spanned(rows: pa.Table, spec: SegmentSpec) -> pb.FileEntry:
+def spanned(rows: pa.Table, spec: SegmentSpec) -> pb.FileEntry:
     """What rows span, as the entry of their file would say it; they have at least one row."""
     hashes, sequences = uint64_values(rows[KEY_HASH]), uint64_values(rows[SEQUENCE])
     times = int64_values(rows[TIME].drop_null()) if TIME in rows.column_names else np.empty(0, dtype=np.int64)

@@ -226,6 +226,11 @@ class ParquetSpill:
         if not self._finished:
             self._path.unlink(missing_ok=True)
 
+    @property
+    def size(self) -> int:
+        """Bytes in the file so far."""
+        return self._writer.size
+
     def write(self, rows: pa.Table) -> None:
         """Add rows that follow those before."""
         with _spill_errors(self._path):
@@ -234,7 +239,7 @@ class ParquetSpill:
     def finish(self) -> ParquetFile:
         with _spill_errors(self._path):
             summary = self._writer.finish()
-            self._file.flush()
+            self._file.close()
         self._finished = True
         entry = summary.file_entry(str(self._path), owned=self._owned, level=self._level)
         return ParquetFile(self._path, entry, digest=summary.digest)

@@ -1,0 +1,101 @@
+"""Sorted rows as data files on local disk, cut where files should end: at the edges of time buckets, and by size.
+
+A bucket is a range of time. A file that compaction writes holds rows of one bucket, so when a bucket's time is over its
+files leave unread. Buckets are whole bins, doubled until few of them cover what is live: the number of files stays
+small however times are spread.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import int64_values
+from statebed.format.schema import BIN
+from statebed.format.segment import SegmentSpec
+from statebed.state.memory import Purpose
+from statebed.state.spill_files import ParquetFile, ParquetSpill
+from statebed.state.tiers import Tiers
+
+MAX_FILE_BYTES = 64 << 20
+FILES_IN_BUDGET = 4
+"""A file takes at most this part of the budget: about so much is held of what it is merged from."""
+MAX_BUCKETS = 3
+
+
+@dataclass(frozen=True)
+class NewFiles:
+    """How new files of a table are written."""
+
+    tiers: Tiers
+    spec: SegmentSpec
+    owner: str
+    owned: pb.HashRange
+    applied_sequence: int
+    """The tombstones up to this sequence have been applied to the rows."""
+    level: int = 0
+    bucket_us: int | None = None
+    """None: they are cut by size alone."""
+
+    def write(self, pieces: Iterable[pa.Table]) -> tuple[ParquetFile, ...]:
+        """The rows, which come in order. When this fails, nothing is left behind."""
+        done: list[ParquetFile] = []
+        try:
+            for file in self._written(pieces):
+                file.entry.applied_sequence = self.applied_sequence
+                done.append(file)
+        except BaseException:
+            for file in done:
+                file.path.unlink(missing_ok=True)
+            raise
+        return tuple(done)
+
+    def _written(self, pieces: Iterable[pa.Table]) -> Iterator[ParquetFile]:
+        limit = file_bytes(self.tiers)
+        with ExitStack() as stack:
+            spill: ParquetSpill | None = None
+            current: int | None = None
+            for rows in pieces:
+                for bucket, part in self._by_bucket(rows):
+                    if spill is not None and (bucket != current or spill.size >= limit):
+                        yield spill.finish()
+                        spill = None
+                    if spill is None:
+                        spill, current = (
+                            ParquetSpill(self.spec, self.tiers.folder, owned=self.owned, level=self.level),
+                            bucket,
+                        )
+                        stack.enter_context(spill)
+                    with self.tiers.memory.reserve(self.owner, Purpose.MERGES, int(part.nbytes)):
+                        spill.write(part)
+            if spill is not None:
+                yield spill.finish()
+
+    def _by_bucket(self, rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
+        if self.bucket_us is None or not rows.num_rows:
+            yield None, rows
+            return
+        buckets = int64_values(rows[BIN]) // self.bucket_us
+        edges = [0, *(np.flatnonzero(buckets[1:] != buckets[:-1]) + 1).tolist(), rows.num_rows]
+        for start, end in itertools.pairwise(edges):
+            yield int(buckets[start]), rows.slice(start, end - start)
+
+
+def file_bytes(tiers: Tiers) -> int:
+    """How large files get."""
+    return max(1, min(MAX_FILE_BYTES, tiers.memory.budget // FILES_IN_BUDGET))
+
+
+def bucket_width(files: Iterable[pb.FileEntry], *, bin_us: int) -> int:
+    """The width of buckets: the least number of bins, a power of two, of which few cover all files."""
+    spans = [(file.min_time_us, file.max_time_us) for file in files]
+    width = bin_us
+    if spans:
+        first, last = min(span[0] for span in spans), max(span[1] for span in spans)
+        while last // width - first // width >= MAX_BUCKETS:
+            width *= 2
+    return width

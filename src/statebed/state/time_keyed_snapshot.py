@@ -1,0 +1,137 @@
+"""The rows of a time-keyed table at one moment, read without holding more than a piece of them.
+
+A snapshot names immutable things: files, segments, loose rows and the tombstones of that moment. It pins the segments:
+whatever the table does meanwhile (spill, checkpoint, merge, delete), what the snapshot shows stays the same and can be
+read to its end, on any thread. Scans, checkpoints and compactions all read through it.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, int64_values
+from statebed.format.schema import TIME
+from statebed.format.segment import SegmentSpec
+from statebed.state import tombstones
+from statebed.state.deletions import Deletions
+from statebed.state.live_files import BEGINNING, END, LiveFiles
+from statebed.state.row_merge import Source, merged, newest, ordered
+from statebed.state.row_set import RowSet
+from statebed.state.segments import Segment
+from statebed.state.selection import Selection
+
+Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
+"""Rows of a file in the table's present schema."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Rows that a reader wants."""
+
+    start_us: int = BEGINNING
+    end_us: int = END
+    keys: RowSet | None = None
+    hashes: npt.NDArray[np.uint64] | None = field(default=None, compare=False)
+    """Only keys with one of these hashes, ascending; with `keys` theirs."""
+
+    def may_be_in(self, file: pb.FileEntry) -> bool:
+        return bool(file.min_time_us < self.end_us and file.max_time_us >= self.start_us)
+
+
+EVERYTHING = Wanted()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Rows of files, of segments that are in no file yet, and loose ones. Made by `Snapshot.pinned`."""
+
+    spec: SegmentSpec
+    bin_us: int
+    generational: bool
+    live: LiveFiles
+    """Its tombstones hold for all rows; of its files only those of `files` are read."""
+    files: tuple[tuple[pb.FileEntry, Segment], ...]
+    fresh: tuple[Segment, ...]
+    loose: tuple[pa.Table, ...]
+    deletions: Deletions
+    adapt: Adapt
+
+    def pin(self) -> Callable[[], None]:
+        """Keep all segments; gives what lets go of them, which is also done when the snapshot itself goes."""
+        segments = [*(segment for _, segment in self.files), *self.fresh]
+        for segment in segments:
+            segment.pin()
+        return weakref.finalize(self, _unpin, segments)
+
+    def pieces(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
+        """The visible rows with the columns of files, each piece in order, one read at a time.
+
+        Older generations are among them.
+        """
+        for source in self._sources(wanted):
+            yield from source.pieces
+
+    def in_order(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
+        """The visible rows in the order of files; of each generation the newest. Holds a piece of every file that it
+        has come to.
+        """
+        rows = merged(self._sources(wanted), self.spec)
+        return newest(rows, self.spec.key_columns) if self.generational else rows
+
+    def _sources(self, wanted: Wanted) -> Iterable[Source]:
+        for file, segment in self.files:
+            if wanted.may_be_in(file):
+                yield Source(self._bin(file.min_time_us), self._of_file(file, segment, wanted))
+        for segment in self.fresh:
+            if wanted.may_be_in(segment.entry):
+                rows = segment.row_groups(self._selection(wanted))
+                yield Source(self._bin(segment.entry.min_time_us), self._visible(rows, segment.entry, wanted))
+        if self.loose:
+            rows = ordered(pa.concat_tables(self.loose), self.spec)
+            first = int(int64_values(rows[TIME]).min())
+            yield Source(self._bin(first), self._visible(iter([rows]), None, wanted))
+
+    def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: Wanted) -> Iterator[pa.Table]:
+        hidden = self.live.hidden_until(file)
+        start = wanted.start_us if hidden is None else max(wanted.start_us, hidden)
+        if start >= wanted.end_us:
+            return
+        groups = segment.row_groups(self._selection(replace(wanted, start_us=start), file.owned))
+        yield from self._visible((self.adapt(file, rows) for rows in groups), file, wanted)
+
+    def _selection(self, wanted: Wanted, owned: pb.HashRange | None = None) -> Selection:
+        # Row groups are chosen by bins, and a bin may begin before a time that is wanted.
+        first = None if wanted.start_us == BEGINNING else self._bin(wanted.start_us)
+        hashes = wanted.hashes if wanted.keys is None else wanted.keys.key_hashes
+        return Selection(
+            owned=owned, start_us=first, end_us=None if wanted.end_us == END else wanted.end_us, hashes=hashes
+        )
+
+    def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: Wanted) -> Iterator[pa.Table]:
+        hides = file is None or any(tombstones.may_hide(one, file) for one in self.live.tombstones)
+        for rows in pieces:
+            visible = self.deletions.visible(rows) if hides else np.ones(rows.num_rows, dtype=np.bool_)
+            times = int64_values(rows[TIME])
+            visible &= (times >= wanted.start_us) & ((times < wanted.end_us) | (wanted.end_us == END))
+            if wanted.keys is not None:
+                visible &= wanted.keys.contains(rows)
+            if visible.any():
+                yield filtered(rows, visible)
+
+    def _bin(self, time_us: int) -> int:
+        return max(time_us // self.bin_us * self.bin_us, BEGINNING)
+
+
+def filtered(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
+    """The wanted rows."""
+    return rows if wanted.all() else rows.take(from_numpy(np.flatnonzero(wanted), pa.int64()))
+
+
+def _unpin(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.unpin()

@@ -25,7 +25,7 @@ from statebed.checkpoint import (
     Sink,
 )
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
-from statebed.operators import tumbling
+from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.functions import (
     bit_and,
     bit_or,
@@ -98,6 +98,7 @@ __all__ = [
     "count_distinct",
     "covar_pop",
     "covar_samp",
+    "cumulative",
     "exit_codes",
     "first",
     "last",
@@ -118,6 +119,7 @@ __all__ = [
     "regr_sxx",
     "regr_sxy",
     "regr_syy",
+    "sliding",
     "stddev_pop",
     "stddev_samp",
     "sum",

@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
 import statebed as sb
+from statebed.operators import Window
 from statebed.sinks import MemorySink
 
 NOON = dt.datetime(2024, 3, 10, 6, 58, tzinfo=dt.UTC)  # clocks change in New York two minutes later
@@ -59,13 +61,13 @@ def write_batches(folder: Path) -> None:
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def batches_of_spark(frame: DataFrame, folder: Path) -> dict[int, list[str]]:
+def batches_of_spark(frame: DataFrame, folder: Path, *window: str) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
 
     def keep(batch: DataFrame, batch_id: int) -> None:
         found[batch_id] = comparable(batch.toArrow())
 
-    windows = frame.withWatermark("ts", "1 minute").groupBy(*KEYS, F.window("ts", "1 minute").alias("window"))
+    windows = frame.withWatermark("ts", "1 minute").groupBy(*KEYS, F.window("ts", *window).alias("window"))
     results = windows.agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
     columns = [*KEYS, "window.start", "window.end", "rows", "total"]
     writer = results.select(*columns).writeStream.outputMode("append").foreachBatch(keep)
@@ -84,12 +86,19 @@ def comparable(table: pa.Table) -> list[str]:
     return sorted(repr(list(row.values())) for row in rows)
 
 
-def test_p6_every_batch_puts_out_what_sparks_own_windows_put_out(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("window", "native_window"),
+    [(sb.tumbling("1 minute"), ("1 minute",)), (sb.sliding("1 minute", "25 seconds"), ("1 minute", "25 seconds"))],
+    ids=["tumbling", "sliding"],
+)
+def test_p6_every_batch_puts_out_what_sparks_own_windows_put_out(
+    spark: SparkSession, tmp_path: Path, window: Window, native_window: tuple[str, ...]
+) -> None:
     write_batches(tmp_path / "in")
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
     sink = MemorySink("kept")
     job = sb.Job("ours", state=tmp_path / "state", parallelism=3, spark=spark)
-    grouped = job.source(frame, watermark=("ts", "1 minute")).group_by(*KEYS, sb.tumbling("1 minute"))
+    grouped = job.source(frame, watermark=("ts", "1 minute")).group_by(*KEYS, window)
     results = grouped.agg(rows=sb.count(), total=sb.sum("n")).write(sink)
     query = job.start(available_now=True)
     assert query.await_termination(120)
@@ -98,7 +107,7 @@ def test_p6_every_batch_puts_out_what_sparks_own_windows_put_out(spark: SparkSes
     assert [epoch.batch_id for epoch in epochs] == [*range(len(EDGES)), None]
     schema = results.operator.output_schema
     ours = [comparable(pa.Table.from_pylist(sink.epochs[epoch.epoch], schema=schema)) for epoch in epochs]
-    native = batches_of_spark(frame, tmp_path)
+    native = batches_of_spark(frame, tmp_path, *native_window)
     assert ours == [native[batch] for batch in range(len(EDGES) + 1)]
     assert sum(map(len, ours)) > 100
     assert sum(epoch.rows_late for epoch in epochs) > 10

@@ -114,3 +114,25 @@ def test_every_aggregate_equals_sparks_own(spark: SparkSession, tmp_path: Path) 
     assert {name: kind for name, kind in kinds.items() if not pa.types.is_timestamp(kind)} == {
         name: native.schema.field(name).type for name in plain if not pa.types.is_timestamp(kinds[name])
     }
+
+
+def test_windows_without_a_key_are_of_all_rows(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    seconds = [5, 15, 25, 35, 65, 75, 600]
+    times = pa.array([START + dt.timedelta(seconds=one) for one in seconds], pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"n": seconds, "ts": times}), tmp_path / "in" / "a.parquet")
+    stream = spark.readStream.schema("n bigint, ts timestamp").parquet(str(tmp_path / "in"))
+    sink = MemorySink("kept")
+    job = sb.Job("all", state=tmp_path / "state", parallelism=2, spark=spark)
+    grouped = job.source(stream, watermark=("ts", "0 seconds")).group_by(sb.cumulative("1 minute", "20 seconds"))
+    grouped.agg(rows=sb.count(), total=sb.sum("n")).write(sink)
+    assert "cumulative window of 60 s in steps of 20 s by no key" in job.explain()
+    assert job.start(available_now=True).await_termination(120)
+    found = [
+        ((row["window_start"] - START).seconds, (row["window_end"] - START).seconds, row["rows"], row["total"])
+        for rows in sink.epochs.values()
+        for row in rows
+    ]
+    assert sorted(found) == [(0, 20, 2, 20), (0, 40, 4, 80), (0, 60, 4, 80)] + [
+        (60, end, 2, 140) for end in (80, 100, 120)
+    ]

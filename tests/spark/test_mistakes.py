@@ -27,7 +27,6 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a sum of text": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("status")), "string"),
     "no aggregate": (lambda r: stream(r).group_by("driver", MINUTE).agg(), "no aggregate"),
     "no window": (lambda r: stream(r).group_by("driver"), "0 windows"),
-    "no key": (lambda r: stream(r).group_by(MINUTE), "no key"),
     "something else than an aggregate": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(x=F.sum("cents")),
         "no aggregate of statebed",

@@ -3,8 +3,8 @@
 from statebed.operators import functions
 from statebed.operators.aggregates import Aggregate, BoundAggregate, EventTime, Function
 from statebed.operators.subtask import SubtaskReport, SubtaskTask, run_subtask
-from statebed.operators.tumbling import TumblingAggregate, input_column
-from statebed.operators.windows import TumblingWindow, parse_duration, tumbling
+from statebed.operators.window_aggregate import WindowAggregate, input_column
+from statebed.operators.windows import Window, cumulative, parse_duration, sliding, tumbling
 
 __all__ = [
     "Aggregate",
@@ -13,11 +13,13 @@ __all__ = [
     "Function",
     "SubtaskReport",
     "SubtaskTask",
-    "TumblingAggregate",
-    "TumblingWindow",
+    "Window",
+    "WindowAggregate",
+    "cumulative",
     "functions",
     "input_column",
     "parse_duration",
     "run_subtask",
+    "sliding",
     "tumbling",
 ]

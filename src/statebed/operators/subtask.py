@@ -20,7 +20,7 @@ from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import overlaps, owned_range
 from statebed.format.schema import KEY_HASH
 from statebed.operators.outbox import encode_outbox
-from statebed.operators.tumbling import TumblingAggregate
+from statebed.operators.window_aggregate import WindowAggregate
 from statebed.state.live_files import LiveFiles, in_range
 from statebed.state.time_keyed import MAX_FILES, RowsRead, read_rows, write_segment
 from statebed.storage import ObjectStore
@@ -32,13 +32,13 @@ class SubtaskTask:
 
     job_id: str
     epoch: int
-    operator: TumblingAggregate
+    operator: WindowAggregate
     subtask_index: int
     parallelism: int
     base: tuple[bytes, ...]
     """Serialised SubtaskReferences of the base epoch whose owned range overlaps this subtask's; others are ignored."""
     late_us: int | None
-    """Rows whose window ends here or earlier are late: the previous epoch's watermark. None: no row is late."""
+    """Rows whose last window ends here or earlier are late: the previous epoch's watermark. None: no row is late."""
     watermark_us: int | None
     """Windows that end here or earlier are closed: this epoch's watermark. None: none is."""
     epoch_time_us: int
@@ -118,10 +118,9 @@ def run_subtask(task: SubtaskTask, store: ObjectStore, batches: Iterable[pa.Reco
     """
     operator, table = task.operator, task.operator.table
     base = _open_base(task, store)
-    first_open = None if task.watermark_us is None else operator.window.first_open(task.watermark_us)
     closing = RowsRead(table.row_schema.empty_table(), 0)
-    if first_open is not None:
-        closing = read_rows(table, base.live, store, end_us=first_open)
+    if task.watermark_us is not None:
+        closing = read_rows(table, base.live, store, end_us=operator.closing_until(task.watermark_us))
     result = operator.step(closing.rows, _routed(batches, task), late_us=task.late_us, watermark_us=task.watermark_us)
     live = base.live if result.delete_before_us is None else base.live.delete_before(result.delete_before_us)
     live, merge_bytes = _append(task, live, store, result.partials)

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from statebed.errors import InputError
+from statebed.format.keyhash import HASH_SEED
 from statebed.format.ranges import check_parallelism
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators import Aggregate, Function
@@ -144,7 +145,8 @@ def prepare(
 ) -> DataFrame:
     """The streaming DataFrame that subtasks are fed from; `inputs` are named by `input_column`."""
     columns = [
-        F.xxhash64(*keys).alias(KEY_HASH),
+        # Without keys all rows have one owner: the hash of nothing is its seed.
+        (F.xxhash64(*keys) if keys else F.lit(HASH_SEED)).cast("bigint").alias(KEY_HASH),
         *keys,
         time.alias(TIME),
         *inputs,

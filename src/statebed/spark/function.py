@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from statebed.errors import StatebedError, StorageError, SubtaskError
 from statebed.format import names
-from statebed.operators import SubtaskTask, TumblingAggregate, run_subtask
+from statebed.operators import SubtaskTask, WindowAggregate, run_subtask
 from statebed.spark.frames import IS_ROW, SUBTASK
 from statebed.storage import ScopedStore, get_storage_provider
 
@@ -32,7 +32,7 @@ class SubtaskFunction:
     state_url: str
     job_id: str
     epoch: int
-    operator: TumblingAggregate
+    operator: WindowAggregate
     parallelism: int
     base: tuple[bytes, ...]
     """Serialised SubtaskReferences of the operator at the base epoch; each subtask takes what overlaps it."""

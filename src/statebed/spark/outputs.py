@@ -8,14 +8,14 @@ import pyarrow as pa
 
 from statebed.checkpoint import Sink
 from statebed.errors import InputError
-from statebed.operators import TumblingAggregate
+from statebed.operators import WindowAggregate
 from statebed.sinks import FunctionSink, ParquetTableSink
 
 
 def make_sink(
     sink: Any,
     *,
-    operator: TumblingAggregate,
+    operator: WindowAggregate,
     path: str | None,
     name: str | None,
     job_id: str,

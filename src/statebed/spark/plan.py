@@ -9,7 +9,7 @@ from statebed.checkpoint import Guarantee, Sink
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import owned_range
-from statebed.operators import TumblingAggregate
+from statebed.operators import WindowAggregate
 from statebed.spark.frames import EventTime
 
 
@@ -26,7 +26,7 @@ class JobPlan:
     session: SparkSession
     source: str
     event_time: EventTime
-    operator: TumblingAggregate
+    operator: WindowAggregate
     prepared: DataFrame
     """The streaming DataFrame that subtasks are fed from."""
     sinks: tuple[Sink, ...]
@@ -34,7 +34,7 @@ class JobPlan:
     def explain(self) -> str:
         """The plan as text."""
         operator = self.operator
-        keys = ", ".join(f"{key.name} {key.type}" for key in operator.keys)
+        keys = ", ".join(f"{key.name} {key.type}" for key in operator.keys) or "no key: one subtask has all rows"
         aggregates = ", ".join(f"{one.name} = {one.function.value}({one.text})" for one in operator.aggregates)
         event_time = self.event_time
         share = (owned_range(0, self.parallelism).last + 1) / 2**64
@@ -44,7 +44,7 @@ class JobPlan:
             f"  parallelism  {self.parallelism} subtasks, each owns {share:.2%} of the key-hash space",
             f"  memory       {self.memory or 'no budget given'} (not enforced by this version)",
             f"  source       {self.source}: event time {event_time.column}, late after {event_time.delay_us / 1e6:g} s",
-            f"  operator     {operator.operator_id}: tumbling window of {operator.window.size_us / 1e6:g} s by {keys}",
+            f"  operator     {operator.operator_id}: {operator.window.described()} by {keys}",
             f"               {aggregates}",
             f"               gives {', '.join(operator.output_schema.names)}",
         ]

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from statebed.checkpoint import Sink
 from statebed.errors import InputError
 from statebed.format.names import check_name
-from statebed.operators import Aggregate, BoundAggregate, TumblingAggregate, TumblingWindow, input_column
+from statebed.operators import Aggregate, BoundAggregate, Window, WindowAggregate, input_column
 from statebed.operators import EventTime as EventTimeInput
 from statebed.spark.frames import (
     EventTime,
@@ -65,19 +65,17 @@ class Stream:
             )
         )
 
-    def group_by(self, *keys: str | Column | TumblingWindow, name: str | None = None) -> "GroupedStream":
-        """Group by key columns and one window: `group_by("driver", sb.tumbling("1 minute"))`."""
+    def group_by(self, *keys: str | Column | Window, name: str | None = None) -> "GroupedStream":
+        """Group by key columns, or by none, and one window: `group_by("driver", sb.tumbling("1 minute"))`."""
         where = self._where(name)
-        windows = [key for key in keys if isinstance(key, TumblingWindow)]
-        columns = [key for key in keys if not isinstance(key, TumblingWindow)]
+        windows = [key for key in keys if isinstance(key, Window)]
+        columns = [key for key in keys if not isinstance(key, Window)]
         if len(windows) != 1:
             raise InputError(
                 f"group_by has {len(windows)} windows, it takes one",
                 where=where,
                 fix='write group_by("driver", sb.tumbling("1 minute"))',
             )
-        if not columns:
-            raise InputError("group_by has no key column", where=where, fix="name at least one column to group by")
         if name is not None:
             check_name("operator", name)
         selected = [as_column(self._df, column, where=where) for column in columns]
@@ -111,7 +109,7 @@ class GroupedStream:
     source: str
     name: str | None
     keys: tuple[Column, ...]
-    window: TumblingWindow
+    window: Window
     event_time: EventTime
 
     def agg(self, **aggregates: Aggregate) -> "AggregatedStream":
@@ -130,7 +128,7 @@ class GroupedStream:
             check_key(field, inputs=analysed(self.df, inputs, where=where).columns, where=where)
         keys = tuple(arrow_field(field, where=where) for field in fields)
         _check_distinct([*(key.name for key in keys), "window_start", "window_end", *aggregates], where=where)
-        operator = TumblingAggregate(
+        operator = WindowAggregate(
             operator_id=self.name or "unnamed", keys=keys, window=self.window, aggregates=tuple(bound)
         )
         if self.name is None:
@@ -167,7 +165,7 @@ class AggregatedStream:
 
     job: "Job"
     grouped: GroupedStream
-    operator: TumblingAggregate
+    operator: WindowAggregate
     inputs: tuple[Column, ...]
 
     @property

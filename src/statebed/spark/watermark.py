@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators import TumblingWindow
+from statebed.operators import Window
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Watermark:
             max_event_time_us=self.max_event_time_us,
         )
 
-    def drained(self, window: TumblingWindow) -> "Watermark":
+    def drained(self, window: Window) -> "Watermark":
         """What a drain works with: the end of the newest window that has seen a row, so that every window closes."""
         if self.max_event_time_us is None:
             return self
-        newest_end = window.start_of(self.max_event_time_us) + window.size_us
+        newest_end = window.newest_end(self.max_event_time_us)
         return Watermark(self.watermark_us, greatest((self.watermark_us, newest_end)), self.max_event_time_us)
 
     def seen(self, max_event_times_us: Iterable[int | None]) -> "Watermark":
@@ -59,11 +59,13 @@ class Watermark:
         )
 
 
-def can_close(before: Watermark, after: Watermark, window: TumblingWindow) -> bool:
+def can_close(before: Watermark, after: Watermark, window: Window) -> bool:
     """Whether some window lies open before and closed after."""
     if after.watermark_us is None:
         return False
-    return before.watermark_us is None or window.first_open(after.watermark_us) > window.first_open(before.watermark_us)
+    if before.watermark_us is None:
+        return True
+    return window.last_closed_end(after.watermark_us) > window.last_closed_end(before.watermark_us)
 
 
 def greatest(values: Iterable[int | None]) -> int | None:

@@ -15,13 +15,13 @@ from statebed.errors import CorruptObjectError, InputError, MissingFileError, Su
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import owned_range
 from statebed.format.sealed import open_sealed
-from statebed.operators import SubtaskReport, SubtaskTask, TumblingAggregate, run_subtask, tumbling
+from statebed.operators import SubtaskReport, SubtaskTask, WindowAggregate, run_subtask, tumbling
 from statebed.operators.functions import count
 from statebed.operators.functions import sum as sum_of
 from statebed.state.time_keyed import MAX_FILES
 from statebed.storage import Fault, FaultStore, LocalStore, MemoryStore, ObjectStore, SimulatedCrash, Verb
 
-OPERATOR = TumblingAggregate(
+OPERATOR = WindowAggregate(
     operator_id="rides",
     keys=(pa.field("driver", pa.int64()),),
     window=tumbling("10 us"),

@@ -1,4 +1,4 @@
-"""Durations and tumbling windows."""
+"""Durations and windows."""
 
 import datetime as dt
 
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebed.errors import InputError
-from statebed.operators import TumblingWindow, parse_duration, tumbling
+from statebed.operators import Window, cumulative, parse_duration, sliding, tumbling
+from statebed.operators.windows import Shape
 
 SECOND = 1_000_000
 
@@ -59,31 +60,96 @@ def test_an_offset_is_brought_into_the_first_window() -> None:
 
 def test_windows_are_half_open_and_aligned_before_1970_too() -> None:
     window = tumbling("10 us")
-    starts = window.starts_of(np.array([-11, -10, -1, 0, 9, 10], dtype=np.int64))
+    starts = window.panes_of(np.array([-11, -10, -1, 0, 9, 10], dtype=np.int64))
     assert starts.tolist() == [-20, -10, -10, 0, 0, 10]
 
 
-TIMES = st.integers(-(1 << 62), 1 << 62)
+def windows_by_hand(window: Window, time: int) -> set[tuple[int, int]]:
+    """Every window that holds a time, by trying all that are near."""
+    found = set()
+    for number in range((time - window.width_us) // window.period_us - 2, time // window.period_us + 3):
+        start = window.offset_us + number * window.period_us
+        steps = range(window.slide_us, window.width_us + 1, window.slide_us)
+        for size in steps if window.shape is Shape.CUMULATIVE else [window.width_us]:
+            if start <= time < start + size:
+                found.add((start, start + size))
+    return found
+
+
+WINDOWS = st.one_of(
+    st.builds(lambda size, offset: tumbling(us(size), us(offset)), st.integers(1, 30), st.integers(-50, 50)),
+    st.builds(
+        lambda slide, more, offset: sliding(us(slide + more), us(slide), us(offset)),
+        st.integers(1, 12),
+        st.integers(0, 30),
+        st.integers(-50, 50),
+    ),
+    st.builds(
+        lambda step, steps, offset: cumulative(us(step * steps), us(step), us(offset)),
+        st.integers(1, 9),
+        st.integers(1, 6),
+        st.integers(-50, 50),
+    ),
+)
+
+
+def us(number: int) -> dt.timedelta:
+    return dt.timedelta(microseconds=number)
 
 
 @settings(deadline=None)
-@given(time=TIMES, size=st.integers(1, 1 << 60), offset=st.integers(0, 1 << 60))
-def test_every_time_lies_in_exactly_its_window(time: int, size: int, offset: int) -> None:
-    window = TumblingWindow(size_us=size, offset_us=offset % size)
-    start = int(window.starts_of(np.array([time], dtype=np.int64))[0])
+@given(window=WINDOWS, times=st.lists(st.integers(-200, 200), min_size=1, max_size=5))
+def test_a_pane_lies_in_exactly_the_windows_that_hold_its_times(window: Window, times: list[int]) -> None:
+    panes = window.panes_of(np.array(times, dtype=np.int64))
+    found = window.windows_of(panes)
+    for row, (time, pane) in enumerate(zip(times, panes.tolist(), strict=True)):
+        assert pane <= time < pane + window.pane_us
+        mine = found.rows == row
+        pairs = list(zip(found.starts[mine].tolist(), found.ends[mine].tolist(), strict=True))
+        assert len(pairs) == len(set(pairs))
+        assert set(pairs) == windows_by_hand(window, time)
+        assert max(end for _, end in pairs) == window.newest_end(time)
+
+
+@settings(deadline=None)
+@given(window=WINDOWS, time=st.integers(-200, 200), watermark=st.integers(-200, 200))
+def test_a_watermark_closes_exactly_the_windows_that_end_at_it_or_before(
+    window: Window, time: int, watermark: int
+) -> None:
+    around = [pair for near in range(watermark - 60, watermark + 60) for pair in windows_by_hand(window, near)]
+    assert window.last_closed_end(watermark) == max(end for _, end in around if end <= watermark)
+    assert window.next_end(watermark) == min(end for _, end in around if end > watermark)
+    assert window.first_open(watermark) == min(start for start, end in around if end > watermark)
+    all_closed = all(end <= watermark for _, end in windows_by_hand(window, time))
+    pane = int(window.panes_of(np.array([time], dtype=np.int64))[0])
+    assert (pane < window.first_open(watermark)) == all_closed
+
+
+@settings(deadline=None)
+@given(time=st.integers(-(1 << 60), 1 << 60), size=st.integers(1, 1 << 59), offset=st.integers(0, 1 << 60))
+def test_every_time_lies_in_its_window_however_far_from_1970(time: int, size: int, offset: int) -> None:
+    window = Window(Shape.TUMBLING, size, size, offset % size)
+    start = int(window.panes_of(np.array([time], dtype=np.int64))[0])
     assert start <= time < start + size
     assert (start - window.offset_us) % size == 0
-    assert start == window.start_of(time)
-
-
-@settings(deadline=None)
-@given(start=st.integers(-1000, 1000), watermark=st.integers(-20_000, 20_000), size=st.integers(1, 30))
-def test_a_watermark_closes_exactly_the_windows_that_end_at_it_or_before(start: int, watermark: int, size: int) -> None:
-    window = TumblingWindow(size_us=size)
-    assert (start * size < window.first_open(watermark)) == (start * size + size <= watermark)
 
 
 @pytest.mark.parametrize("time", [-(1 << 63), (1 << 63) - 1])
 def test_a_time_whose_window_does_not_fit_a_timestamp_is_refused(time: int) -> None:
     with pytest.raises(InputError, match="far from 1970"):
-        tumbling("1 week").starts_of(np.array([time], dtype=np.int64))
+        tumbling("1 week").panes_of(np.array([time], dtype=np.int64))
+
+
+def test_windows_that_cannot_be_are_refused_with_advice() -> None:
+    with pytest.raises(InputError, match="leave gaps"):
+        sliding("1 minute", "2 minutes")
+    with pytest.raises(InputError, match="no multiple of its step"):
+        cumulative("1 hour", "7 minutes")
+    with pytest.raises(InputError, match="slide '0 s' is not positive"):
+        sliding("1 minute", "0 s")
+
+
+def test_windows_describe_themselves() -> None:
+    assert tumbling("1 minute").described() == "tumbling window of 60 s"
+    assert sliding("1 minute", "20 s").described() == "sliding window of 60 s every 20 s"
+    assert cumulative("1 hour", "5 minutes").described() == "cumulative window of 3600 s in steps of 300 s"

@@ -1,11 +1,13 @@
-"""Aggregation by key over tumbling windows, as a pure step.
+"""Aggregation by key over windows, as a pure step.
 
-The state of an open window is one partial row per key and batch that touched it. A step folds the batch into partials,
-merges those of the windows that the watermark closes with what the state holds of them, and puts out one row per key
-and closed window. Every partial is exact (`accumulators`), so nothing depends on the order of rows.
+The state is one partial row per pane, key and batch that touched it; a pane is the longest span of which all windows
+are made, so a row is kept once, however many windows overlap. A step folds the batch into partials, merges the panes of
+the windows that the watermark closes, and puts out one row per key and closed window. Every partial is exact
+(`accumulators`), so nothing depends on the order of rows.
 
-Late is judged by the previous epoch's watermark, closing by the current one, as Spark does: a row is late when its
-window's end is not after `late_us`. A row without event time belongs to no window and is counted as late.
+Late is judged by the previous epoch's watermark, closing by the current one, as Spark does: a row is late when no
+window that holds it ends after `late_us`; otherwise it counts in those that do. A row without event time belongs to no
+window and is counted as late.
 """
 
 import hashlib
@@ -23,7 +25,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_
 from statebed.format.schema import BIN, KEY_HASH, TIME, TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.grouping import Grouping, group_rows, normalise_key
-from statebed.operators.windows import Times, TumblingWindow
+from statebed.operators.windows import Times, Window
 from statebed.state.time_keyed import TimeKeyedTable
 
 WINDOW_START = "window_start"
@@ -53,27 +55,25 @@ class StepResult:
     """What a step changes: rows to append to the state, what to delete from it, and what to put out."""
 
     partials: pa.Table
-    """Rows of windows still open; the state's columns without `_seq`."""
+    """Rows of panes that open windows hold; the state's columns without `_seq`."""
     delete_before_us: int | None
-    """All windows that start before this are closed and leave the state."""
+    """All panes before this are in closed windows alone, and leave the state."""
     output: pa.Table
     counts: StepCounts
 
 
 @dataclass(frozen=True)
-class TumblingAggregate:
+class WindowAggregate:
     """The definition of the operator; picklable, shipped with every task."""
 
     operator_id: str
     keys: tuple[pa.Field, ...]
-    window: TumblingWindow
+    window: Window
     aggregates: tuple[BoundAggregate, ...]
 
     def __post_init__(self) -> None:
         names.operator_metadata(1, self.operator_id, 0, "")  # refuses an id that cannot be part of an object name
         where = f"operator {self.operator_id!r}"
-        if not self.keys:
-            raise InputError("a group_by without a key", where=where, fix="name at least one key column")
         for key in self.keys:
             _check_key_type(key, where=where)
         inputs = [name for name in self.input_schema.names if name not in {KEY_HASH, TIME}]
@@ -112,19 +112,19 @@ class TumblingAggregate:
         """The state table of the partials."""
         return TimeKeyedTable(
             name=PARTIALS,
-            description="partial aggregates by window and key",
+            description="partial aggregates by pane and key",
             keys=self.keys,
             values=self.partial_fields,
-            bin_us=self.window.size_us,
+            bin_us=self.window.pane_us,
         )
 
     @cached_property
     def fingerprint(self) -> str:
         """Tells one configuration from another; the operator's name is not part of it."""
         described = {
-            "kind": "tumbling_aggregate",
+            "kind": "window_aggregate",
             "keys": [[key.name, str(key.type)] for key in self.keys],
-            "window": [self.window.size_us, self.window.offset_us],
+            "window": [self.window.shape.value, self.window.width_us, self.window.slide_us, self.window.offset_us],
             "aggregates": [
                 [one.name, one.function.value, *map(str, one.input_types), one.text, *one.options]
                 for one in self.aggregates
@@ -142,32 +142,57 @@ class TumblingAggregate:
     ) -> StepResult:
         """Apply a batch, cut into any pieces.
 
-        `state` holds the visible rows of the windows that `watermark_us` closes; no others are needed.
+        `state` holds the visible rows of all panes before `closing_until(watermark_us)`; no others are needed.
         """
-        first_open = None if watermark_us is None else self.window.first_open(watermark_us)
-        first_admitted = None if late_us is None else self.window.first_open(late_us)
-        folder = _Folder(self, first_admitted)
+        folder = _Folder(self, None if late_us is None else self.window.first_open(late_us))
         for batch in batches:
             folder.add(batch)
         partials = folder.finish()
-        if first_open is None:
-            closing, still_open = partials.slice(0, 0), partials
-        else:
-            # Partials are sorted by window first.
-            cut = int(np.searchsorted(int64_values(partials[BIN]), first_open))
-            closing, still_open = partials.slice(0, cut), partials.slice(cut)
-        closed = self.merge(pa.concat_tables([state, closing]))
+        if watermark_us is None:
+            return StepResult(partials, None, self.output_schema.empty_table(), folder.counts())
+        # Partials are sorted by pane first.
+        panes = int64_values(partials[BIN])
+        first_open = self.window.first_open(watermark_us)
+        until = int(np.searchsorted(panes, self.closing_until(watermark_us)))
+        closing = pa.concat_tables([state, partials.slice(0, until)])
         return StepResult(
-            partials=still_open,
+            partials=partials.slice(int(np.searchsorted(panes, first_open))),
             delete_before_us=first_open,
-            output=self._finish(closed),
+            output=self._closed(closing, late_us=late_us, watermark_us=watermark_us),
             counts=folder.counts(),
         )
 
+    def closing_until(self, watermark_us: int) -> int:
+        """The end of the last window that the watermark closes: panes from there on are in open windows alone."""
+        return self.window.last_closed_end(watermark_us)
+
+    def _closed(self, panes: pa.Table, *, late_us: int | None, watermark_us: int) -> pa.Table:
+        """The results of the windows that this watermark closes, and the one before did not."""
+        merged = self.merge(panes)
+        found = self.window.windows_of(int64_values(merged[BIN]))
+        closing = found.ends <= watermark_us
+        if late_us is not None:
+            closing &= found.ends > late_us
+        starts, ends = found.starts[closing], found.ends[closing]
+        rows = merged.take(from_numpy(found.rows[closing], pa.int64()))
+        # No two windows have the same end.
+        grouping = self._grouping(rows, ends)
+        firsts = grouping.first_rows
+        results = [
+            aggregate.accumulator.finish(aggregate.accumulator.merge(columns, grouping))
+            for aggregate, columns in self._partials_by_aggregate(rows)
+        ]
+        keys = [one_chunk(rows[key.name]).take(from_numpy(firsts, pa.int64())) for key in self.keys]
+        edges = [from_numpy(times[firsts], TIMESTAMP) for times in (starts, ends)]
+        return pa.Table.from_arrays([*keys, *edges, *results], schema=self.output_schema)
+
+    def _grouping(self, rows: pa.Table, bins: Times) -> Grouping:
+        return group_rows(bins, uint64_values(rows[KEY_HASH]), [one_chunk(rows[key.name]) for key in self.keys])
+
     def merge(self, partials: pa.Table) -> pa.Table:
-        """One partial row per window and key, sorted as the state's files are."""
+        """One partial row per pane and key, sorted as the state's files are."""
         keys = [one_chunk(partials[key.name]) for key in self.keys]
-        grouping = group_rows(int64_values(partials[BIN]), uint64_values(partials[KEY_HASH]), keys)
+        grouping = self._grouping(partials, int64_values(partials[BIN]))
         merged = [
             column
             for aggregate, columns in self._partials_by_aggregate(partials)
@@ -180,18 +205,11 @@ class TumblingAggregate:
             columns = [field.name for field in aggregate.accumulator.partial_fields]
             yield aggregate, [one_chunk(rows[name]) for name in columns]
 
-    def _finish(self, closed: pa.Table) -> pa.Table:
-        starts = one_chunk(closed[BIN])
-        ends = from_numpy(int64_values(starts) + np.int64(self.window.size_us), TIMESTAMP)
-        results = [aggregate.accumulator.finish(columns) for aggregate, columns in self._partials_by_aggregate(closed)]
-        keys = [closed[key.name] for key in self.keys]
-        return pa.Table.from_arrays([*keys, starts, ends, *results], schema=self.output_schema)
-
 
 class _Folder:
     """Folds the pieces of a batch into partials, holding little more than one piece in memory."""
 
-    def __init__(self, operator: TumblingAggregate, first_admitted: int | None) -> None:
+    def __init__(self, operator: WindowAggregate, first_admitted: int | None) -> None:
         self._operator = operator
         self._first_admitted = first_admitted
         self._waiting: list[pa.RecordBatch] = []
@@ -208,7 +226,7 @@ class _Folder:
             self._fold()
 
     def finish(self) -> pa.Table:
-        """One partial row per window and key of all admitted rows, sorted."""
+        """One partial row per pane and key of all admitted rows, sorted."""
         self._fold()
         if len(self._folded) == 1:
             return self._folded[0]
@@ -227,14 +245,14 @@ class _Folder:
             self._folded.append(_fold(self._operator, admitted, bins))
 
     def _admit(self, rows: pa.Table) -> tuple[pa.Table, Times]:
-        """The rows that are not late, with the starts of their windows."""
+        """The rows that are not late, with their panes."""
         timed = validity(rows[TIME])
         times = int64_values(rows[TIME])
         if timed.any():
             latest = int(times[timed].max())
             seen = self._max_event_time_us
             self._max_event_time_us = latest if seen is None else max(seen, latest)
-        bins = self._operator.window.starts_of(np.where(timed, times, np.int64(0)))
+        bins = self._operator.window.panes_of(np.where(timed, times, np.int64(0)))
         admitted = timed if self._first_admitted is None else timed & (bins >= self._first_admitted)
         kept = int(np.count_nonzero(admitted))
         self._rows_in += rows.num_rows
@@ -244,8 +262,8 @@ class _Folder:
         return rows.take(from_numpy(np.flatnonzero(admitted), pa.int64())), bins[admitted]
 
 
-def _fold(operator: TumblingAggregate, rows: pa.Table, bins: Times) -> pa.Table:
-    """One partial row per window and key."""
+def _fold(operator: WindowAggregate, rows: pa.Table, bins: Times) -> pa.Table:
+    """One partial row per pane and key."""
     keys = [normalise_key(rows[key.name]) for key in operator.keys]
     hashes = uint64_values(rows[KEY_HASH])
     grouping = group_rows(bins, hashes, keys)
@@ -267,7 +285,7 @@ def _fold(operator: TumblingAggregate, rows: pa.Table, bins: Times) -> pa.Table:
 
 
 def _partial_rows(
-    operator: TumblingAggregate,
+    operator: WindowAggregate,
     grouping: Grouping,
     *,
     bins: pa.Array,
@@ -282,7 +300,7 @@ def _partial_rows(
     return pa.Table.from_arrays([*leading, *partials], schema=operator.table.row_schema)
 
 
-def _conform(batch: pa.RecordBatch, operator: TumblingAggregate) -> pa.RecordBatch:
+def _conform(batch: pa.RecordBatch, operator: WindowAggregate) -> pa.RecordBatch:
     """The batch with exactly the columns and types of the input schema."""
     schema = operator.input_schema
     missing = [name for name in schema.names if name not in batch.schema.names]

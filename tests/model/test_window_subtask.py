@@ -1,10 +1,10 @@
-"""Tumbling aggregation by subtasks against a plain-Python model and DuckDB, over random streams, cuts and rescales."""
+"""Aggregation over windows by subtasks against a plain model and DuckDB, over random streams, cuts and rescales."""
 
 import hashlib
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -19,18 +19,26 @@ from hypothesis import strategies as st
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import overlaps, owned_range
 from statebed.format.sealed import open_sealed
-from statebed.operators import SubtaskReport, SubtaskTask, TumblingAggregate, run_subtask, tumbling
+from statebed.operators import (
+    SubtaskReport,
+    SubtaskTask,
+    Window,
+    WindowAggregate,
+    cumulative,
+    run_subtask,
+    sliding,
+    tumbling,
+)
 from statebed.operators.functions import count
 from statebed.operators.functions import sum as sum_of
 from statebed.state.live_files import LiveFiles
 from statebed.state.time_keyed import MAX_FILES, read_rows
 from statebed.storage import MemoryStore, ObjectStore
 
-SIZE = 10
 DELAY = 15
 FAR = 10_000_000
 
-OPERATOR = TumblingAggregate(
+OPERATOR = WindowAggregate(
     operator_id="per_window",
     keys=(pa.field("name", pa.string()), pa.field("zone", pa.float64())),
     window=tumbling("10 us", offset="3 us"),
@@ -42,6 +50,14 @@ OPERATOR = TumblingAggregate(
         sum_of("d").bind("decimals", input_types=(pa.decimal128(10, 2),)),
     ),
 )
+
+WINDOWS = [
+    OPERATOR.window,
+    sliding("10 us", "5 us"),
+    sliding("12 us", "5 us", offset="1 us"),
+    sliding("7 us", "7 us"),
+    cumulative("12 us", "4 us", offset="2 us"),
+]
 
 
 @dataclass(frozen=True)
@@ -91,6 +107,7 @@ class Pipeline:
     """Epoch after epoch, with the watermarks of Spark's rule; keeps what was put out."""
 
     store: ObjectStore = field(default_factory=MemoryStore)
+    operator: WindowAggregate = OPERATOR
     hashes: int = 7
     epoch: int = 0
     base: tuple[pb.SubtaskReference, ...] = ()
@@ -116,7 +133,7 @@ class Pipeline:
             task = SubtaskTask(
                 job_id="job",
                 epoch=self.epoch + 1,
-                operator=OPERATOR,
+                operator=self.operator,
                 subtask_index=index,
                 parallelism=parallelism,
                 base=tuple(one.SerializeToString() for one in self.base if overlaps(one.owned, owned)),
@@ -164,13 +181,34 @@ def float_sum(values: Iterable[float]) -> float | str:
         return math.inf if exact > 0 else -math.inf
 
 
-def model_output(rows: Iterable[Row]) -> dict[tuple[object, ...], tuple[object, ...]]:
+@dataclass(frozen=True)
+class Admitted:
+    """A row, and the watermark that had closed windows before it came."""
+
+    row: Row
+    late_us: int | None
+
+
+def windows_of(window: Window, time: int) -> list[tuple[int, int]]:
+    """Every window that holds a time."""
+    sizes = [window.width_us]
+    if window.shape.value == "cumulative":
+        sizes = list(range(window.slide_us, window.width_us + 1, window.slide_us))
+    latest = time - (time - window.offset_us) % window.period_us
+    starts = range(latest, time - window.width_us, -window.period_us)
+    return [(start, start + size) for start in starts for size in sizes if time < start + size]
+
+
+def model_output(
+    admitted: Iterable[Admitted], window: Window = OPERATOR.window
+) -> dict[tuple[object, ...], tuple[object, ...]]:
     """What admitted rows give once every window is closed."""
     groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        assert row.time is not None
-        start = (row.time - 3) // SIZE * SIZE + 3
-        groups.setdefault((*row.key(), start), []).append(row)
+    for one in admitted:
+        assert one.row.time is not None
+        for start, end in windows_of(window, one.row.time):
+            if one.late_us is None or end > one.late_us:
+                groups.setdefault((*one.row.key(), start, end), []).append(one.row)
 
     def total(values: list[Any], add: Any) -> Any:
         present = [value for value in values if value is not None]
@@ -194,8 +232,7 @@ def as_model(output: Sequence[dict[str, Any]]) -> dict[tuple[object, ...], tuple
         zone = row["zone"]
         zone = "nan" if zone is not None and math.isnan(zone) else zone
         start, end = (_microseconds(row[name]) for name in ("window_start", "window_end"))
-        assert end == start + SIZE
-        group = (row["name"], zone, start)
+        group = (row["name"], zone, start, end)
         assert group not in found, "a window was put out twice for one key"
         floats = row["floats"]
         floats = "nan" if floats is not None and math.isnan(floats) else floats
@@ -207,11 +244,10 @@ def _microseconds(moment: Any) -> int:
     return int(pa.scalar(moment, pa.timestamp("us", tz="UTC")).value)
 
 
-def is_late(row: Row, late_us: int | None) -> bool:
+def is_late(row: Row, late_us: int | None, window: Window = OPERATOR.window) -> bool:
     if row.time is None:
         return True
-    end = (row.time - 3) // SIZE * SIZE + 3 + SIZE
-    return late_us is not None and end <= late_us
+    return late_us is not None and all(end <= late_us for _, end in windows_of(window, row.time))
 
 
 ROWS = st.builds(
@@ -227,24 +263,25 @@ ROWS = st.builds(
 EPOCHS = st.lists(st.tuples(st.lists(ROWS, max_size=12), st.integers(1, 4)), max_size=10)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.parametrize("window", WINDOWS, ids=Window.described)
+@settings(max_examples=40, deadline=None)
 @given(epochs=EPOCHS, hashes=st.sampled_from([1, 2, 7, 1000]), drift=st.integers(0, 40))
 def test_p6_subtasks_agree_with_the_model_over_random_streams_cuts_and_rescales(
-    epochs: list[tuple[list[Row], int]], hashes: int, drift: int
+    window: Window, epochs: list[tuple[list[Row], int]], hashes: int, drift: int
 ) -> None:
-    pipeline = Pipeline(hashes=hashes)
-    admitted: list[Row] = []
+    pipeline = Pipeline(operator=replace(OPERATOR, window=window), hashes=hashes)
+    admitted: list[Admitted] = []
     late = 0
     for number, (drawn, parallelism) in enumerate(epochs):
         rows = [shifted(row, number * drift) for row in drawn]
         for row in rows:
-            if is_late(row, pipeline.watermark):
+            if is_late(row, pipeline.watermark, window):
                 late += 1
             else:
-                admitted.append(row)
+                admitted.append(Admitted(row, pipeline.watermark))
         pipeline.run(rows, parallelism=parallelism)
     reports = pipeline.run([], parallelism=2, watermark=FAR)
-    assert as_model(pipeline.output) == model_output(admitted)
+    assert as_model(pipeline.output) == model_output(admitted, window)
     assert pipeline.late == late
     assert len(admitted) + pipeline.late == pipeline.rows_in
     assert sum(report.state_files for report in reports) == 0
@@ -317,7 +354,7 @@ def test_closed_windows_equal_duckdbs_batch_answer_over_admitted_rows(seed: int)
         connection.register("batch", batch)
         expected = connection.sql(
             """
-            select name, zone, (floor((epoch_us(_time) - 3) / 10.0) * 10 + 3)::bigint as start,
+            select name, zone, (floor((epoch_us(_time) - 3) / 10.0) * 10 + 3)::bigint as start, start + 10 as finish,
                    count(*), count(_a1), sum(_a2)::bigint, fsum(_a3), sum(_a4)
             from batch group by all order by all
             """
@@ -325,11 +362,11 @@ def test_closed_windows_equal_duckdbs_batch_answer_over_admitted_rows(seed: int)
     found = [(*group, *values) for group, values in as_model(pipeline.output).items()]
     assert 0 < pipeline.late < pipeline.rows_in
     assert len(found) == len(expected)
-    nulls_last = sorted(found, key=lambda row: [(value is None, value) for value in row[:3]])
+    nulls_last = sorted(found, key=lambda row: [(value is None, value) for value in row[:4]])
     for row, other in zip(nulls_last, expected, strict=True):
-        assert row[:6] == other[:6]
-        assert row[6] == (None if other[6] is None else pytest.approx(other[6], rel=1e-12, abs=1e-9))
-        assert row[7] == other[7]
+        assert row[:7] == other[:7]
+        assert row[7] == (None if other[7] is None else pytest.approx(other[7], rel=1e-12, abs=1e-9))
+        assert row[8] == other[8]
 
 
 def test_state_is_released_and_files_stay_bounded_over_300_windows() -> None:

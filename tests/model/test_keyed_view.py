@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -19,7 +19,7 @@ from statebed.format.keyhash import Hashes, hash_columns, normalise_key
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import KeyedTable, KeyedView, TimeToLiveClock, keyed_table_config
 from statebed.state.keyed_durable import MAX_DELTAS
-from statebed.state.keyed_files import BASE
+from statebed.state.keyed_files import BASE, deltas_of
 from statebed.storage import MemoryStore
 
 KEYS = (pa.field("number", pa.float64()), pa.field("name", pa.string()))
@@ -197,13 +197,14 @@ class KeyedViewMachine(RuleBasedStateMachine):
         for index, view in enumerate(self.views):
             changes = view.dirty_rows
             checkpoint = view.checkpoint(self.name_of(index), subtask_index=index)
-            assert len(checkpoint.uploads) <= 1
+            new = [file for file in checkpoint.metadata.files if file.path in {one.path for one in checkpoint.uploads}]
             if not changes and not self.table.expires:
-                assert not checkpoint.uploads
+                assert all(file.level == BASE for file in new)
             for upload in checkpoint.uploads:
                 self.store.put(upload.path, upload.content())
+                upload.on_stored()
             if checkpoint.uploads:
-                assert len({file.path for file in checkpoint.metadata.files if file.level < BASE}) <= MAX_DELTAS
+                assert len(deltas_of(checkpoint.metadata.files)) <= MAX_DELTAS
             assert view.dirty_rows == 0
             metadata.append(checkpoint.metadata)
         self.epoch += 1
@@ -215,18 +216,17 @@ class KeyedViewMachine(RuleBasedStateMachine):
             self.upsert([row])
             self.checkpoint()
 
-    @precondition(lambda self: len(self.commits) > 1)
-    @rule(max_blocks=st.integers(1, 3))
-    def compact(self, max_blocks: int) -> None:
+    @rule(everything=st.booleans(), late=st.booleans())
+    def compact(self, everything: bool, late: bool) -> None:
         self.checkpoint()
-        metadata = []
-        for index, view in enumerate(self.views):
-            uploads = view.compact(self.name_of(index), max_blocks=max_blocks)
-            assert len(uploads) <= max_blocks
-            for upload in uploads:
-                self.store.put(upload.path, upload.content())
-            metadata.append(view.metadata(subtask_index=index))
-        self.commits.append((metadata, dict(self.state), self.now))
+        jobs = [view.plan_compaction(most_bytes=500, everything=everything) for view in self.views]
+        if late:
+            # Whether the edit still applies or not: the rows are the same.
+            self.checkpoint()
+        for view, job in zip(self.views, jobs, strict=True):
+            if job is not None:
+                view.offer_edit(job.run())
+        self.checkpoint()
 
     @rule()
     def release(self) -> None:

@@ -6,7 +6,8 @@ outputs lie in the local spill folder until the checkpoint that applies the edit
 epoch. An edit one of whose inputs is no longer live as it was is discarded: nothing has happened then.
 """
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,11 +50,44 @@ class Edit:
             output.path.unlink(missing_ok=True)
 
 
+class EditQueue:
+    """Edits that wait for the next checkpoint of a table. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: tuple[Edit, ...] = ()
+        self.reading: frozenset[str] = frozenset()
+        """Files that a compaction under way reads."""
+        self.applied = 0
+        self.discarded = 0
+        """Compactions that came to nothing because an input had left."""
+
+    @property
+    def waiting(self) -> tuple[Edit, ...]:
+        return self._waiting
+
+    def offer(self, edit: Edit) -> None:
+        with self._lock:
+            self._waiting = (*self._waiting, edit)
+
+    def settle(self, edits: Sequence[Edit], *, applied: Sequence[Edit]) -> None:
+        """A checkpoint has dealt with the first of those that waited; the outputs of the others are removed."""
+        with self._lock:
+            self._waiting = self._waiting[len(edits) :]
+            self.reading = frozenset() if edits else self.reading
+            self.applied += len(applied)
+            self.discarded += len(edits) - len(applied)
+        for edit in edits:
+            if not any(edit is one for one in applied):
+                edit.discard()
+
+
 class CompactionJob(Protocol):
     """Work that was planned and not done yet."""
 
-    input_bytes: int
-    """Bytes of the files that it reads."""
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the files that it reads, about."""
 
     def run(self) -> Edit:
         """Merge. On any thread; reads immutable files alone, within the memory budget."""

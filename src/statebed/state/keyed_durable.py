@@ -1,40 +1,44 @@
-"""The durable part of a keyed view: its live files, read into runs and extended by deltas and blocks."""
+"""The durable part of a keyed view: its live files, read into runs and extended by deltas and edits.
 
-from collections.abc import Callable, Sequence
+A file counts as stored once its upload says so. Until then it is read from nowhere: blocks keep their rows.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
 from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
 from statebed.format.ranges import overlaps
-from statebed.format.schema import DELETED as DELETED_COLUMN
-from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP, register_schema
-from statebed.format.segment import DAMAGED_FIX, encode_segment
-from statebed.state.keyed_columns import Rows
+from statebed.format.schema import register_schema
+from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
+from statebed.state.compaction import Edit, NameOf, staged
 from statebed.state.keyed_files import (
-    BASE,
     DELTA,
     MERGED_DELTAS,
+    Delta,
+    RangeReader,
+    bytes_in,
+    bytes_of,
     deltas_of,
-    newest_rows,
-    read_range,
-    rows_in,
     to_merge,
-    with_sequence,
-    without_range,
 )
-from statebed.state.keyed_run import DELETED, STORED, Run
+from statebed.state.keyed_rows import run_of, without_deleted
+from statebed.state.keyed_run import Run
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.live_files import LiveFiles
+from statebed.state.spill_files import ParquetFile
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 MAX_DELTAS = 8
-NameOf = Callable[[str], str]
-"""The path of a new data file, from the digest of its bytes."""
+HARD_MAX_DELTAS = 2 * MAX_DELTAS
+"""With so many, deltas are merged even if a compaction that is under way then comes to nothing."""
+
+_DECODED = 5
+"""Bytes that reading a range takes in memory for each byte of its files, about: rows, their copies, their order."""
 
 
 class DurableRows:
@@ -54,6 +58,7 @@ class DurableRows:
         self._table = table
         self._store = store
         self._live = LiveFiles.restore(parts, owned=owned)
+        self._on_their_way: set[str] = set()
         table.check_schema(self._live)
 
     @property
@@ -64,6 +69,18 @@ class DurableRows:
     def files(self) -> tuple[pb.FileEntry, ...]:
         return self._live.files
 
+    @property
+    def next_sequence(self) -> int:
+        return self._live.next_sequence
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether the store is known to have every live file."""
+        return not self._on_their_way or self._on_their_way.isdisjoint([file.path for file in self.files])
+
+    def is_stored(self, file: pb.FileEntry) -> bool:
+        return file.path not in self._on_their_way
+
     def metadata(self, subtask_index: int) -> pb.TableSubtaskCheckpointMetadata:
         return pb.TableSubtaskCheckpointMetadata(
             subtask_index=subtask_index,
@@ -71,23 +88,22 @@ class DurableRows:
             next_sequence=self._live.next_sequence,
             files=self.files,
             schemas=self._live.schemas,
-            bytes=sum({file.path: file.size for file in self.files}.values()),
+            bytes=bytes_of(self.files),
             rows=sum({file.path: file.rows for file in self.files}.values()),
         )
 
-    def load(self, owned: pb.HashRange) -> Run:
+    def reader(self, files: Iterable[pb.FileEntry]) -> RangeReader:
+        return RangeReader(self._table, files, self._store)
+
+    def load(self, owned: pb.HashRange, *, piece_bytes: int) -> Run:
         """The rows of a range of hashes: of each key the newest, without those that are deleted."""
-        rows = newest_rows(self._table, read_range(self._table, self.files, self._store, owned))
-        deleted = boolean_values(rows[DELETED_COLUMN])
-        if deleted.any():
-            rows = rows.take(from_numpy(np.flatnonzero(~deleted), pa.int64()))
-        return Run.of(
-            uint64_values(rows[KEY_HASH]),
-            [one_chunk(rows[name]) for name in self._table.key_schema.names],
-            [one_chunk(rows[name]) for name in self._table.value_schema.names],
-            int64_values(rows[TIME]) if self._table.expires else None,
-            STORED,
-        )
+        files = [file for file in self.files if overlaps(file.owned, owned)]
+        pieces = self.reader(files).newest(owned, piece_bytes=piece_bytes)
+        return run_of(self._table, pa.concat_tables([without_deleted(rows) for rows in pieces]))
+
+    def loading_bytes(self, owned: pb.HashRange) -> int:
+        """About the memory that loading a range takes."""
+        return int(_DECODED * bytes_in(self.files, owned))
 
     def may_expire(self, owned: pb.HashRange, until_us: int) -> bool:
         """Whether files may hold rows of the range whose time is not after `until_us`."""
@@ -96,79 +112,68 @@ class DurableRows:
             for file in self.files
         )
 
-    def add_delta(self, changed: Sequence[pa.Table], name_of: NameOf) -> Upload:
-        """One file of all changes; with the youngest earlier ones when there are many."""
-        older = to_merge(deltas_of(self.files), most=MAX_DELTAS)
-        rows = pa.concat_tables([read_range(self._table, older, self._store), *changed])
-        replaced = {file.path for file in older}
-        kept = tuple(file for file in self.files if file.path not in replaced)
-        upload = self._add_file(
-            newest_rows(self._table, rows),
-            name_of,
-            kept=kept,
-            sequence=self._live.next_sequence,
-            owned=self.owned,
-            level=MERGED_DELTAS if older else DELTA,
-        )
-        self._live = replace(self._live, next_sequence=self._live.next_sequence + 1)
-        return upload
+    # ---- growing -----------------------------------------------------------------------------------------
 
-    def replace_block(self, owned: pb.HashRange, rows: pa.Table, name_of: NameOf) -> Upload | None:
-        """All rows of a range as one file, which replaces whatever files hold of that range."""
-        kept = without_range(self.files, owned)
-        if not rows.num_rows:
-            self._live = replace(self._live, files=kept)
-            return None
-        # The sequence of the newest delta: older than every later one.
-        return self._add_file(
-            newest_rows(self._table, rows),
-            name_of,
-            kept=kept,
-            sequence=self._live.next_sequence - 1,
-            owned=owned,
-            level=BASE,
-        )
+    @property
+    def spec(self) -> SegmentSpec:
+        """Of new files."""
+        return self._table.segment_spec(register_schema(self._live.schemas, self._table.file_schema)[0])
 
-    def debt(self, owned: pb.HashRange) -> float:
-        """Rows of deltas for each row of the base, about."""
-        base = [file for file in self.files if file.level == BASE]
-        return rows_in(deltas_of(self.files), owned) / max(rows_in(base, owned), 1.0)
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Several changes that are made together or, after a failure, not at all."""
+        before, on_their_way = self._live, set(self._on_their_way)
+        try:
+            yield
+        except BaseException:
+            self._live = before
+            self._on_their_way &= on_their_way
+            raise
 
-    def rows_of(self, run: Run, rows: Rows) -> pa.Table:
-        """Rows of a run as rows of files, without their sequence; deletions have neither time nor values."""
-        deleted = (run.marks[rows] & DELETED) != 0
-        alive = from_numpy(np.arange(len(rows), dtype=np.int64), pa.int64(), valid=~deleted)
-        columns: dict[str, pa.Array] = {
-            KEY_HASH: from_numpy(run.hashes[rows], pa.uint64()),
-            SEQUENCE: from_numpy(np.zeros(len(rows), dtype=np.uint64), pa.uint64()),
-            DELETED_COLUMN: pa.Array.from_buffers(
-                pa.bool_(), len(rows), [None, pa.py_buffer(np.packbits(deleted, bitorder="little"))]
-            ),
-        }
-        for name, key in zip(self._table.key_schema.names, run.keys, strict=True):
-            columns[name] = key.take(rows)
-        if run.times is not None:
-            columns[TIME] = from_numpy(run.times[rows], TIMESTAMP, valid=~deleted)
-        for name, value in zip(self._table.value_schema.names, run.values, strict=True):
-            taken = value.take(rows)
-            columns[name] = taken.take(alive) if deleted.any() else taken
-        schema = self._table.file_schema
-        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    def deltas_to_merge(self, compacting: frozenset[str]) -> Delta:
+        """Which deltas the next one is written together with. Those that a compaction reads are left to it."""
+        deltas = deltas_of(self.files)
+        if len(deltas) < HARD_MAX_DELTAS:
+            taken = [index for index, delta in enumerate(deltas) if any(file.path in compacting for file in delta)]
+            deltas = deltas[taken[-1] + 1 :] if taken else deltas
+        return to_merge(deltas, most=MAX_DELTAS)
 
-    def _add_file(
-        self,
-        rows: pa.Table,
-        name_of: NameOf,
-        *,
-        kept: tuple[pb.FileEntry, ...],
-        sequence: int,
-        owned: pb.HashRange,
-        level: int,
-    ) -> Upload:
-        schema_id, schemas = register_schema(self._live.schemas, self._table.file_schema)
-        spec = self._table.segment_spec(schema_id)
-        segment = encode_segment(with_sequence(rows, sequence), spec=spec)
+    def add_delta(self, rows: pa.Table, name_of: NameOf, *, merged: Delta) -> Upload:
+        """One file of all changes, with the rows of the deltas that it replaces; sorted, with their sequence."""
+        segment = encode_segment(rows, spec=self.spec)
         path = name_of(segment.digest)
-        entry = segment.file_entry(path, owned=owned, level=level)
-        self._live = replace(self._live, files=(*kept, entry), schemas=schemas)
-        return Upload.of_bytes(path, segment.data)
+        entry = segment.file_entry(path, owned=self.owned, level=MERGED_DELTAS if merged else DELTA)
+        return self._added([entry], [Upload.of_bytes(path, segment.data)], merged)[0]
+
+    def add_large_delta(self, files: Sequence[ParquetFile], name_of: NameOf, *, merged: Delta) -> tuple[Upload, ...]:
+        """As `add_delta`, with the changes in local files that share the range of the subtask."""
+        pairs = [staged(file, name_of) for file in files]
+        return self._added([entry for entry, _ in pairs], [upload for _, upload in pairs], merged)
+
+    def apply(self, edit: Edit, name_of: NameOf) -> tuple[Upload, ...] | None:
+        """Live files as the edit says; None when it does not apply any more."""
+        if not edit.applies_to(self.files):
+            return None
+        pairs = [staged(file, name_of) for file in edit.outputs]
+        self._set(edit.applied_to(self.files, [entry for entry, _ in pairs]), next_sequence=self.next_sequence)
+        return tuple(self._watched(upload) for _, upload in pairs)
+
+    def _added(self, entries: list[pb.FileEntry], uploads: list[Upload], merged: Delta) -> tuple[Upload, ...]:
+        replaced = {file.path for file in merged}
+        kept = [file for file in self.files if file.path not in replaced]
+        self._set((*kept, *entries), next_sequence=self.next_sequence + 1)
+        return tuple(self._watched(upload) for upload in uploads)
+
+    def _set(self, files: tuple[pb.FileEntry, ...], *, next_sequence: int) -> None:
+        schemas = register_schema(self._live.schemas, self._table.file_schema)[1]
+        self._live = replace(self._live, files=files, next_sequence=next_sequence, schemas=schemas)
+
+    def _watched(self, upload: Upload) -> Upload:
+        """The upload, which says here when the store has it."""
+        self._on_their_way.add(upload.path)
+
+        def on_stored() -> None:
+            self._on_their_way.discard(upload.path)
+            upload.on_stored()
+
+        return replace(upload, on_stored=on_stored)

@@ -1,10 +1,11 @@
 """Files of keyed tables: rows of a range of hashes read from them, the newest of each key, and edits of what is live.
 
 Files of level BASE hold blocks: their ranges do not overlap, and no file of theirs is older than what they replace.
-All others are deltas. In memory and here, of two rows with the same key the one with the greater sequence counts.
+All others are deltas; those of one sequence are parts of one delta. In memory and here, of two rows with the same key
+the one with the greater sequence counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -25,34 +26,60 @@ DELTA = 0
 MERGED_DELTAS = 1
 BASE = 2
 
-
-def deltas_of(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:
-    """Entries of deltas, oldest first."""
-    deltas = [file for file in files if file.level != BASE]
-    return sorted(deltas, key=lambda file: (file.max_sequence, file.path, file.owned.first))
+Delta = list[pb.FileEntry]
+"""Entries of one sequence."""
 
 
-def read_range(
-    table: KeyedTable, files: Iterable[pb.FileEntry], store: ObjectStore, owned: pb.HashRange | None = None
-) -> pa.Table:
-    """All rows that the files have in `owned`, oldest first, with deletions and older versions."""
-    pieces = [table.file_schema.empty_table()]
-    for file in sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first)):
-        clipped = file.owned if owned is None else intersection(file.owned, owned)
-        if clipped is None:
-            continue
-        reader = SegmentReader(file, _fetch_from(store))
-        groups = reader.select_row_groups(owned=clipped)
-        if groups:
-            rows = reader.read(row_groups=groups, columns=table.file_schema.names)
-            wanted = in_range(uint64_values(rows[KEY_HASH]), clipped)
-            kept = rows if wanted.all() else take_rows(rows, np.flatnonzero(wanted))
-            pieces.append(pa.Table.from_arrays(kept.columns, schema=table.file_schema))
-    rows = pa.concat_tables(pieces)
-    sequences = uint64_values(rows[SEQUENCE])
-    if (sequences[1:] < sequences[:-1]).any():
-        rows = take_rows(rows, np.argsort(sequences, kind="stable"))
-    return rows
+class RangeReader:
+    """Reads ranges of hashes from some files, each opened once. Not thread-safe."""
+
+    def __init__(self, table: KeyedTable, files: Iterable[pb.FileEntry], store: ObjectStore) -> None:
+        self._table = table
+        self._files = sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first))
+        self._store = store
+        self._readers: dict[str, SegmentReader] = {}
+
+    @property
+    def files(self) -> Sequence[pb.FileEntry]:
+        return self._files
+
+    def read(self, wanted: pb.HashRange) -> pa.Table:
+        """All rows of a range, oldest first, with deletions and older versions; one row group is decoded at a time."""
+        pieces = [self._table.file_schema.empty_table()]
+        for file in self._files:
+            clipped = intersection(file.owned, wanted)
+            if clipped is None or file.max_key_hash < clipped.first or clipped.last < file.min_key_hash:
+                continue
+            reader = self._reader(file)
+            for group in reader.select_row_groups(owned=clipped):
+                rows = reader.read(row_groups=[group], columns=self._table.file_schema.names)
+                inside = in_range(uint64_values(rows[KEY_HASH]), clipped)
+                kept = rows if inside.all() else take_rows(rows, np.flatnonzero(inside))
+                pieces.append(pa.Table.from_arrays(kept.columns, schema=self._table.file_schema))
+        rows = pa.concat_tables(pieces)
+        sequences = uint64_values(rows[SEQUENCE])
+        if (sequences[1:] < sequences[:-1]).any():
+            rows = take_rows(rows, np.argsort(sequences, kind="stable"))
+        return rows
+
+    def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
+        """Of each key the newest row, deletions too, in the order of files; in pieces of about this many bytes."""
+        for piece in pieces_of(self._files, wanted, piece_bytes=piece_bytes):
+            yield newest_rows(self._table, self.read(piece))
+
+    def _reader(self, file: pb.FileEntry) -> SegmentReader:
+        if file.path not in self._readers:
+            self._readers[file.path] = SegmentReader(file, _fetch_from(self._store))
+        return self._readers[file.path]
+
+
+def deltas_of(files: Iterable[pb.FileEntry]) -> list[Delta]:
+    """The deltas, oldest first."""
+    by_sequence: dict[int, Delta] = {}
+    for file in files:
+        if file.level != BASE:
+            by_sequence.setdefault(file.max_sequence, []).append(file)
+    return [by_sequence[sequence] for sequence in sorted(by_sequence)]
 
 
 def newest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
@@ -69,22 +96,25 @@ def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:
     return rows.set_column(index, rows.schema.field(index), sequences)
 
 
-def to_merge(deltas: Sequence[pb.FileEntry], *, most: int) -> list[pb.FileEntry]:
-    """Which deltas to write again together with a new one so that at most `most` files are left: the youngest ones,
-    as many as are not larger than all that is younger.
+def to_merge(deltas: Sequence[Delta], *, most: int) -> Delta:
+    """Which deltas to write again together with a new one so that at most `most` are left: the youngest ones, as many
+    as are not larger than all that is younger.
     """
-    paths = list(dict.fromkeys(file.path for file in deltas))
-    if len(paths) < most:
+    if len(deltas) < most:
         return []
-    sizes = {file.path: file.size for file in deltas}
-    first = len(paths) - 1
-    for index in range(len(paths)):
-        if sizes[paths[index]] <= sum(sizes[path] for path in paths[index + 1 :]):
+    sizes = [bytes_of(delta) for delta in deltas]
+    first = len(deltas) - 1
+    for index in range(len(deltas)):
+        if sizes[index] <= sum(sizes[index + 1 :]):
             first = index
             break
     first = min(first, most - 1)
-    chosen = set(paths[first:])
-    return [file for file in deltas if file.path in chosen]
+    return [file for delta in deltas[first:] for file in delta]
+
+
+def bytes_of(files: Iterable[pb.FileEntry]) -> int:
+    """Bytes of the files, each counted once."""
+    return sum({file.path: int(file.size) for file in files}.values())
 
 
 def without_range(files: Iterable[pb.FileEntry], hole: pb.HashRange) -> tuple[pb.FileEntry, ...]:
@@ -98,19 +128,31 @@ def without_range(files: Iterable[pb.FileEntry], hole: pb.HashRange) -> tuple[pb
             kept.append(_owning(file, file.owned.first, hole.first - 1))
         if hole.last < file.owned.last:
             kept.append(_owning(file, hole.last + 1, file.owned.last))
-    return tuple(kept)
+    return tuple(file for file in kept if holds_some(file))
+
+
+def holds_some(file: pb.FileEntry) -> bool:
+    """Whether the file may have rows in the range that its entry owns."""
+    return file.min_key_hash <= file.owned.last and file.owned.first <= file.max_key_hash
 
 
 def rows_in(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> float:
     """About how many rows the files have in a range, hashes being spread evenly."""
-    rows = 0.0
-    for file in files:
-        clipped = intersection(file.owned, owned)
-        if clipped is not None:
-            held = max(file.max_key_hash - file.min_key_hash, 1)
-            width = min(clipped.last, file.max_key_hash) - max(clipped.first, file.min_key_hash)
-            rows += file.rows * max(width, 0) / held
-    return rows
+    return sum(file.rows * share_in(file, owned) for file in files)
+
+
+def bytes_in(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> float:
+    """About how many bytes the files have in a range."""
+    return sum(file.size * share_in(file, owned) for file in files)
+
+
+def share_in(file: pb.FileEntry, owned: pb.HashRange) -> float:
+    clipped = intersection(file.owned, owned)
+    if clipped is None:
+        return 0.0
+    held = file.max_key_hash - file.min_key_hash + 1
+    width = min(clipped.last, file.max_key_hash) - max(clipped.first, file.min_key_hash) + 1
+    return max(width, 0) / held
 
 
 def intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
@@ -120,25 +162,27 @@ def intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
 
 
 def block_ranges(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, block_bytes: int) -> list[pb.HashRange]:
-    """Ranges for blocks: those of the base's files, and what lies between cut by the size of its deltas."""
+    """Ranges for blocks: those of the base's files and what lies between, cut by size."""
     ranges = []
     start = owned.first
     for file in sorted((file for file in files if file.level == BASE), key=lambda entry: entry.owned.first):
         if start < file.owned.first:
-            ranges += _cut(files, pb.HashRange(first=start, last=file.owned.first - 1), block_bytes)
-        ranges.append(file.owned)
+            ranges += pieces_of(files, pb.HashRange(first=start, last=file.owned.first - 1), piece_bytes=block_bytes)
+        ranges += pieces_of(files, file.owned, piece_bytes=block_bytes)
         start = file.owned.last + 1
     if start <= owned.last:
-        ranges += _cut(files, pb.HashRange(first=start, last=owned.last), block_bytes)
+        ranges += pieces_of(files, pb.HashRange(first=start, last=owned.last), piece_bytes=block_bytes)
     return ranges
 
 
-def _cut(files: Sequence[pb.FileEntry], gap: pb.HashRange, block_bytes: int) -> list[pb.HashRange]:
-    # Rows take more room in memory than in files: twice is a guess, and blocks that turn out too large are split.
-    size = sum(2 * file.size for file in files if overlaps(file.owned, gap))
-    width = gap.last - gap.first + 1
-    parts = min(max(-(-size // block_bytes), 1), width)
-    edges = [gap.first + width * part // parts for part in range(parts + 1)]
+def pieces_of(files: Iterable[pb.FileEntry], whole: pb.HashRange, *, piece_bytes: int) -> list[pb.HashRange]:
+    """The range cut into equal parts whose rows take about this much memory.
+
+    Rows take more room in memory than in files: twice is a guess, and blocks that turn out too large are split.
+    """
+    width = whole.last - whole.first + 1
+    parts = min(max(-int(-2 * bytes_in(files, whole) // piece_bytes), 1), width)
+    edges = [whole.first + width * part // parts for part in range(parts + 1)]
     return [pb.HashRange(first=edges[part], last=edges[part + 1] - 1) for part in range(parts)]
 
 

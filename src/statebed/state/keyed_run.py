@@ -141,8 +141,8 @@ class Run:
         # The mark is the lowest bit: what is left of it is a boolean already.
         return np.flatnonzero((self.marks & DIRTY).view(np.bool_))
 
-    def merged(self, other: "Run") -> "Run":
-        """Both runs as one, without the rows that are deleted and written."""
+    def merged(self, other: "Run", *, forget: bool = True) -> "Run":
+        """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to."""
         places = Places(np.searchsorted(self.hashes, other.hashes), len(self))
         times = None
         if self.times is not None and other.times is not None:
@@ -155,8 +155,12 @@ class Run:
             marks=places.merge(self.marks, other.marks),
             dirty_rows=self.dirty_rows + other.dirty_rows,
         )
-        forgotten = run.marks == DELETED
-        return run.select(np.flatnonzero(~forgotten)) if forgotten.any() else run
+        return run.without_forgotten() if forget else run
+
+    def without_forgotten(self) -> "Run":
+        """Without the rows that are deleted and that no file holds as alive."""
+        forgotten = (self.marks & (DELETED | STORED)) == DELETED
+        return self.select(np.flatnonzero(~forgotten)) if forgotten.any() else self
 
     def select(self, rows: Rows) -> "Run":
         marks = self.marks[rows]

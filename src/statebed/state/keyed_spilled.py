@@ -1,0 +1,173 @@
+"""Runs of keyed state in mapped files: looked up like runs in memory, never changed.
+
+A frozen run is one Arrow IPC file, laid out so that every column is used where it lies: the bits of fixed-width values
+with a byte for each that says whether it is null, other values as they are, and the index's directory. Its rows keep
+the marks that they had. A checkpoint saves all changes there are, so one word for the whole run is enough afterwards:
+what was alive is stored, what was deleted is not.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
+from statebed.state.index import HashIndex, starts_to_store
+from statebed.state.keyed_batch import KeyBatch
+from statebed.state.keyed_columns import Column, FixedColumn, HeapColumn, Mask, Rows
+from statebed.state.keyed_run import DELETED, STORED, Run
+from statebed.state.keyed_table import KeyedTable
+from statebed.state.selection import ALL_ROWS
+from statebed.state.spill_files import MappedFile, write_mapped
+from statebed.state.spill_folder import SpillFolder
+
+Marks = npt.NDArray[np.uint8]
+_HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
+_BITS, _VALID, _VALUES = "bits", "valid", "values"
+"""With the number of the column: names of a table's columns may be any."""
+
+
+class FrozenRun:
+    """A run in a mapped file."""
+
+    def __init__(self, run: Run, file: MappedFile) -> None:
+        self.run = run
+        self._file = file
+        self._saved = run.dirty_rows == 0
+
+    @classmethod
+    def write(cls, run: Run, table: KeyedTable, folder: SpillFolder) -> "FrozenRun":
+        """Write a run of memory; nothing is left behind when the disk fails."""
+        file = write_mapped(_layout(run), folder)
+        return cls(_mapped(file, table, dirty_rows=run.dirty_rows), file)
+
+    @property
+    def disk_bytes(self) -> int:
+        return self._file.size
+
+    @property
+    def dirty_rows(self) -> int:
+        return 0 if self._saved else self.run.dirty_rows
+
+    def mark_written(self) -> None:
+        """A checkpoint has its changes."""
+        self._saved = True
+
+    def marks_at(self, rows: Rows) -> Marks:
+        marks = self.run.marks[rows]
+        if not self._saved or not self.run.dirty_rows:
+            return marks
+        return np.where(marks & DELETED, DELETED, STORED)
+
+    def in_memory(self, without: Rows) -> Run:
+        """Its rows as a run in memory, except some."""
+        kept = np.ones(len(self.run), dtype=np.bool_)
+        kept[without] = False
+        rows = np.flatnonzero(kept)
+        selected = self.run.select(rows)
+        return Run(
+            selected.hashes,
+            selected.keys,
+            selected.values,
+            selected.times,
+            self.marks_at(rows),
+            dirty_rows=0 if self._saved else selected.dirty_rows,
+        )
+
+    def remove(self) -> None:
+        """Remove the file; whoever reads it at the moment reads on."""
+        self._file.path.unlink(missing_ok=True)
+
+
+def newest(frozen: Sequence[FrozenRun], overlay: Run | None, *, complete: bool) -> Run:
+    """Frozen runs, newest first, and what lies over them as one run: of each key the newest row.
+
+    `complete`: nothing lies below them, so that what is deleted and in no file can be forgotten.
+    """
+    result = overlay
+    for one in frozen:
+        superseded = np.zeros(0, dtype=np.int64)
+        if result is not None:
+            at = one.run.find(batch_of(result, np.arange(len(result), dtype=np.int64)))
+            superseded = at[at >= 0]
+        older = one.in_memory(superseded)
+        result = older if result is None else older.merged(result, forget=False)
+    assert result is not None
+    return result.without_forgotten() if complete else result
+
+
+def batch_of(run: Run, rows: Rows) -> KeyBatch:
+    """The keys of some rows of a run, in its order."""
+    keys = tuple(key.take(rows) for key in run.keys)
+    return KeyBatch(run.hashes[rows], keys, np.arange(len(rows), dtype=np.int64), None)
+
+
+class MappedColumn:
+    """Values of any type in a mapped file."""
+
+    held_bytes = 0
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def take(self, rows: Rows) -> pa.Array:
+        return self._array.take(from_numpy(rows, pa.int64()))
+
+    def equals(self, rows: Rows, array: pa.Array) -> Mask:
+        ours = self.take(rows)
+        equal = boolean_values(pc.equal(ours, array))
+        if ours.null_count and array.null_count:
+            equal |= ~validity(ours) & ~validity(array)
+        return equal
+
+    def select(self, rows: Rows) -> HeapColumn:
+        return HeapColumn.of(self.take(rows))
+
+
+def _layout(run: Run) -> pa.Table:
+    columns = {
+        _HASHES: from_numpy(run.hashes, pa.uint64()),
+        _STARTS: from_numpy(starts_to_store(run.hashes), pa.int32()),
+        _MARKS: from_numpy(run.marks, pa.uint8()),
+    }
+    if run.times is not None:
+        columns[_TIMES] = from_numpy(run.times, pa.int64())
+    for number, column in enumerate((*run.keys, *run.values)):
+        if isinstance(column, FixedColumn):
+            columns[f"{_BITS} {number}"] = from_numpy(column.bits, pa.from_numpy_dtype(column.bits.dtype))
+            if column.valid is not None:
+                columns[f"{_VALID} {number}"] = from_numpy(column.valid.view(np.uint8), pa.uint8())
+        else:
+            columns[f"{_VALUES} {number}"] = column.take(np.arange(len(run), dtype=np.int64))
+    return pa.table(columns)
+
+
+def _mapped(file: MappedFile, table: KeyedTable, *, dirty_rows: int) -> Run:
+    rows = file.read(ALL_ROWS)
+
+    def numbers(name: str, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+        return fixed_width_values(one_chunk(rows[name]), dtype)
+
+    columns: list[Column] = []
+    for number, field in enumerate((*table.key_schema, *table.value_schema)):
+        if f"{_BITS} {number}" in rows.column_names:
+            bits = one_chunk(rows[f"{_BITS} {number}"])
+            valid = numbers(f"{_VALID} {number}", np.bool_) if f"{_VALID} {number}" in rows.column_names else None
+            known = fixed_width_values(bits, bits.type.to_pandas_dtype())
+            columns.append(FixedColumn(field.type, known, cast("Mask | None", valid)))
+        else:
+            columns.append(cast("Column", MappedColumn(one_chunk(rows[f"{_VALUES} {number}"]))))
+    keys = len(table.key_names)
+    run = Run(
+        hashes=cast("npt.NDArray[np.uint64]", numbers(_HASHES, np.uint64)),
+        keys=tuple(columns[:keys]),
+        values=tuple(columns[keys:]),
+        times=cast("npt.NDArray[np.int64]", numbers(_TIMES, np.int64)) if _TIMES in rows.column_names else None,
+        marks=cast("Marks", numbers(_MARKS, np.uint8)),
+        dirty_rows=dirty_rows,
+    )
+    run.index = HashIndex.stored(run.hashes, cast("npt.NDArray[np.int32]", numbers(_STARTS, np.int32)))
+    return run

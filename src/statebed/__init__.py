@@ -27,6 +27,7 @@ from statebed.checkpoint import (
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.functions import (
+    approx_percentile,
     bit_and,
     bit_or,
     bit_xor,
@@ -86,6 +87,7 @@ __all__ = [
     "RunOptions",
     "Sink",
     "StatebedError",
+    "approx_percentile",
     "bit_and",
     "bit_or",
     "bit_xor",

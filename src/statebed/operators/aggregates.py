@@ -20,6 +20,7 @@ from statebed.errors import InputError
 from statebed.operators.accumulators import (
     MORE_DIGITS,
     Accumulator,
+    ApproximatePercentile,
     BitOperation,
     Bits,
     CollectedList,
@@ -69,6 +70,7 @@ class Function(enum.Enum):
     COLLECT_LIST = "collect_list"
     COLLECT_SET = "collect_set"
     PERCENTILE = "percentile"
+    APPROX_PERCENTILE = "approx_percentile"
     BOOL_AND = "bool_and"
     BOOL_OR = "bool_or"
     BIT_AND = "bit_and"
@@ -184,6 +186,8 @@ def _accumulator(bound: BoundAggregate) -> Accumulator | None:
     name, kinds = bound.name, bound.input_types
     if bound.function is Function.PERCENTILE:
         return Multiset(name, kinds[0], Percentile(bound.options[0])) if _sum(name, kinds) else None
+    if bound.function is Function.APPROX_PERCENTILE:
+        return ApproximatePercentile(name, *bound.options) if _sum(name, kinds) else None
     return _ACCUMULATORS[bound.function](name, kinds)
 
 

@@ -12,6 +12,7 @@ from statebed.operators.accumulators import Moment
 from statebed.operators.aggregates import Aggregate, EventTime, Function
 
 __all__ = [
+    "approx_percentile",
     "bit_and",
     "bit_or",
     "bit_xor",
@@ -48,6 +49,10 @@ __all__ = [
     "var_pop",
     "var_samp",
 ]
+
+
+FINEST = 1e-5
+"""The finest accuracy of a sketch; finer ones would hold as much as the values."""
 
 
 def count(column: Any = None, *, where: Any = None) -> Aggregate:
@@ -118,14 +123,30 @@ def percentile(column: Any, at: float, *, where: Any = None) -> Aggregate:
 
     Exact: the state keeps the distinct values.
     """
-    if not 0.0 <= at <= 1.0:
-        raise InputError(f"percentile() at {at}", fix="give a share from 0 to 1: percentile('fare', 0.95)")
-    return Aggregate(Function.PERCENTILE, (column,), where, (float(at),))
+    return Aggregate(Function.PERCENTILE, (column,), where, (_share(at),))
+
+
+def approx_percentile(column: Any, at: float, *, accuracy: float = 0.01, where: Any = None) -> Aggregate:
+    """About the value below which the share `at` of the values lies, from a small histogram.
+
+    It differs from the value at rank floor(at * (n - 1)) by at most `accuracy` times that value.
+    """
+    if not FINEST <= accuracy < 1.0:
+        raise InputError(
+            f"approx_percentile() with the accuracy {accuracy}", fix=f"give one from {FINEST:g} to below 1"
+        )
+    return Aggregate(Function.APPROX_PERCENTILE, (column,), where, (_share(at), float(accuracy)))
 
 
 def median(column: Any, *, where: Any = None) -> Aggregate:
     """The value in the middle: percentile(column, 0.5)."""
     return percentile(column, 0.5, where=where)
+
+
+def _share(at: float) -> float:
+    if not 0.0 <= at <= 1.0:
+        raise InputError(f"a percentile at {at}", fix="give a share from 0 to 1: percentile('fare', 0.95)")
+    return float(at)
 
 
 def bool_and(column: Any, *, where: Any = None) -> Aggregate:

@@ -188,8 +188,36 @@ def test_distinct_values_are_told_apart_as_keys_are() -> None:
     assert finished(sb.count_distinct("x"), rows, pa.float64()) == 2
     assert finished(sb.count_distinct("x"), [(None,)], pa.string()) == 0
     assert finished(sb.median("x"), [(5,), (1,), (1,), (2,)], pa.int32()) == 1.5
-    with pytest.raises(InputError, match="percentile"):
+    with pytest.raises(InputError, match="a percentile at 95"):
         sb.percentile("x", 95)
+
+
+@settings(deadline=None)
+@given(
+    values=st.lists(st.floats(allow_nan=False), min_size=1, max_size=30),
+    at=st.floats(0, 1),
+    accuracy=st.sampled_from([0.001, 0.01, 0.2]),
+)
+def test_approximate_percentiles_are_as_accurate_as_they_say(values: list[float], at: float, accuracy: float) -> None:
+    found = finished(sb.approx_percentile("x", at, accuracy=accuracy), [(value,) for value in values], pa.float64())
+    exact = sorted(values)[math.floor((len(values) - 1) * at)]
+    if math.isinf(exact) or abs(exact) > 1e308:
+        assert abs(found) > 1e307
+        assert math.copysign(1, found) == math.copysign(1, exact)
+    else:
+        # Below 1e-307 doubles themselves are no longer that fine.
+        assert abs(found - exact) <= accuracy * abs(exact) * (1 + 1e-9) + 1e-315
+
+
+def test_a_sketch_is_small_and_sees_nan_as_the_largest() -> None:
+    bound = sb.approx_percentile("x", 0.5).bind("a", input_types=(pa.float64(),))
+    values = np.random.default_rng(3).lognormal(3, 2, 100_000)
+    partials = bound.accumulator.fold([pa.array(values)], grouping_of([0] * len(values)))
+    assert len(partials[0].flatten()) < 1000
+    (median,) = bound.accumulator.finish(partials).to_pylist()
+    assert abs(median - float(np.median(values))) < 0.011 * median
+    assert math.isnan(finished(sb.approx_percentile("x", 1.0), [(math.nan,), (math.inf,)], pa.float64()))
+    assert finished(sb.approx_percentile("x", 0.5), [(None,)], pa.float64()) is None
 
 
 def test_variance_does_not_suffer_from_a_large_mean() -> None:

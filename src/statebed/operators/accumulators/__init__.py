@@ -13,11 +13,13 @@ from statebed.operators.accumulators.multisets import (
     Multiset,
     Percentile,
 )
+from statebed.operators.accumulators.sketches import ApproximatePercentile
 from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum
 
 __all__ = [
     "MORE_DIGITS",
     "Accumulator",
+    "ApproximatePercentile",
     "BitOperation",
     "Bits",
     "CollectedList",

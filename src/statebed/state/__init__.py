@@ -16,8 +16,10 @@ from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.live_files import LiveFiles
-from statebed.state.manager import ManagerOptions, TableManager
+from statebed.state.manager import TableManager
 from statebed.state.manager_base import operator_entry
+from statebed.state.manager_compaction import CompactionReport
+from statebed.state.manager_options import CompactionMode, ManagerOptions
 from statebed.state.memory import MemoryController, MemorySnapshot, Purpose
 from statebed.state.merges import ColumnMerges, Merge, merge_columns
 from statebed.state.messages import (
@@ -38,6 +40,7 @@ from statebed.state.messages import (
     TableData,
     TaskInfo,
 )
+from statebed.state.metrics import CheckpointSpans, CompactionMetrics, ManagerMetrics, TableStatistics
 from statebed.state.migration import MigratableState
 from statebed.state.segments import Layout, Segment, Tier
 from statebed.state.selection import Selection
@@ -54,11 +57,15 @@ __all__ = [
     "Checkpoint",
     "CheckpointCompleted",
     "CheckpointMessage",
+    "CheckpointSpans",
     "Codec",
     "ColumnMerges",
     "CommitData",
     "CommitPhases",
     "Compaction",
+    "CompactionMetrics",
+    "CompactionMode",
+    "CompactionReport",
     "DataOperation",
     "DeleteKey",
     "DeleteTimeKey",
@@ -73,6 +80,7 @@ __all__ = [
     "KeyedView",
     "Layout",
     "LiveFiles",
+    "ManagerMetrics",
     "ManagerOptions",
     "MemoryController",
     "MemorySnapshot",
@@ -88,6 +96,7 @@ __all__ = [
     "TableConfig",
     "TableData",
     "TableManager",
+    "TableStatistics",
     "TaskInfo",
     "Tier",
     "Tiers",

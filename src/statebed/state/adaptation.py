@@ -29,24 +29,38 @@ class SchemaHistory:
     defaults: Mapping[str, pa.Scalar]
     where: str
 
-    def read(
-        self, reader: SegmentReader, *, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
-    ) -> pa.Table:
-        """Rows of a file, in the current schema (all its columns: None)."""
-        wanted = self.current if columns is None else pa.schema([self.current.field(name) for name in columns])
-        stored = self._stored[reader.entry.schema_id]
+    def check(self) -> None:
+        """Refuse a present schema that is none of the table's: which columns are the same, nobody has decided."""
+        if self.schemas and all(schema is not None for schema in self._stored.values()):
+            stored = find_schema(self.schemas, self.schemas[-1].schema_id, where=self.where)
+            raise IncompatibleSchemaError(
+                f"the state has the columns {_described(stored)}; the program defines {_described(self.current)}",
+                where=self.where,
+                fix="restore it with a TableManager, which compares the definitions, or put the definition back",
+            )
+
+    def read(self, reader: SegmentReader, *, row_groups: Sequence[int] | None = None) -> pa.Table:
+        """Rows of a file, in the current schema."""
+        stored = self._stored.get(reader.entry.schema_id)
         if stored is None:
-            rows = reader.read(row_groups=row_groups, columns=wanted.names)
-            return pa.Table.from_arrays(rows.columns, schema=wanted)
-        there = {field_id(field): field.name for field in stored}
-        needed = [there[field_id(field)] for field in wanted if field_id(field) in there]
-        # Which rows are deletions decides what a missing column holds.
-        extra = [DELETED] if DELETED in stored.names and DELETED not in needed else []
-        return adapt(reader.read(row_groups=row_groups, columns=[*needed, *extra]), stored, wanted, self.defaults)
+            rows = reader.read(row_groups=row_groups, columns=self.current.names)
+            return pa.Table.from_arrays(rows.columns, schema=self.current)
+        present = {field_id(field) for field in self.current}
+        needed = [field.name for field in stored if field_id(field) in present]
+        return adapt(reader.read(row_groups=row_groups, columns=needed), stored, self.current, self.defaults)
+
+    def adapted(self, file: pb.FileEntry, rows: pa.Table) -> pa.Table:
+        """Rows that were read with all columns of their file, in the current schema."""
+        stored = self._stored.get(file.schema_id)
+        return rows if stored is None else adapt(rows, stored, self.current, self.defaults)
+
+    def schema_of(self, file: pb.FileEntry) -> pa.Schema:
+        """The columns of a file."""
+        return self._stored.get(file.schema_id) or self.current
 
     @cached_property
     def _stored(self) -> dict[int, pa.Schema | None]:
-        """By schema id; None: the current one."""
+        """By schema id; None: the current one, as those are that were written since."""
         found = {}
         for entry in self.schemas:
             schema = find_schema([entry], entry.schema_id, where=self.where)
@@ -82,3 +96,7 @@ def _filled(field: pa.Field, rows: pa.Table, default: pa.Scalar | None) -> pa.Ar
         return filled
     alive = ~boolean_values(rows[DELETED])
     return filled.take(from_numpy(np.zeros(rows.num_rows, dtype=np.int64), pa.int64(), valid=alive))
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -257,7 +257,7 @@ class GlobalKeyedTable:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def take_changes(self, *, epoch: int, watermark_us: int | None) -> Changes:  # noqa: ARG002 - other kinds need them
+    def take_changes(self, *, epoch: int) -> Changes:  # noqa: ARG002 - other kinds need it
         """Everything since the last time, to be written; the table goes on with none."""
         changes = Changes(
             config=self._stored_config(),

@@ -52,7 +52,7 @@ class RangeReader:
                 continue
             reader = self._reader(file)
             for group in reader.select_row_groups(owned=clipped):
-                rows = reader.read(row_groups=[group], columns=self._table.file_schema.names)
+                rows = self._table.history.read(reader, row_groups=[group])
                 inside = in_range(uint64_values(rows[KEY_HASH]), clipped)
                 kept = rows if inside.all() else take_rows(rows, np.flatnonzero(inside))
                 pieces.append(pa.Table.from_arrays(kept.columns, schema=self._table.file_schema))

@@ -6,15 +6,17 @@ has reached that time plus the time to live. The clock is event time (writes car
 time (writes take the time of their epoch).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.schema import TIME, find_schema, same_schema, schema_from_bytes
+from statebed.format.schema import TIME, schema_from_bytes
 from statebed.format.segment import SegmentSpec, segment_schema
+from statebed.state.adaptation import SchemaHistory
+from statebed.state.column_defaults import defaults_from_bytes
 from statebed.state.config import TableConfig, TimeToLiveClock
 from statebed.state.live_files import LiveFiles
 
@@ -24,6 +26,8 @@ class KeyedTable:
     """The definition of a keyed table, from what `keyed_table_config` made."""
 
     config: TableConfig
+    schemas: tuple[pb.TableSchema, ...] = ()
+    """Of the files that it is restored from."""
 
     def __post_init__(self) -> None:
         if self.config.WhichOneof("kind") != "keyed":
@@ -93,19 +97,12 @@ class KeyedTable:
             key_columns=self.key_names,
         )
 
+    @cached_property
+    def history(self) -> SchemaHistory:
+        """How files of any age are read."""
+        defaults = defaults_from_bytes(self.config.keyed.defaults)
+        return SchemaHistory(self.schemas, self.file_schema, defaults, where=f"table {self.name!r}")
+
     def check_schema(self, live: LiveFiles) -> None:
-        """Refuse state that was written with other columns."""
-        where = f"table {self.name!r}"
-        for schema_id in sorted({file.schema_id for file in live.files}):
-            found = find_schema(live.schemas, schema_id, where=where)
-            if not same_schema(found, self.file_schema):
-                raise InputError(
-                    f"the state of table {self.name!r} has the columns {_described(found)}; "
-                    f"the program defines {_described(self.file_schema)}",
-                    where=where,
-                    fix="put the table's definition back, or give the changed table another name",
-                )
-
-
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+        """Refuse state that was written with other columns, unless a comparison has led from those to these."""
+        replace(self, schemas=live.schemas).history.check()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import hash_columns
+from statebed.format.schema import merge_schema_lists
 from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.keyed_batch import HashFunction
@@ -62,7 +63,7 @@ class KeyedView(KeyedOperations):
         `tiers` is the memory and local disk that it shares with other tables (None: those of the process), `owner` its
         name there. Blocks take at most `block_bytes`; None: what suits the budget.
         """
-        table = KeyedTable(config)
+        table = KeyedTable(config, merge_schema_lists(part.schemas for part in parts))
         self._tiers = tiers or Tiers.shared()
         self._owner = owner or config.name
         self._store = store
@@ -94,10 +95,10 @@ class KeyedView(KeyedOperations):
         happened, and it may be repeated.
         """
         self._expire()
-        blocks = [slot.block for slot in self._blocks]
         piece_bytes = self._memory.segment_bytes
         edits = self._edits.waiting
         with self._blocks.operation(3 * piece_bytes), self._blocks.locked(), self._durable.changing():
+            blocks = [slot.block for slot in self._blocks]
             made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
             uploads = [upload for _, some in made for upload in some or ()]
             if any(block.dirty_rows for block in blocks):
@@ -115,11 +116,7 @@ class KeyedView(KeyedOperations):
                 block.mark_written()
             self._blocks.saved()
         self._edits.settle(edits, applied=[edit for edit, some in made if some is not None])
-        live = {file.path for file in self._durable.files}
-        return KeyedCheckpoint(
-            metadata=self.metadata(subtask_index=subtask_index),
-            uploads=tuple(upload for upload in uploads if upload.path in live),
-        )
+        return KeyedCheckpoint(metadata=self.metadata(subtask_index=subtask_index), uploads=tuple(uploads))
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> CompactionJob | None:
         """Work that would make reading and restoring cheaper, about `most_bytes` of files; None: there is none.
@@ -163,5 +160,3 @@ class KeyedView(KeyedOperations):
                 break
             freed += self._blocks.release(slot)
         return freed
-
-    # ---- inside ------------------------------------------------------------------------------------------

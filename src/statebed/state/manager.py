@@ -11,75 +11,44 @@ manager, restored from the last committed record.
 """
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+import time as clock
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from threading import BoundedSemaphore, Lock
+from functools import partial
+from threading import BoundedSemaphore
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from statebed.checkpoint.objects import fetch_subtask, store_subtask
+from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.config import check_configs
+from statebed.state.evolved_parts import evolved
 from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView, StoredPart
 from statebed.state.keyed_view import KeyedView
-from statebed.state.manager_base import (
-    check_stored,
-    commit_data_of,
-    micros,
-    parts_of,
-    references_of,
-    same_state,
-    stored_alike,
-)
+from statebed.state.manager_base import check_stored, commit_data_of, micros, parts_of, references_of, stored_alike
+from statebed.state.manager_checkpoints import Checkpoints, Order
+from statebed.state.manager_compaction import CompactionReport, Compactor
 from statebed.state.manager_in_flight import InFlight
-from statebed.state.manager_tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable
-from statebed.state.manager_uploads import Uploads
-from statebed.state.messages import (
-    Checkpoint,
-    CheckpointCompleted,
-    Compaction,
-    StateMessage,
-    TaskInfo,
+from statebed.state.manager_options import ManagerOptions
+from statebed.state.manager_tables import (
+    ManagedGlobalTable,
+    ManagedKeyedTable,
+    ManagedTable,
+    ManagedTimeKeyedTable,
+    Moment,
 )
+from statebed.state.manager_uploads import Uploads
+from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
+from statebed.state.metrics import ManagerMetrics
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed_view import TimeKeyedView
-from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
 Notify = Callable[[CheckpointCompleted], None]
-
-
-@dataclass(frozen=True)
-class ManagerOptions:
-    """How a manager stores its checkpoints."""
-
-    upload_threads: int = 4
-    max_upload_bytes: int = 64 << 20
-    """Encoded bytes that may wait for the store."""
-    max_pending: int = 2
-    """Checkpoints that may be under way; the next one waits for the oldest."""
-    timeout_seconds: float = 300.0
-    """Of every wait."""
-
-    def __post_init__(self) -> None:
-        if min(self.upload_threads, self.max_upload_bytes, self.max_pending) < 1 or self.timeout_seconds <= 0:
-            raise InputError(f"the options {self} leave no way to store anything", fix="use numbers from 1 on")
-
-
-@dataclass(frozen=True)
-class _Order:
-    """A checkpoint that was taken and waits to be stored."""
-
-    epoch: int
-    min_epoch: int
-    watermark_us: int | None
-    then_stop: bool
-    changes: Mapping[str, Any]
 
 
 class TableManager:
@@ -108,26 +77,32 @@ class TableManager:
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
+        found = {name: evolved(configs[name], list(parts_of(parts, name).values())) for name in sorted(configs)}
+        self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
+        """In what the definitions differ from the stored ones, by table; all of it was taken."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
-        self._tables = {
-            name: self._made(config, list(parts_of(parts, name).values())) for name, config in sorted(configs.items())
-        }
+        self._tables = {name: self._made(table.config, table.parts) for name, table in found.items()}
+        if restore_from is not None and restore_from.epoch_time_us:
+            for table in self._tables.values():
+                table.advance(Moment(watermark_us=None, time_us=restore_from.epoch_time_us))
         self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
         self._last_epoch = 0 if restore_from is None else restore_from.epoch
-        self._stored = stored_alike(base, parts, task)
         self._read: dict[str, pb.OperatorCheckpointMetadata] = {}
-        self._held: dict[int, CheckpointCompleted] = {}
-        self._held_lock = Lock()
         self._min_epoch = 0
         self._failure: BaseException | None = None
         self._closed = ""
         self._pending = BoundedSemaphore(self._options.max_pending)
+        self._under_way = 0
+        self._last: Future[CheckpointCompleted] | None = None
         self._uploads = Uploads(
             self._in_flight,
             threads=self._options.upload_threads,
             max_bytes=self._options.max_upload_bytes,
             timeout_seconds=self._options.timeout_seconds,
         )
+        stored = stored_alike(base, parts, task)
+        self._checkpoints = Checkpoints(task, self._tables, store, self._uploads, stored=stored)
+        self._compactor = Compactor(tuple(self._tables.values()), self._options, where=task.where)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-checkpoint")
 
     def __enter__(self) -> Self:
@@ -188,26 +163,53 @@ class TableManager:
         for name, table in self._tables.items():
             table.refresh(parts_of(parts, name))
 
-    def send(self, message: StateMessage) -> Future[CheckpointCompleted] | None:
-        """Apply a message; the order to checkpoint gives what `checkpoint` gives."""
-        self._check_usable()
+    @overload
+    def send(self, message: Checkpoint) -> Future[CheckpointCompleted]: ...
+
+    @overload
+    def send(self, message: Compaction) -> Future[CompactionReport]: ...
+
+    @overload
+    def send(self, message: TableData) -> None: ...
+
+    def send(self, message: StateMessage) -> Future[CheckpointCompleted] | Future[CompactionReport] | None:
+        """Apply a message. Orders to checkpoint and to compact give what `checkpoint` and `compact` give."""
         if isinstance(message, Checkpoint):
             order = message.message
-            return self.checkpoint(order.epoch, self._min_epoch, order.watermark, order.then_stop)
+            return self.checkpoint(order.epoch, self._min_epoch, order.watermark, order.then_stop, time=order.time)
         if isinstance(message, Compaction):
-            for name in message.tables or tuple(self._tables):
-                self._table(name).compact_data()
-            return None
+            return self.compact(*message.tables)
+        self._check_usable()
         self._table(message.table).apply(message.data)
         return None
 
-    def _made(self, config: pb.TableConfig, parts: list[StoredPart]) -> ManagedTable:
+    def compact(self, *tables: str) -> Future[CompactionReport]:
+        """Merge all files of these tables (none named: of all), beside the running tables.
+
+        The answer is there when they are merged; the next checkpoint waits for that, and takes the result.
+        """
+        self._check_usable()
+        chosen = [self._table(name) for name in tables or self._tables]
+        return self._compactor.ask(chosen, when_durable=partial(self._wait_for, self._last))
+
+    def metrics(self) -> ManagerMetrics:
+        """What the manager and its tables count, now; for the thread that calls `checkpoint`."""
+        return ManagerMetrics(
+            tables={name: table.statistics() for name, table in self._tables.items()},
+            memory=self._tiers.memory.snapshot(),
+            checkpoints=self._checkpoints.spans,
+            pending_checkpoints=self._under_way,
+            upload_bytes=self._uploads.in_flight_bytes,
+            compaction=self._compactor.metrics(),
+        )
+
+    def _made(self, config: pb.TableConfig, parts: Sequence[StoredPart]) -> ManagedTable:
         kind = config.WhichOneof("kind")
         if kind == "keyed":
-            return ManagedKeyedTable(config, self.task, self._in_flight, parts)
+            return ManagedKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
         if kind == "time_keyed":
-            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts)
-        return GlobalKeyedTable(config, self.task, self._store, parts)
+            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
+        return ManagedGlobalTable(config, self.task, self._store, parts, tiers=self._tiers)
 
     def _table(self, name: str) -> ManagedTable:
         if name not in self._tables:
@@ -231,12 +233,19 @@ class TableManager:
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(
-        self, epoch: int, min_epoch: int = 0, watermark: dt.datetime | None = None, then_stop: bool = False
+        self,
+        epoch: int,
+        min_epoch: int = 0,
+        watermark: dt.datetime | None = None,
+        then_stop: bool = False,
+        *,
+        time: dt.datetime | None = None,
     ) -> Future[CheckpointCompleted]:
         """Take what changed; the answer is there when it is durable and was read back.
 
         `epoch` is the number of the record that will name it (`run.next_epoch`). What is held for epochs below
-        `min_epoch` is released. After `then_stop` no more writes are taken.
+        `min_epoch` is released. After `then_stop` no more writes are taken. `time` is the processing time of the
+        epoch, by which rows of tables with that clock expire.
         """
         self._check_usable()
         if epoch <= self._last_epoch or min_epoch > epoch:
@@ -245,7 +254,8 @@ class TableManager:
                 where=self.task.where,
                 fix="give run.next_epoch; numbers grow, and min_epoch is not above them",
             )
-        watermark_us = micros(watermark, where=self.task.where)
+        moment = Moment(*(micros(one, where=self.task.where) for one in (watermark, time)))
+        self._compactor.hand_over()
         if not self._pending.acquire(timeout=self._options.timeout_seconds):
             raise CheckpointTimeoutError(
                 f"{self._options.max_pending} checkpoints are still under way "
@@ -254,17 +264,21 @@ class TableManager:
                 fix="see whether the store answers; nothing was taken, so this checkpoint may be asked for again",
             )
         self._last_epoch, self._min_epoch = epoch, max(self._min_epoch, min_epoch)
-        changes = self._take_changes(epoch, watermark_us)
+        start = clock.perf_counter()
+        changes = self._take_changes(epoch, moment)
         if then_stop:
             self._shut("it was stopped with its last checkpoint")
-        order = _Order(epoch, self._min_epoch, watermark_us, then_stop, changes)
-        return self._thread.submit(self._run, order)
+        seconds = clock.perf_counter() - start
+        self._under_way += 1
+        order = Order(epoch, self._min_epoch, moment.watermark_us, then_stop, changes, seconds)
+        self._last = self._thread.submit(self._run, order)
+        return self._last
 
-    def _take_changes(self, epoch: int, watermark_us: int | None) -> dict[str, Any]:
+    def _take_changes(self, epoch: int, moment: Moment) -> dict[str, Any]:
         try:
-            return {
-                name: table.take_changes(epoch=epoch, watermark_us=watermark_us) for name, table in self._tables.items()
-            }
+            for table in self._tables.values():
+                table.advance(moment)
+            return {name: table.take_changes(epoch=epoch) for name, table in self._tables.items()}
         except BaseException as error:
             # Tables before the one that failed have given their changes away.
             self._failure = error
@@ -274,79 +288,38 @@ class TableManager:
     @property
     def held_epochs(self) -> tuple[int, ...]:
         """The epochs whose completion is still known here; `min_epoch` of later checkpoints releases them."""
-        with self._held_lock:
-            return tuple(sorted(self._held))
+        return self._checkpoints.held_epochs
 
     def completed(self, epoch: int) -> CheckpointCompleted | None:
         """What a checkpoint answered, for a coordinator that asks again; None when unknown or released."""
-        with self._held_lock:
-            return self._held.get(epoch)
+        return self._checkpoints.completed(epoch)
 
     def close(self) -> None:
         """Finish the checkpoints under way and take no more."""
         self._shut("its manager was closed")
         self._thread.shutdown(wait=True)
+        self._compactor.close()
         self._uploads.close()
 
-    def _run(self, order: _Order) -> CheckpointCompleted:
+    def _run(self, order: Order) -> CheckpointCompleted:
         try:
             self._check_no_failure()
-            completed = self._store_checkpoint(order)
+            completed = self._checkpoints.store(order)
         except BaseException as error:
             self._failure = self._failure or error
             raise
         finally:
+            self._under_way -= 1
             self._pending.release()
+        if not order.then_stop:
+            self._compactor.after_checkpoint()
         if self._on_completed is not None:
             self._on_completed(completed)
         return completed
 
-    def _store_checkpoint(self, order: _Order) -> CheckpointCompleted:
-        written: list[int] = []
-
-        def upload(file: Upload) -> None:
-            written.append(file.size)
-            self._uploads.submit(file)
-
-        parts = {
-            name: table.write(order.changes[name], epoch=order.epoch, upload=upload)
-            for name, table in self._tables.items()
-        }
-        self._uploads.finish()
-        metadata = self._metadata(order, parts)
-        if self._stored is None or not same_state(self._stored[0], metadata):
-            self._stored = (metadata, store_subtask(self._store, metadata))
-        completed = CheckpointCompleted(
-            task=self.task,
-            epoch=order.epoch,
-            reference=self._stored[1],
-            live_bytes=sum(stored.part.bytes for stored in parts.values()),
-            written_bytes=sum(written),
-            rows=sum(stored.part.rows for stored in parts.values()),
-            files=sum(len(stored.part.files) for stored in parts.values()),
-            watermark_us=order.watermark_us,
-            then_stop=order.then_stop,
-            commit_data=tuple((name, data) for name, changes in order.changes.items() for data in changes.commit_data),
-        )
-        with self._held_lock:
-            self._held[order.epoch] = completed
-            self._held = {epoch: one for epoch, one in self._held.items() if epoch >= order.min_epoch}
-        return completed
-
-    def _metadata(self, order: _Order, parts: Mapping[str, StoredPart]) -> pb.OperatorCheckpointMetadata:
-        metadata = pb.OperatorCheckpointMetadata(
-            job_id=self.task.job_id,
-            operator_id=self.task.operator_id,
-            epoch=order.epoch,
-            subtask_index=self.task.subtask_index,
-            parallelism=self.task.parallelism,
-            owned=self.task.owned,
-            watermark_us=order.watermark_us,
-        )
-        for name, stored in parts.items():
-            metadata.tables[name].config.CopyFrom(stored.config)
-            metadata.tables[name].subtasks[self.task.subtask_index].CopyFrom(stored.part)
-        return metadata
+    def _wait_for(self, checkpoint: Future[CheckpointCompleted] | None) -> None:
+        if checkpoint is not None:
+            checkpoint.result(timeout=self._options.timeout_seconds)
 
     def _check_usable(self) -> None:
         self._check_no_failure()

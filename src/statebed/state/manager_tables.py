@@ -1,182 +1,281 @@
 """Tables as their manager handles them: one interface for every kind."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
 
 from statebed.errors import InputError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.schema import TIME
+from statebed.state.compaction import CompactionJob, Edit, NameOf
 from statebed.state.config import TimeToLiveClock
-from statebed.state.global_keyed import StoredPart
-from statebed.state.keyed_durable import NameOf
+from statebed.state.global_keyed import Changes, GlobalKeyedTable, StoredPart
 from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
 from statebed.state.manager_in_flight import InFlight
-from statebed.state.messages import CommitData, DeleteKey, DeleteTimeRange, Insert, KeyedData, RecordBatch, TaskInfo
-from statebed.state.time_keyed import MAX_FILES
+from statebed.state.memory import Purpose
+from statebed.state.messages import (
+    CommitData,
+    DeleteKey,
+    DeleteTimeKey,
+    DeleteTimeRange,
+    DeleteValue,
+    Insert,
+    KeyedData,
+    RecordBatch,
+    TaskInfo,
+)
+from statebed.state.metrics import TableStatistics
+from statebed.state.tiers import Tiers
 from statebed.state.time_keyed_view import TimeKeyedView
 from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
 
-_COMPACTED_BLOCKS = 1
-"""How many blocks of a keyed table an epoch writes again at most, unless a compaction was asked for."""
-_ALL_BLOCKS = 1 << 30
+Data = RecordBatch | CommitData | KeyedData
+V = TypeVar("V", bound=KeyedView | TimeKeyedView)
+_ENTRY_BYTES = 200
+"""What a key and a value take in a dictionary beside their bytes."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far time has come, in microseconds; None: nobody said."""
+
+    watermark_us: int | None
+    time_us: int | None
+    """Of processing."""
+
+
+def owner_of(task: TaskInfo, table: str) -> str:
+    """Whom the memory of a table is charged to."""
+    return f"{task.operator_id}-{table}-{task.subtask_index}"
 
 
 class ManagedTable(Protocol):
-    """What a manager asks of a table. `write` runs on the thread that checkpoints, the rest on the operator's."""
+    """What a manager asks of a table. `write` runs on the thread that checkpoints, `plan_compaction` on the one that
+    merges, the rest on the operator's.
+    """
 
     config: pb.TableConfig
 
-    def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
+    def apply(self, data: Data) -> None:
         """Do what a message says."""
 
-    def compact_data(self) -> None:
-        """Merge files with the next checkpoint."""
+    def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
+        """What is due to be merged, of about so many bytes; None: all that can be."""
+
+    def offer_edit(self, edit: Edit) -> None:
+        """The result of a merge, for the next checkpoint."""
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
         """See what other subtasks wrote, where the table shows it."""
 
     def close(self, reason: str) -> None:
-        """Refuse later writes where the table can."""
+        """Refuse later writes."""
 
-    def take_changes(self, *, epoch: int, watermark_us: int | None) -> Any:
+    def advance(self, moment: Moment) -> None:
+        """Let rows expire."""
+
+    def take_changes(self, *, epoch: int) -> Any:
         """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`."""
 
     def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
         """Upload it, and give this subtask's part of the epoch."""
 
+    def statistics(self) -> TableStatistics:
+        """What the table counts."""
 
-class KeyedChanges(KeyedCheckpoint):
-    """A checkpoint of a keyed table; it takes no part in two-phase commits."""
 
+class ManagedGlobalTable(GlobalKeyedTable):
+    """A global keyed table: small, in memory as a whole, and merged when it is written."""
+
+    def __init__(
+        self, config: pb.TableConfig, task: TaskInfo, store: ObjectStore, parts: Sequence[StoredPart], *, tiers: Tiers
+    ) -> None:
+        super().__init__(config, task, store, parts)
+        self._charged = tiers.memory.charge(owner_of(task, config.name), Purpose.SEGMENTS, 0)
+
+    def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
+        if most_bytes is None:
+            self.compact_data()
+        return None
+
+    def offer_edit(self, edit: Edit) -> None:
+        """There are none."""
+
+    def advance(self, moment: Moment) -> None:
+        """Nothing expires."""
+
+    def take_changes(self, *, epoch: int) -> Changes:
+        if self._dirty or not self._charged.nbytes:
+            self._charged.set(self._held_bytes())
+        return super().take_changes(epoch=epoch)
+
+    def close(self, reason: str) -> None:
+        super().close(reason)
+        self._charged.set(0)
+
+    def statistics(self) -> TableStatistics:
+        files = self._live.files
+        return TableStatistics(
+            rows=len(self),
+            memory_bytes=self._charged.nbytes,
+            disk_bytes=0,
+            store_bytes=sum(file.size for file in files),
+            files=Counter(file.level for file in files),
+        )
+
+    def _held_bytes(self) -> int:
+        return sum(len(key) + len(value) + _ENTRY_BYTES for key, value in self.items())
+
+
+@dataclass(frozen=True)
+class RowChanges:
+    """A checkpoint of a table of rows; it takes no part in two-phase commits."""
+
+    metadata: pb.TableSubtaskCheckpointMetadata
+    uploads: tuple[Upload, ...]
     commit_data: tuple[bytes, ...] = ()
 
 
-class ManagedTimeKeyedTable:
-    """A time-keyed table: its view, checkpointed and merged with the other tables of its subtask."""
+class _RowTable(Generic[V]):
+    """What keyed and time-keyed tables have in common."""
 
-    def __init__(self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart]) -> None:
+    def __init__(self, view: V, config: pb.TableConfig, task: TaskInfo, store: InFlight) -> None:
+        self.view = view
         self.config = config
         self._task = task
         self._store = store
-        self._most_files = MAX_FILES
-        self.view = TimeKeyedView(config, owned=task.owned, store=store, parts=[stored.part for stored in parts])
 
-    def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
-        if isinstance(data, RecordBatch) and isinstance(data.operation, Insert):
-            self.view.append(data.batch)
-        elif isinstance(data, RecordBatch) and isinstance(data.operation, DeleteTimeRange):
-            self.view.delete(data.operation.start_us, data.operation.end_us)
-        else:
-            raise _not_taken(self.config, self._task, data, fix="Insert or DeleteTimeRange")
+    def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
+        return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None)
 
-    def compact_data(self) -> None:
-        self._most_files = 1
+    def offer_edit(self, edit: Edit) -> None:
+        self.view.offer_edit(edit)
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
-        """A time-keyed table shows the keys of its own subtask alone."""
+        """A table of rows shows the keys of its own subtask alone."""
 
     def close(self, reason: str) -> None:
-        """Its view may be read on."""
+        self.view.close(reason)
 
-    def take_changes(self, *, epoch: int, watermark_us: int | None) -> KeyedChanges:
-        if watermark_us is not None:
-            self.view.advance(watermark_us)
-        uploads = self.view.checkpoint(_namer(self.config, self._task, epoch), most_files=self._most_files)
-        self._most_files = MAX_FILES
+    def take_changes(self, *, epoch: int) -> RowChanges:
+        written = self.view.checkpoint(self._namer(epoch))
+        uploads = written.uploads if isinstance(written, KeyedCheckpoint) else written
         for one in uploads:
             self._store.announce(one)
-        return KeyedChanges(self.view.metadata(subtask_index=self._task.subtask_index), uploads)
+        return RowChanges(self.view.metadata(subtask_index=self._task.subtask_index), uploads)
 
-    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
+    def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
         for one in changes.uploads:
             upload(one)
         return StoredPart(self.config, changes.metadata)
 
+    def _namer(self, epoch: int) -> NameOf:
+        task, table = self._task, self.config.name
 
-class ManagedKeyedTable:
-    """A keyed table: its view, checkpointed and compacted with the other tables of its subtask."""
+        def name_of(digest: str) -> str:
+            return names.data_file(epoch, task.operator_id, table, task.subtask_index, digest)
 
-    def __init__(self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart]) -> None:
-        self.config = config
-        self._task = task
-        self._store = store
-        self._compact = False
-        self.view = KeyedView(config, owned=task.owned, store=store, parts=[stored.part for stored in parts])
+        return name_of
 
-    def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
-        table = self.view.table
-        if isinstance(data, RecordBatch) and isinstance(data.operation, DeleteKey):
-            self.view.delete(self._columns(data, table.key_schema.names))
-        elif isinstance(data, RecordBatch) and isinstance(data.operation, Insert):
-            keys, values = (
-                self._columns(data, list(schema.names)) for schema in (table.key_schema, table.value_schema)
-            )
-            timed = table.clock is TimeToLiveClock.EVENT_TIME
-            times = self._columns(data, [TIME]).column(0) if timed else None
-            self.view.upsert(keys, values, times=times)
-        else:
-            raise _not_taken(self.config, self._task, data, fix="Insert or DeleteKey")
-
-    def compact_data(self) -> None:
-        self._compact = True
-
-    def refresh(self, parts: Mapping[int, StoredPart]) -> None:
-        """A keyed table shows the keys of its own subtask alone."""
-
-    def close(self, reason: str) -> None:
-        """Its view may be read on."""
-
-    def take_changes(self, *, epoch: int, watermark_us: int | None) -> KeyedChanges:
-        if self.view.table.clock is TimeToLiveClock.EVENT_TIME and watermark_us is not None:
-            self.view.advance(watermark_us)
-        name_of = _namer(self.config, self._task, epoch)
-        index = self._task.subtask_index
-        written = self.view.checkpoint(name_of, subtask_index=index).uploads
-        self._announce(written)
-        compacted = self.view.compact(name_of, max_blocks=_ALL_BLOCKS if self._compact else _COMPACTED_BLOCKS)
-        self._announce(compacted)
-        self._compact = False
-        metadata = self.view.metadata(subtask_index=index)
-        named = {file.path for file in metadata.files}
-        for one in (*written, *compacted):
-            if one.path not in named:
-                self._store.withdraw(one.path)
-        return KeyedChanges(metadata, tuple(one for one in (*written, *compacted) if one.path in named))
-
-    def write(self, changes: KeyedChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
-        for one in changes.uploads:
-            upload(one)
-        return StoredPart(self.config, changes.metadata)
-
-    def _announce(self, uploads: Sequence[Upload]) -> None:
-        for one in uploads:
-            self._store.announce(one)
-
-    def _columns(self, data: RecordBatch, wanted: Sequence[str]) -> Any:
+    def _columns(self, data: RecordBatch, wanted: Sequence[str]) -> pa.RecordBatch:
         missing = [name for name in wanted if name not in data.batch.schema.names]
         if missing:
             raise InputError(
                 f"a batch for the table {self.config.name!r} lacks the columns {missing}",
                 where=self._task.where,
-                fix="give the key columns; to insert, the value columns too, and `_time` where rows expire by it",
+                fix="give the columns that the operation names: keys, values, and `_time` where rows have one",
             )
         return data.batch.select(list(wanted))
 
+    def _not_taken(self, data: Data) -> UnknownTableError:
+        what = type(data.operation if isinstance(data, RecordBatch) else data).__name__
+        return UnknownTableError(
+            f"the table {self.config.name!r} ({self.config.WhichOneof('kind')}) takes no {what}",
+            where=self._task.where,
+            fix="send a RecordBatch",
+        )
 
-def _namer(config: pb.TableConfig, task: TaskInfo, epoch: int) -> NameOf:
-    def name_of(digest: str) -> str:
-        return names.data_file(epoch, task.operator_id, config.name, task.subtask_index, digest)
 
-    return name_of
+class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
+    """A time-keyed table: its view, checkpointed and merged with the other tables of its subtask."""
+
+    def __init__(
+        self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart], *, tiers: Tiers
+    ) -> None:
+        stored = [one.part for one in parts]
+        owner = owner_of(task, config.name)
+        view = TimeKeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner)
+        super().__init__(view, config, task, store)
+
+    def apply(self, data: Data) -> None:
+        if not isinstance(data, RecordBatch):
+            raise self._not_taken(data)
+        keys = [key.name for key in self.view.table.keys]
+        values = [value.name for value in self.view.table.values]
+        match data.operation:
+            case Insert():
+                self.view.append(data.batch)
+            case DeleteKey():
+                self.view.delete(self._columns(data, keys))
+            case DeleteTimeKey():
+                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
+            case DeleteValue():
+                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
+            case DeleteTimeRange(start_us, end_us):
+                self.view.delete_times(start_us, end_us)
+
+    def advance(self, moment: Moment) -> None:
+        if moment.watermark_us is not None:
+            self.view.advance(moment.watermark_us)
+
+    def statistics(self) -> TableStatistics:
+        return self.view.statistics()
 
 
-def _not_taken(
-    config: pb.TableConfig, task: TaskInfo, data: RecordBatch | CommitData | KeyedData, *, fix: str
-) -> UnknownTableError:
-    what = type(data.operation if isinstance(data, RecordBatch) else data).__name__
-    return UnknownTableError(
-        f"the table {config.name!r} ({config.WhichOneof('kind')}) takes no {what}",
-        where=task.where,
-        fix=f"send a RecordBatch with the operation {fix}",
-    )
+class ManagedKeyedTable(_RowTable[KeyedView]):
+    """A keyed table: its view, checkpointed and compacted with the other tables of its subtask."""
+
+    def __init__(
+        self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart], *, tiers: Tiers
+    ) -> None:
+        stored = [one.part for one in parts]
+        owner = owner_of(task, config.name)
+        view = KeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner)
+        super().__init__(view, config, task, store)
+
+    def apply(self, data: Data) -> None:
+        if not isinstance(data, RecordBatch):
+            raise self._not_taken(data)
+        table = self.view.table
+        keys, values = list(table.key_schema.names), list(table.value_schema.names)
+        match data.operation:
+            case Insert():
+                timed = table.clock is TimeToLiveClock.EVENT_TIME
+                times = self._columns(data, [TIME]).column(0) if timed else None
+                self.view.upsert(self._columns(data, keys), self._columns(data, values), times=times)
+            case DeleteKey():
+                self.view.delete(self._columns(data, keys))
+            case _:
+                raise self._not_taken(data)
+
+    def advance(self, moment: Moment) -> None:
+        clock = self.view.table.clock
+        now_us = moment.watermark_us if clock is TimeToLiveClock.EVENT_TIME else moment.time_us
+        if clock is not None and now_us is not None:
+            self.view.advance(now_us)
+
+    def statistics(self) -> TableStatistics:
+        metadata = self.view.metadata()
+        return TableStatistics(
+            rows=metadata.rows + self.view.dirty_rows,
+            memory_bytes=self.view.held_bytes,
+            disk_bytes=0,
+            store_bytes=metadata.bytes,
+            files=Counter(file.level for file in metadata.files),
+            expired_rows=self.view.expired_rows,
+        )

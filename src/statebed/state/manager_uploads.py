@@ -41,6 +41,11 @@ class Uploads:
         for upload in waiting:
             upload.result()
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes that are on their way."""
+        return self._in_flight
+
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -30,6 +30,10 @@ class TableStatistics:
     """Of the files that a compaction of everything would read."""
     expired_rows: int = 0
     late_rows: int = 0
+    edits_applied: int = 0
+    """Merges whose results took the place of their inputs."""
+    edits_discarded: int = 0
+    """Merges whose inputs had left by then."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,6 @@ class CompactionMetrics:
     """What compaction did since the manager was made."""
 
     merges: int = 0
-    applied: int = 0
-    """Merges whose results took the place of their inputs."""
-    discarded: int = 0
-    """Merges whose inputs were gone by then."""
     read_bytes: int = 0
     written_bytes: int = 0
     failures: int = 0

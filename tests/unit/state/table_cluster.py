@@ -1,9 +1,10 @@
 """A job of several subtasks in one process: managers, a run that commits what they store, restarts, rescaling."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
+from statebed.checkpoint import EpochDraft, Origin, Retention, Run, RunOptions
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state import (
     CheckpointCompleted,
@@ -28,10 +29,11 @@ def managers_at(
     record: pb.CheckpointMetadata | None,
     parallelism: int,
     configs: Mapping[str, TableConfig] = COUNTERS,
+    **more: Any,
 ) -> list[TableManager]:
     """All subtasks of the operator, restored from a record."""
     return [
-        TableManager(TaskInfo(JOB, OPERATOR, index, parallelism), configs, store, restore_from=record)
+        TableManager(TaskInfo(JOB, OPERATOR, index, parallelism), configs, store, restore_from=record, **more)
         for index in range(parallelism)
     ]
 
@@ -39,17 +41,29 @@ def managers_at(
 class Cluster:
     """The live subtasks of a job; `restart` makes new ones, from what is committed."""
 
-    def __init__(self, parallelism: int = 1, configs: Mapping[str, TableConfig] = COUNTERS) -> None:
-        self.store = ScopedStore(MemoryStore(), JOB)
+    def __init__(
+        self,
+        parallelism: int = 1,
+        configs: Mapping[str, TableConfig] = COUNTERS,
+        *,
+        store: ObjectStore | None = None,
+        **more: Any,
+    ) -> None:
+        self.store = ScopedStore(store or MemoryStore(), JOB)
         self.configs = configs
+        self.more = more
+        """Arguments of managers."""
         self.managers: list[TableManager] = []
         self.restart(parallelism)
 
-    def restart(self, parallelism: int) -> None:
-        """Forget everything in memory, fence the old run, restore."""
+    def restart(
+        self, parallelism: int, configs: Mapping[str, TableConfig] | None = None, *, origin: Origin | None = None
+    ) -> None:
+        """Forget everything in memory, fence the old run, restore: the head, or another epoch."""
         self.close()
-        self.run = Run.open(self.store, JOB, options=OPTIONS)
-        self.managers = managers_at(self.store, self.run.head, parallelism, self.configs)
+        self.configs = configs or self.configs
+        self.run = Run.open(self.store, JOB, options=replace(OPTIONS, origin=origin or Origin()))
+        self.managers = managers_at(self.store, self.run.head, parallelism, self.configs, **self.more)
 
     def close(self) -> None:
         for manager in self.managers:

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime as dt
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import KeyedTable, KeyedView, TimeToLiveClock, keyed_table_config
 from statebed.state.keyed_durable import MAX_DELTAS
 from statebed.state.keyed_files import BASE, deltas_of
+from statebed.state.memory import MemoryController, Purpose
+from statebed.state.tiers import Tiers
 from statebed.storage import MemoryStore
 
 KEYS = (pa.field("number", pa.float64()), pa.field("name", pa.string()))
@@ -89,10 +92,15 @@ def combined(old: Row, new: Row) -> Row:
 
 class KeyedViewMachine(RuleBasedStateMachine):
     @initialize(
-        kind=st.sampled_from(sorted(TABLES)), colliding=st.booleans(), block_bytes=st.sampled_from([4000, 1 << 20])
+        kind=st.sampled_from(sorted(TABLES)),
+        colliding=st.booleans(),
+        block_bytes=st.sampled_from([500, 4000, 1 << 20]),
+        budget=st.sampled_from([3000, 20_000, 1 << 30]),
+        cache_bytes=st.sampled_from([0, 4000, 1 << 30]),
     )
-    def start(self, kind: str, colliding: bool, block_bytes: int) -> None:
+    def start(self, kind: str, colliding: bool, block_bytes: int, budget: int, cache_bytes: int) -> None:
         self.block_bytes = block_bytes
+        self.tiers = Tiers(MemoryController(budget), cache_bytes=cache_bytes)
         self.config = TABLES[kind]
         self.table = KeyedTable(self.config)
         self.hash = colliding_hashes if colliding else hash_columns
@@ -102,6 +110,10 @@ class KeyedViewMachine(RuleBasedStateMachine):
         self.epoch = 1
         self.commits: list[tuple[list[pb.TableSubtaskCheckpointMetadata], State, int]] = [([], {}, 0)]
         self.restore(which=0, parallelism=2)
+
+    def teardown(self) -> None:
+        if hasattr(self, "tiers"):
+            self.tiers.close()
 
     # ---- the model ---------------------------------------------------------------------------------------
 
@@ -229,6 +241,16 @@ class KeyedViewMachine(RuleBasedStateMachine):
         self.checkpoint()
 
     @rule()
+    def another_table_takes_all_the_memory(self) -> None:
+        memory = self.tiers.memory
+        taker = threading.Thread(target=lambda: memory.reserve("other", Purpose.WRITES, memory.budget).release())
+        taker.start()
+        taker.join(30)
+        assert not taker.is_alive()
+        assert all(view.held_bytes == 0 for view in self.views)
+        assert not memory.used
+
+    @rule()
     def release(self) -> None:
         self.checkpoint()
         for view in self.views:
@@ -256,6 +278,7 @@ class KeyedViewMachine(RuleBasedStateMachine):
                 parts=metadata,
                 hash_function=self.hash,
                 block_bytes=self.block_bytes,
+                tiers=self.tiers,
             )
             for index in range(parallelism)
         ]

@@ -293,7 +293,7 @@ class Block:
         """The block or, in its place, several that do not take too much memory."""
         if self._main is None or self.held_bytes <= block_bytes:
             return [self]
-        return self._parts(self._settle(), parts=-(-self.held_bytes // block_bytes))
+        return self._parts(self._settle(), parts=max(-(-self.held_bytes // block_bytes), 2))
 
     def split_frozen(self, *, block_bytes: int, folder: SpillFolder) -> "list[Block]":
         """As `split`, for a spilled block that has become one large run; its parts are spilled, too."""

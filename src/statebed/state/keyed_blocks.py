@@ -26,7 +26,7 @@ from statebed.state.memory import MemoryController, Offer, Purpose, Reservation
 from statebed.state.spill_cache import CachedFile, LocalCache
 from statebed.state.tiers import Tiers
 
-BLOCKS_IN_BUDGET = 8
+BLOCKS_IN_BUDGET = 16
 
 
 @dataclass(eq=False)

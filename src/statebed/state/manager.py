@@ -26,7 +26,15 @@ from statebed.state.config import check_configs
 from statebed.state.evolved_parts import evolved
 from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView, StoredPart
 from statebed.state.keyed_view import KeyedView
-from statebed.state.manager_base import check_stored, commit_data_of, micros, parts_of, references_of, stored_alike
+from statebed.state.manager_base import (
+    check_stored,
+    commit_data_of,
+    micros,
+    parts_of,
+    references_of,
+    restored_watermark,
+    stored_alike,
+)
 from statebed.state.manager_checkpoints import Checkpoints, Order
 from statebed.state.manager_compaction import CompactionReport, Compactor
 from statebed.state.manager_in_flight import InFlight
@@ -82,9 +90,11 @@ class TableManager:
         """In what the definitions differ from the stored ones, by table; all of it was taken."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
         self._tables = {name: self._made(table.config, table.parts) for name, table in found.items()}
-        if restore_from is not None and restore_from.epoch_time_us:
+        self._moment = Moment(None, None)
+        if restore_from is not None:
+            self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
             for table in self._tables.values():
-                table.advance(Moment(watermark_us=None, time_us=restore_from.epoch_time_us))
+                table.advance(self._moment)
         self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
         self._last_epoch = 0 if restore_from is None else restore_from.epoch
         self._read: dict[str, pb.OperatorCheckpointMetadata] = {}
@@ -254,7 +264,7 @@ class TableManager:
                 where=self.task.where,
                 fix="give run.next_epoch; numbers grow, and min_epoch is not above them",
             )
-        moment = Moment(*(micros(one, where=self.task.where) for one in (watermark, time)))
+        moment = self._moment.later(*(micros(one, where=self.task.where) for one in (watermark, time)))
         self._compactor.hand_over()
         if not self._pending.acquire(timeout=self._options.timeout_seconds):
             raise CheckpointTimeoutError(
@@ -264,6 +274,7 @@ class TableManager:
                 fix="see whether the store answers; nothing was taken, so this checkpoint may be asked for again",
             )
         self._last_epoch, self._min_epoch = epoch, max(self._min_epoch, min_epoch)
+        self._moment = moment
         start = clock.perf_counter()
         changes = self._take_changes(epoch, moment)
         if then_stop:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from statebed.errors import InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.ranges import overlaps
 from statebed.state.global_keyed import StoredPart
 from statebed.state.messages import CheckpointCompleted, TaskInfo
 
@@ -91,6 +92,13 @@ def commit_data_of(parts: Parts, table: str, task: TaskInfo) -> tuple[bytes, ...
         if task.owned.first <= stored.part.owned.first <= task.owned.last
         for piece in stored.part.commit_data
     )
+
+
+def restored_watermark(parts: Iterable[pb.OperatorCheckpointMetadata], task: TaskInfo) -> int | None:
+    """Up to where time had come for all subtasks whose range the task takes over; None where one does not say."""
+    mine = [metadata for metadata in parts if overlaps(metadata.owned, task.owned)]
+    marks = [metadata.watermark_us for metadata in mine if metadata.HasField("watermark_us")]
+    return min(marks) if mine and len(marks) == len(mine) else None
 
 
 def stored_alike(

@@ -48,6 +48,14 @@ class Moment:
     time_us: int | None
     """Of processing."""
 
+    def later(self, watermark_us: int | None, time_us: int | None) -> "Moment":
+        """How far it has come when this is said, too: neither goes back."""
+        return Moment(_latest(self.watermark_us, watermark_us), _latest(self.time_us, time_us))
+
+
+def _latest(*moments: int | None) -> int | None:
+    return max((one for one in moments if one is not None), default=None)
+
 
 def owner_of(task: TaskInfo, table: str) -> str:
     """Whom the memory of a table is charged to."""

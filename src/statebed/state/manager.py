@@ -306,11 +306,13 @@ class TableManager:
         return self._checkpoints.completed(epoch)
 
     def close(self) -> None:
-        """Finish the checkpoints under way and take no more."""
+        """Finish the checkpoints under way and take no more; memory and local files of the tables are given up."""
         self._shut("its manager was closed")
         self._thread.shutdown(wait=True)
         self._compactor.close()
         self._uploads.close()
+        for table in self._tables.values():
+            table.release()
 
     def _run(self, order: Order) -> CheckpointCompleted:
         try:

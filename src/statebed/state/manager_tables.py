@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from statebed.storage import ObjectStore
 
 Data = RecordBatch | CommitData | KeyedData
 V = TypeVar("V", bound=KeyedView | TimeKeyedView)
+_EVERYTHING = 1 << 62
 _ENTRY_BYTES = 200
 """What a key and a value take in a dictionary beside their bytes."""
 
@@ -84,6 +85,9 @@ class ManagedTable(Protocol):
     def close(self, reason: str) -> None:
         """Refuse later writes."""
 
+    def release(self) -> None:
+        """Give up memory and local files: the table is not used any more."""
+
     def advance(self, moment: Moment) -> None:
         """Let rows expire."""
 
@@ -122,9 +126,8 @@ class ManagedGlobalTable(GlobalKeyedTable):
             self._charged.set(self._held_bytes())
         return super().take_changes(epoch=epoch)
 
-    def close(self, reason: str) -> None:
-        super().close(reason)
-        self._charged.set(0)
+    def release(self) -> None:
+        self._charged.release()
 
     def statistics(self) -> TableStatistics:
         files = self._live.files
@@ -241,8 +244,12 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
         if moment.watermark_us is not None:
             self.view.advance(moment.watermark_us)
 
+    def release(self) -> None:
+        self.view.release()
+
     def statistics(self) -> TableStatistics:
-        return self.view.statistics()
+        applied, discarded = self.view.edits
+        return replace(self.view.statistics(), edits_applied=applied, edits_discarded=discarded)
 
 
 class ManagedKeyedTable(_RowTable[KeyedView]):
@@ -270,6 +277,9 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
                 self.view.delete(self._columns(data, keys))
             case _:
                 raise self._not_taken(data)
+
+    def release(self) -> None:
+        self.view.release(_EVERYTHING)
 
     def advance(self, moment: Moment) -> None:
         clock = self.view.table.clock

@@ -1,1 +1,1 @@
-"""Benchmarks. Each `python -m bench NAME` checks its own answers, prints a table, and takes --quick and --json."""
+"""Benchmarks. Each `python -m bench NAME` checks its own answers, prints a table, and takes --quick, --json, --check."""

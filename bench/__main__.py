@@ -1,20 +1,32 @@
-"""`python -m bench NAME [--quick] [--json]`."""
+"""`python -m bench NAME [--quick] [--json] [--check] [--case TEXT]`."""
 
 import argparse
 import sys
+from collections.abc import Callable
 
-from bench import engine
+from bench import engine, memory
+from bench.report import Report
+
+Benchmark = Callable[..., int | None]
+BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
+    "engine": (engine.run, "read-modify-write of keyed state against other stores; what epochs cost"),
+    "memory": (memory.run, "state ten times the memory budget: peak memory, speed, and life under a cap"),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks that check their own answers.")
-    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="NAME")
-    one = benchmarks.add_parser("engine", help="read-modify-write of keyed state against other stores")
-    one.add_argument("--quick", action="store_true", help="1M keys only, fewer batches: a few minutes")
-    one.add_argument("--json", action="store_true", help="one JSON object per line; ratio > 1 means ours is better")
-    one.add_argument("--case", default="", help="only cases whose name contains this text, for example 'int64'")
+    names = parser.add_subparsers(dest="benchmark", required=True, metavar="NAME")
+    for name, (_, what) in BENCHMARKS.items():
+        one = names.add_parser(name, help=what)
+        one.add_argument("--quick", action="store_true", help="smaller and fewer cases: a few minutes")
+        one.add_argument("--json", action="store_true", help="one JSON object per line; ratio > 1 means ours is better")
+        one.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+        one.add_argument("--case", default="", help="only cases whose name contains this text, for example 'int64'")
     options = parser.parse_args()
-    return engine.run(quick=options.quick, as_json=options.json, only=options.case)
+    report = Report(as_json=options.json)
+    status = BENCHMARKS[options.benchmark][0](report, quick=options.quick, only=options.case)
+    return status or report.finish(check=options.check)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,202 @@
+"""What an epoch costs by what it touches and by how much state there is.
+
+An epoch is: merge a batch of keys, take a checkpoint, put its files into the store. Views of two sizes take turns,
+epoch by epoch. Compactions run between epochs, as the manager's background thread would; the files that they made are
+put by the next epoch, and are counted apart. At the end each state is restored from its files and compared with what
+the view holds and with the sum of all that was added.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.report import Report, smaller
+from bench.workload import Ids, key_table
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state import (
+    KeyedView,
+    ManagerOptions,
+    MemoryController,
+    Merge,
+    Tiers,
+    keyed_table_config,
+    merge_columns,
+)
+from statebed.state.keyed_files import BASE
+from statebed.storage import MemoryStore
+
+_MILLION = 1_000_000
+_LOAD_ROWS = 1_000_000
+_TOUCHED = 100_000
+_FEW = 1_000
+_BUDGET = 8 << 30
+_TIME = 1 / 1.5
+"""An epoch takes at most 1.5 times as long with ten times the state."""
+_BYTES = 0.9
+_FEW_BYTES = 20.0
+_SUM = merge_columns(value=Merge.SUM)
+_MOST_COMPACTED = ManagerOptions().max_compaction_bytes
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch took."""
+
+    seconds: float
+    changed_bytes: int
+    """Of the files that hold changes."""
+    blocks: int
+    """Blocks that were written again."""
+    block_bytes: int
+
+
+class State:
+    """A keyed table of int64 keys and values, with a store of its own."""
+
+    def __init__(self, keys: int) -> None:
+        schema = pa.schema([("id", pa.int64()), pa.field("value", pa.int64(), nullable=False)])
+        self._config = keyed_table_config("bench", "", ["id"], schema)
+        self._tiers = Tiers(MemoryController(_BUDGET))
+        self._store = MemoryStore(f"epochs-{keys}")
+        self._view = KeyedView(self._config, owned=WHOLE_SPACE, store=self._store, tiers=self._tiers)
+        self._random = np.random.default_rng(keys)
+        self._total = 0
+        self.keys = keys
+        for start in range(0, keys, _LOAD_ROWS):
+            self._add(np.arange(start, min(start + _LOAD_ROWS, keys), dtype=np.int64))
+        self.settle()
+
+    def settle(self) -> None:
+        """Everything in blocks, nothing in deltas."""
+        self._checkpoint()
+        while (job := self._view.plan_compaction(most_bytes=_MOST_COMPACTED)) is not None:
+            self._view.offer_edit(job.run())
+            self._checkpoint()
+
+    def epoch(self, touched: int) -> Epoch:
+        ids = self._random.choice(self.keys, touched, replace=False, shuffle=False).astype(np.int64)
+        start = time.perf_counter()
+        self._add(ids)
+        changed, blocks, block_bytes = self._checkpoint()
+        seconds = time.perf_counter() - start
+        job = self._view.plan_compaction(most_bytes=_MOST_COMPACTED)
+        if job is not None:
+            self._view.offer_edit(job.run())
+        return Epoch(seconds, changed, blocks, block_bytes)
+
+    def check(self) -> None:
+        """What is in files, the view, and the sum of everything added are the same."""
+        self._checkpoint()
+        parts = [self._view.metadata()]
+        restored = KeyedView(
+            self._config, owned=WHOLE_SPACE, store=self._store, parts=parts, tiers=self._tiers, owner="restored"
+        )
+        for name, view in (("view", self._view), ("restored state", restored)):
+            rows = total = 0
+            for part in view.scan():
+                rows += part.num_rows
+                total += pc.sum(part["value"]).as_py()
+            if (rows, total) != (self.keys, self._total):
+                raise SystemExit(f"epochs: the {name} has {rows} keys and the sum {total}, not {self._total}")
+
+    def close(self) -> None:
+        self._tiers.close()
+
+    def _add(self, ids: Ids) -> None:
+        amounts = pa.table([pa.array(ids % 97)], schema=self._view.table.value_schema)
+        self._view.merge(key_table("int64", ids), amounts, _SUM)
+        self._total += int((ids % 97).sum())
+
+    def _checkpoint(self) -> tuple[int, int, int]:
+        """Bytes of changes, number of new blocks, their bytes."""
+        checkpoint = self._view.checkpoint(lambda digest: f"data/{digest}.parquet")
+        for upload in checkpoint.uploads:
+            self._store.put(upload.path, upload.content())
+            upload.on_stored()
+        live = {file.path: file for file in checkpoint.metadata.files}
+        for stored in list(self._store.list("data/")):
+            if stored.path not in live:
+                self._store.delete(stored.path)
+        blocks = [upload.size for upload in checkpoint.uploads if live[upload.path].level == BASE]
+        return sum(upload.size for upload in checkpoint.uploads) - sum(blocks), len(blocks), sum(blocks)
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Compare states of two sizes, and epochs of two sizes."""
+    small, large = State(_MILLION), State((2 if quick else 10) * _MILLION)
+    try:
+        count = 12 if quick else 24
+        for state in (small, large):
+            state.epoch(_TOUCHED)  # warms up
+        pairs = [(small.epoch(_TOUCHED), large.epoch(_TOUCHED)) for _ in range(count)]
+        few = [large.epoch(_FEW) for _ in range(4)]
+        for state in (small, large):
+            state.check()
+    finally:
+        small.close()
+        large.close()
+    case, baseline = f"epoch of 100k of {large.keys // _MILLION}M keys", f"of {small.keys // _MILLION}M keys"
+    before, after = ([pair[index] for pair in pairs] for index in (0, 1))
+    report.add(
+        smaller(
+            case, baseline, "time", ours=_milliseconds(after), theirs=_milliseconds(before), unit="ms", target=_TIME
+        )
+    )
+    report.add(
+        smaller(
+            case,
+            baseline,
+            "checkpoint bytes",
+            ours=statistics.mean(one.changed_bytes for one in after),
+            theirs=statistics.mean(one.changed_bytes for one in before),
+            unit="bytes",
+            target=_BYTES,
+        )
+    )
+    report.add(
+        smaller(
+            f"epoch of 1k of {large.keys // _MILLION}M keys",
+            "epoch of 100k",
+            "checkpoint bytes",
+            ours=statistics.median(one.changed_bytes for one in few),
+            theirs=statistics.median(one.changed_bytes for one in after),
+            unit="bytes",
+            target=_FEW_BYTES,
+        )
+    )
+    _blocks(case, after, report)
+
+
+def measure_blocks(report: Report) -> None:
+    """At 50M keys: how many blocks an epoch writes again at most."""
+    state = State(50 * _MILLION)
+    try:
+        epochs = [state.epoch(20 * _TOUCHED) for _ in range(20)]
+        state.check()
+    finally:
+        state.close()
+    _blocks("epoch of 2M of 50M keys", epochs, report)
+
+
+def _blocks(case: str, epochs: Sequence[Epoch], report: Report) -> None:
+    most = max(epochs, key=lambda one: one.block_bytes)
+    report.add(
+        smaller(
+            case,
+            "bound of a compaction",
+            "blocks rewritten",
+            ours=most.block_bytes,
+            theirs=_MOST_COMPACTED,
+            unit=f"bytes ({most.blocks} blocks)",
+            target=1.0,
+        )
+    )
+
+
+def _milliseconds(epochs: Sequence[Epoch]) -> float:
+    return 1000 * statistics.mean(one.seconds for one in epochs)

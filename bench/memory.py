@@ -1,0 +1,164 @@
+"""State ten times the memory budget: how much memory a process takes, how fast it is, and whether it lives under a cap.
+
+Each run is a process of its own. Its anonymous and shared memory is looked at from outside all the time; clean pages of
+mapped files are not part of it, because the kernel takes them back whenever it likes. What is promised:
+
+    peak <= base + budget + one batch + one row group + what the allocator keeps
+
+- base: what the process takes after it has imported everything and has done a little of the same work;
+- one batch: its rows, in the columns of the table;
+- one row group: what is being encoded or read;
+- what the allocator keeps: pyarrow's default one gives freed pages back late, half the budget as measured.
+
+The same work with a budget that is never reached gives the speed to compare with. Under the cap (of the memory that a
+process may get for data, RLIMIT_DATA) the unbounded engine has to die, and the bounded one has to finish.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.memory_work import WORKS
+from bench.report import Report, faster, smaller
+from statebed.format.segment import ROW_GROUP_BYTES
+
+_MIB = 1 << 20
+_TIMES_THE_BUDGET = 10
+_NEVER_REACHED = 1 << 40
+_ALLOCATOR_KEEPS = 0.5
+_CAP = 4
+"""Times the budget; the state takes ten."""
+_SPEED = 0.3
+_SURVIVES = 1.01
+_LOOK_SECONDS = 0.002
+_TIMEOUT_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a process did."""
+
+    said: dict[str, Any]
+    peak: int
+    error: str
+    """Its last line when it failed."""
+
+    @property
+    def rows_per_second(self) -> float:
+        return float(self.said["rows"]) / float(self.said["seconds"])
+
+
+def run(report: Report, *, quick: bool, only: str = "") -> int | None:
+    """Measure each kind of work with each budget."""
+    budgets = [64 * _MIB] if quick else [64 * _MIB, 512 * _MIB]
+    cases = {f"{work} {budget // _MIB} MiB": (work, budget) for budget in budgets for work in WORKS}
+    chosen = {case: what for case, what in cases.items() if only in case}
+    if not chosen:
+        print("no such case; there are:", *cases, sep="\n  ", file=sys.stderr)
+        return 2
+    for case, (work, budget) in chosen.items():
+        _measure(case, work, budget, report)
+    return None
+
+
+def _measure(case: str, work: str, budget: int, report: Report) -> None:
+    bounded, unbounded = _finished(case, work, budget, budget), _finished(case, work, budget, _NEVER_REACHED)
+    keeps = int(_ALLOCATOR_KEEPS * budget)
+    base, batch = bounded.said["base"], bounded.said["batch"]
+    promised = base + budget + batch + ROW_GROUP_BYTES + keeps
+    terms = {"base": base, "budget": budget, "batch": batch, "row group": ROW_GROUP_BYTES, "allocator": keeps}
+    report.note(
+        f"  {case}: promised " + " + ".join(f"{name} {size / _MIB:.0f}" for name, size in terms.items()) + " MiB"
+    )
+    report.note(f"  charged at most {bounded.said['charged'] / _MIB:.0f} MiB; {bounded.said['events']}")
+    report.note(f"  the unbounded process took {unbounded.peak / _MIB:.0f} MiB")
+    report.add(smaller(case, "promised", "peak memory", ours=bounded.peak, theirs=promised, unit="bytes", target=1.0))
+    report.add(
+        faster(
+            case,
+            "unbounded",
+            "throughput",
+            ours=bounded.rows_per_second,
+            theirs=unbounded.rows_per_second,
+            unit="rows/s",
+            target=_SPEED,
+        )
+    )
+    cap = _CAP * budget
+    capped, dead = _child(work, budget, budget, cap=cap), _child(work, budget, _NEVER_REACHED, cap=cap)
+    report.note(f"  under a cap of {cap / _MIB:.0f} MiB the unbounded process ended with: {dead.error or 'no error'}")
+    if capped.error:
+        report.note(f"  under the cap the bounded process ended with: {capped.error}")
+    report.add(
+        faster(
+            case,
+            "unbounded",
+            "rows under a cap",
+            ours=capped.said.get("rows", 0),
+            theirs=max(dead.said.get("rows", 0), 1),
+            unit="rows",
+            target=_SURVIVES,
+        )
+    )
+
+
+def _finished(case: str, work: str, state_budget: int, budget: int) -> Run:
+    done = _child(work, state_budget, budget, cap=0)
+    if done.error:
+        raise SystemExit(f"{case}: {done.error}")
+    return done
+
+
+def _child(work: str, state_budget: int, budget: int, *, cap: int) -> Run:
+    with tempfile.TemporaryDirectory(prefix="bench-memory-") as folder, tempfile.TemporaryFile("w+") as errors:
+        numbers = [str(number) for number in (_TIMES_THE_BUDGET * state_budget, budget)]
+        child = subprocess.Popen(  # noqa: S603 - this very Python
+            [sys.executable, "-m", "bench.memory_child", work, *numbers, folder, str(cap)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        )
+        watch = _Watch(child.pid)
+        watch.start()
+        said: dict[str, Any] = {}
+        try:
+            out, _ = child.communicate(timeout=_TIMEOUT_SECONDS)
+            for line in out.splitlines():
+                said |= json.loads(line)
+        finally:
+            child.kill()
+            watch.stop()
+        errors.seek(0)
+        last = (errors.read().strip().splitlines() or [f"exit status {child.returncode}"])[-1]
+        return Run(said, watch.peak, "" if child.returncode == 0 else last)
+
+
+class _Watch(threading.Thread):
+    """Looks at the memory of a process, from outside."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._status = Path(f"/proc/{pid}/status")
+        self._done = threading.Event()
+        self.peak = 0
+
+    def run(self) -> None:
+        while not self._done.wait(_LOOK_SECONDS):
+            try:
+                text = self._status.read_text()
+            except OSError:
+                return
+            lines = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Rss"))
+            self.peak = max(self.peak, 1024 * sum(int(lines[name].split()[0]) for name in lines if name != "RssFile"))
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join(10)

@@ -212,6 +212,10 @@ class Block:
             newer.append(run)
         return count
 
+    def may_expire(self, until_us: int) -> bool:
+        """Whether it is worth looking for rows whose time is over."""
+        return any(run.may_expire(until_us) for run, _ in self._runs())
+
     def mark_written(self) -> None:
         """All changes are in files now."""
         for run, frozen in self._runs():

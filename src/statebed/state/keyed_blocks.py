@@ -12,11 +12,14 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from statebed.errors import InputError, SpillTimeoutError
+from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
 from statebed.state.keyed_block import BLOCK_BYTES, MAX_FROZEN, Block
 from statebed.state.keyed_durable import DurableRows
@@ -39,6 +42,8 @@ class Slot:
     cached: CachedFile | None = None
     changes: int = 0
     """Counts what was installed or given up, so that a copy read meanwhile is known to be old."""
+    gone: bool = False
+    """Others have taken its place."""
 
 
 @dataclass
@@ -90,6 +95,10 @@ class Blocks:
         cuts = [0, *np.searchsorted(hashes, self._edges).tolist(), len(hashes)]
         return [(slot, cuts[n], cuts[n + 1]) for n, slot in enumerate(self._slots) if cuts[n] < cuts[n + 1]]
 
+    def within(self, owned: pb.HashRange) -> list[Slot]:
+        """The block of a range, or those that it was split into."""
+        return [slot for slot in self._slots if owned.first <= slot.block.owned.first <= owned.last]
+
     # ---- operations --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -127,19 +136,15 @@ class Blocks:
     def available(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
         """As `of`, with the rows of all those blocks in memory or in mapped files. Without the lock."""
         found = self.of(hashes)
-        missing = False
-        for slot, _, _ in found:
-            missing |= self.fetch(slot)
-        return self.of(hashes) if missing else found
+        moved = [slot for slot, _, _ in found if self.fetch(slot)]
+        return self.of(hashes) if moved else found
 
     def fetch(self, slot: Slot) -> bool:
-        """Have the rows of a block here; True when they were not."""
+        """Have the rows of a block here; True when it may have been split for that."""
         block = slot.block
         if block.present:
             self.counts.hits += 1
-            if block.spilled and block.asked > block.rows:
-                self._thaw(slot)
-            return False
+            return block.spilled and block.asked > block.rows and self._thaw(slot)
         self.counts.misses += 1
         self.load(slot)
         return True
@@ -190,7 +195,7 @@ class Blocks:
         with self._memory.reserve(self._owner, Purpose.RESTORES, self._durable.loading_bytes(owned)):
             run = self._durable.load(owned, piece_bytes=self._memory.segment_bytes)
             with self.locked():
-                if slot.block.present or slot.changes != changes:
+                if slot.gone or slot.block.present or slot.changes != changes:
                     return
                 slot.block.install(run)
                 slot.changes += 1
@@ -199,10 +204,14 @@ class Blocks:
         if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
             self._evict(slot)
 
-    def _thaw(self, slot: Slot) -> None:
+    def load_soon(self, slot: Slot) -> Future[bool]:
+        """As `load`, on one of the threads for that."""
+        return self._tiers.load_soon(partial(self.load, slot))
+
+    def _thaw(self, slot: Slot) -> bool:
         """Come back to memory, if there is plenty."""
         if self._memory.used + slot.block.merge_bytes(slot.block.frozen_runs) > self._memory.low_bytes:
-            return
+            return False
         with self.locked():
             if slot.cached is not None:
                 self._tiers.cache.remove(slot.cached)
@@ -210,6 +219,7 @@ class Blocks:
             slot.block.thaw()
             self.counts.loads += 1
             self.settle([slot])
+        return True
 
     def _evict(self, slot: Slot) -> bool:
         """Leave memory for a mapped file. By any thread; False while the view is in use."""
@@ -246,6 +256,7 @@ class Blocks:
         if blocks == [slot.block]:
             return [slot]
         slot.block.forget()
+        slot.gone = True
         self._uncharge(slot)
         index = self._slots.index(slot)
         made = [self._slot(block) for block in blocks]

@@ -105,10 +105,13 @@ class DurableRows:
         """About the memory that loading a range takes."""
         return int(_DECODED * bytes_in(self.files, owned))
 
-    def may_expire(self, owned: pb.HashRange, until_us: int) -> bool:
-        """Whether files may hold rows of the range whose time is not after `until_us`."""
+    def may_hold(self, owned: pb.HashRange, first_us: int | None, last_us: int) -> bool:
+        """Whether files may have rows of the range with a time from the first (None: any) to the last."""
         return any(
-            overlaps(file.owned, owned) and file.HasField("min_time_us") and file.min_time_us <= until_us
+            overlaps(file.owned, owned)
+            and file.HasField("min_time_us")
+            and file.min_time_us <= last_us
+            and (first_us is None or file.max_time_us >= first_us)
             for file in self.files
         )
 

@@ -4,7 +4,8 @@ Each operation makes room and fetches the blocks it needs first, then works on t
 what they take afterwards.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, one_chunk, uint64_values
-from statebed.format.schema import KEY_HASH
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.state.keyed_batch import (
     HashFunction,
     KeyBatch,
@@ -24,17 +25,18 @@ from statebed.state.keyed_batch import (
     latest_times,
     take_rows,
 )
-from statebed.state.keyed_block import Found, Pick
-from statebed.state.keyed_blocks import Blocks, Slot
+from statebed.state.keyed_block import Block, Found, Pick
+from statebed.state.keyed_blocks import Blocks
 from statebed.state.keyed_columns import Mask, Rows
 from statebed.state.keyed_durable import DurableRows
-from statebed.state.keyed_input import Batch, checked_values, written_times
+from statebed.state.keyed_input import Batch, check_timed, checked_values, given_times, written_times
 from statebed.state.keyed_rows import file_rows
 from statebed.state.keyed_run import DELETED, Run, Times
 from statebed.state.keyed_spilled import Marks
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.live_files import in_range
 from statebed.state.memory import MemoryController
+from statebed.state.row_set import RowSet
 
 PIECES_IN_BUDGET = 16
 """A larger part of the budget is not written at once."""
@@ -103,6 +105,14 @@ class KeyedOperations:
             if rows.num_rows:
                 yield rows
 
+    def prefetch(self, keys: Batch) -> tuple[Future[bool], ...]:
+        """Bring the rows of these keys nearer in the background: from the store to memory or to mapped files.
+
+        A hint: a future that is False was one too many.
+        """
+        slots = [slot for slot, _, _ in self._blocks.of(self._batch(keys).hashes) if not slot.block.present]
+        return tuple(self._blocks.load_soon(slot) for slot in slots)
+
     # ---- writing -----------------------------------------------------------------------------------------
 
     def upsert(self, keys: Batch, values: Batch, *, times: pa.Array | None = None) -> None:
@@ -136,6 +146,36 @@ class KeyedOperations:
                     slot.block.delete(alive)
                 self._blocks.settle(slot for slot, _, _ in parts)
         return found
+
+    def delete_values(self, keys: Batch, values: Batch) -> Mask:
+        """Delete keys that have exactly these values, and say which rows of the batch had their way.
+
+        Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0.
+        """
+        columns = checked_values(self.table, keys, values)
+        return self._delete_equal(keys, dict(zip(columns.column_names, columns.columns, strict=True)))
+
+    def delete_at(self, keys: Batch, times: pa.Array) -> Mask:
+        """Delete keys that have exactly these times, and say which rows of the batch had their way."""
+        check_timed(self.table, "deleting by key and time")
+        moments = given_times(self.table, keys.num_rows, times)
+        return self._delete_equal(keys, {TIME: from_numpy(moments, TIMESTAMP)})
+
+    def delete_times(self, start_us: int, end_us: int) -> int:
+        """Delete the rows with start_us <= time < end_us, and give their number."""
+        self._check_open()
+        check_timed(self.table, "deleting by time")
+        until = self._expired_until()
+
+        def pick(marks: Marks, times: Times | None) -> Mask:
+            assert times is not None
+            return _alive_at(until)(marks, times) & (times >= start_us) & (times < end_us)
+
+        return sum(
+            self._change_blocks(slot.block.owned, lambda block: block.delete_where(pick))
+            for slot in self._blocks
+            if slot.block.present or self._durable.may_hold(slot.block.owned, start_us, end_us - 1)
+        )
 
     def advance(self, now_us: int) -> int:
         """Move the table's clock, never back, and give the number of rows that expired."""
@@ -204,9 +244,8 @@ class KeyedOperations:
 
     def _piece_from(self, first: int) -> tuple[pa.Table, int]:
         """The rows of some hashes from the first on, and the hash to go on with."""
-        slot = self._blocks.at(first)
         with self._blocks.operation(2 * self._memory.segment_bytes):
-            self._blocks.fetch(slot)
+            self._blocks.fetch(self._blocks.at(first))
             slot = self._blocks.at(first)
             with self._blocks.locked():
                 block, until = slot.block, self._expired_until()
@@ -233,18 +272,49 @@ class KeyedOperations:
             return 0
         count = 0
         for slot in self._blocks:
-            if slot.block.present or self._durable.may_expire(slot.block.owned, until):
-                count += self._expire_block(slot, until)
+            owned = slot.block.owned
+            due = slot.block.may_expire(until) if slot.block.present else self._durable.may_hold(owned, None, until)
+            if due:
+                count += self._change_blocks(owned, lambda block: block.expire(until))
         self.expired_rows += count
         return count
 
-    def _expire_block(self, slot: Slot, until: int) -> int:
-        with self._blocks.operation(0):
-            self._blocks.fetch(slot)
+    def _change_blocks(self, owned: pb.HashRange, change: Callable[[Block], int]) -> int:
+        """Change rows of the block of a range, or of the blocks that it was split into."""
+        # Rows of mapped files are laid over; those in memory change in place.
+        with self._blocks.operation(sum(slot.block.disk_bytes for slot in self._blocks.within(owned)) // 2):
+            for slot in self._blocks.within(owned):
+                self._blocks.fetch(slot)
             with self._blocks.locked():
-                count = slot.block.expire(until)
-                self._blocks.settle([slot])
+                slots = self._blocks.within(owned)
+                count = sum(change(slot.block) for slot in slots)
+                self._blocks.settle(slots)
         return count
+
+    def _delete_equal(self, keys: Batch, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Mask:
+        """Delete the keys whose rows equal the batch in some more columns."""
+        self._check_open()
+        batch = self._batch(keys)
+        hashes = np.empty(len(batch), dtype=np.uint64)
+        hashes[batch.order] = batch.hashes
+        names = list(self.table.key_names)
+        wanted = {KEY_HASH: from_numpy(hashes, pa.uint64()), **{name: keys[name] for name in names}, **columns}
+        rows = RowSet(pa.table(wanted), keys=names)
+        done = np.zeros(len(batch), dtype=np.bool_)
+        with self._blocks.operation(2 * int(keys.nbytes) + _ROW_BYTES * len(batch)):
+            parts = self._blocks.available(batch.hashes)
+            with self._blocks.locked():
+                for slot, start, end in parts:
+                    for piece in self._alive(slot.block.locate(batch, start, end)[0]):
+                        at = np.unique(piece.at)
+                        held = file_rows(self.table, piece.run, at, piece.run.marks[at]).select(list(wanted))
+                        gone = np.zeros(len(at), dtype=np.bool_)
+                        for theirs, ours in rows.pairs(held):
+                            gone[theirs] = True
+                            done[ours] = True
+                        slot.block.delete([Found(slot.block, piece.run, piece.frozen, at[gone], at[gone])])
+                self._blocks.settle(slot for slot, _, _ in parts)
+        return done
 
 
 def _alive_at(expired_until: int | None) -> Pick:

@@ -111,11 +111,14 @@ class Run:
     def delete(self, rows: Rows) -> None:
         self._mark(rows, self.marks[rows] | DELETED | DIRTY)
 
+    def may_expire(self, until_us: int) -> bool:
+        """False when surely no row's time is over."""
+        return self.times is not None and (self._oldest is None or self._oldest <= until_us)
+
     def expired(self, expired_until: int) -> Rows:
         """Rows that are not deleted and whose time is over."""
-        none = np.zeros(0, dtype=np.int64)
-        if self.times is None or (self._oldest is not None and self._oldest > expired_until):
-            return none
+        if self.times is None or not self.may_expire(expired_until):
+            return np.zeros(0, dtype=np.int64)
         there = (self.marks & DELETED) == 0
         over = self.times <= expired_until
         self._oldest = int(self.times.min(where=there & ~over, initial=FOR_EVER))

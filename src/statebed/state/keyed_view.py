@@ -15,6 +15,7 @@ A view is for one thread, except for what says otherwise. A batch that is large 
 pieces, one after the other; each piece is applied as a whole or, when it is refused or fails, not at all.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +29,10 @@ from statebed.state.keyed_blocks import Blocks
 from statebed.state.keyed_compaction import KeyedCompaction, plan
 from statebed.state.keyed_delta import write_delta
 from statebed.state.keyed_durable import DurableRows
+from statebed.state.keyed_files import bytes_of
 from statebed.state.keyed_operations import KeyedOperations
 from statebed.state.keyed_table import KeyedTable
+from statebed.state.metrics import TableStatistics
 from statebed.state.tiers import Tiers
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
@@ -145,10 +148,6 @@ class KeyedView(KeyedOperations):
         """Have the next checkpoint apply what a compaction made. By any thread."""
         self._edits.offer(edit)
 
-    def compact(self, name_of: NameOf, *, max_blocks: int = 1) -> tuple[Upload, ...]:  # noqa: ARG002 - see plan_compaction
-        """Nothing: compactions are planned, run and offered."""
-        return ()
-
     def release(self, wanted_bytes: int) -> int:
         """Forget blocks without changes until that many bytes of memory are free or none is left; gives the bytes.
 
@@ -160,3 +159,24 @@ class KeyedView(KeyedOperations):
                 break
             freed += self._blocks.release(slot)
         return freed
+
+    def statistics(self) -> TableStatistics:
+        """What it counts; reads no file. By any thread."""
+        files = self._durable.files
+        blocks = [slot.block for slot in self._blocks]
+        counts = self._blocks.counts
+        due = plan(files, self.owned, most_bytes=None, block_bytes=self._blocks.block_bytes)
+        return TableStatistics(
+            rows=self.metadata().rows + sum(block.dirty_rows for block in blocks),
+            memory_bytes=sum(block.held_bytes for block in blocks),
+            disk_bytes=sum(block.disk_bytes for block in blocks),
+            store_bytes=bytes_of(files),
+            files=Counter(level for _, level in {(file.path, file.level) for file in files}),
+            spills=counts.spills,
+            loads=counts.loads,
+            hits=counts.hits,
+            compaction_debt_bytes=0 if due is None else due.input_bytes,
+            expired_rows=self.expired_rows,
+            edits_applied=self._edits.applied,
+            edits_discarded=self._edits.discarded,
+        )

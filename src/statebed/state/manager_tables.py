@@ -203,10 +203,9 @@ class _RowTable(Generic[V]):
             )
         return data.batch.select(list(wanted))
 
-    def _not_taken(self, data: Data) -> UnknownTableError:
-        what = type(data.operation if isinstance(data, RecordBatch) else data).__name__
+    def _not_taken(self, data: CommitData | KeyedData) -> UnknownTableError:
         return UnknownTableError(
-            f"the table {self.config.name!r} ({self.config.WhichOneof('kind')}) takes no {what}",
+            f"the table {self.config.name!r} ({self.config.WhichOneof('kind')}) takes no {type(data).__name__}",
             where=self._task.where,
             fix="send a RecordBatch",
         )
@@ -275,8 +274,12 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
                 self.view.upsert(self._columns(data, keys), self._columns(data, values), times=times)
             case DeleteKey():
                 self.view.delete(self._columns(data, keys))
-            case _:
-                raise self._not_taken(data)
+            case DeleteTimeKey():
+                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
+            case DeleteValue():
+                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
+            case DeleteTimeRange(start_us, end_us):
+                self.view.delete_times(start_us, end_us)
 
     def release(self) -> None:
         self.view.release(_EVERYTHING)
@@ -288,12 +291,4 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
             self.view.advance(now_us)
 
     def statistics(self) -> TableStatistics:
-        metadata = self.view.metadata()
-        return TableStatistics(
-            rows=metadata.rows + self.view.dirty_rows,
-            memory_bytes=self.view.held_bytes,
-            disk_bytes=0,
-            store_bytes=metadata.bytes,
-            files=Counter(file.level for file in metadata.files),
-            expired_rows=self.view.expired_rows,
-        )
+        return self.view.statistics()

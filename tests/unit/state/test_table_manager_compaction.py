@@ -80,7 +80,7 @@ def test_files_are_merged_without_being_asked_for(mode: CompactionMode, tiers: T
         run(manager, 20)
         for epoch in range(100, 200):
             manager.checkpoint(epoch).result(timeout=30)
-            if manager.metrics().tables["trips"].edits_applied:
+            if all(table.edits_applied for table in manager.metrics().tables.values()):
                 break
             time.sleep(0.05)
         check(manager, 20)
@@ -89,7 +89,7 @@ def test_files_are_merged_without_being_asked_for(mode: CompactionMode, tiers: T
         assert counts.read_bytes > counts.written_bytes > 0
         assert counts.failures == 0
         tables = manager.metrics().tables
-        assert tables["trips"].edits_applied > 0
+        assert min(table.edits_applied for table in tables.values()) > 0
         assert max(sum(table.files.values()) for table in tables.values()) < 20
 
 

@@ -127,7 +127,7 @@ def test_a_stopped_manager_takes_no_more_rows() -> None:
 
 def test_what_a_keyed_table_cannot_take_is_refused() -> None:
     with TableManager(TASK, COUNTERS | FARES, ScopedStore(MemoryStore(), JOB)) as manager:
-        with pytest.raises(UnknownTableError, match="DeleteTimeRange"):
+        with pytest.raises(InputError, match="time"):
             manager.send(TableData("fares", RecordBatch(batch({}), DeleteTimeRange(0, 1))))
         with pytest.raises(UnknownTableError, match="KeyedData"):
             manager.send(TableData("fares", KeyedData(b"", None)))

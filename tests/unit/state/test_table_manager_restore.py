@@ -67,7 +67,7 @@ def batch(table: str) -> pa.RecordBatch:
 def rows_of(manager: TableManager, table: str) -> int:
     if table == "riders":
         return sum(rows.num_rows for rows in manager.get_keyed("riders").scan())
-    return manager.get_time_keyed("trips").read().num_rows
+    return int(manager.get_time_keyed("trips").read().num_rows)
 
 
 @pytest.mark.parametrize("config", [RIDERS, TRIPS], ids=lambda config: str(config.name))

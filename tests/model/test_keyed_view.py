@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -77,6 +78,8 @@ rows = st.builds(
     time=st.integers(0, 40),
 )
 batches = st.lists(rows, min_size=2, max_size=6)
+
+VERBS = ["upsert", "merge", "delete", "delete_values", "delete_at", "delete_times", "prefetch", "get"]
 
 State = dict[tuple[Any, Any], Row]
 
@@ -174,6 +177,44 @@ class KeyedViewMachine(RuleBasedStateMachine):
         for row in batch:
             self.state.pop(row.identity, None)
 
+    def delete_values(self, batch: list[Row]) -> None:
+        def matches(row: Row) -> bool:
+            old = self.state.get(row.identity)
+            return old is not None and self.alive(old) and (old.count, old.label) == (row.count, row.label)
+
+        for view, keys, mine in self.parts(batch):
+            assert view.delete_values(keys, value_table(mine)).tolist() == [matches(row) for row in mine]
+        for row in [row for row in batch if matches(row)]:
+            self.state.pop(row.identity, None)
+
+    def delete_at(self, batch: list[Row]) -> None:
+        if not self.table.expires:
+            return
+
+        def matches(row: Row) -> bool:
+            old = self.state.get(row.identity)
+            return old is not None and self.alive(old) and old.time == row.time
+
+        for view, keys, mine in self.parts(batch):
+            times = pa.array([row.time for row in mine], pa.int64())
+            assert view.delete_at(keys, times).tolist() == [matches(row) for row in mine]
+        for row in [row for row in batch if matches(row)]:
+            self.state.pop(row.identity, None)
+
+    def delete_times(self, batch: list[Row]) -> None:
+        if not self.table.expires:
+            return
+        start, end = min(row.time for row in batch), max(row.time for row in batch)
+        gone = [key for key, row in self.state.items() if self.alive(row) and start <= row.time < end]
+        assert sum(view.delete_times(start, end) for view in self.views) == len(gone)
+        for key in gone:
+            del self.state[key]
+
+    def prefetch(self, batch: list[Row]) -> None:
+        for view, keys, _ in self.parts(batch):
+            for one in view.prefetch(keys):
+                assert one.result(timeout=30)
+
     def get(self, batch: list[Row]) -> None:
         for view, keys, mine in self.parts(batch):
             values, found = view.get(keys)
@@ -183,11 +224,7 @@ class KeyedViewMachine(RuleBasedStateMachine):
                 expected = (old.count, old.label) if old is not None and held else (None, None)
                 assert (value["count"], value["label"]) == expected
 
-    @rule(
-        steps=st.lists(
-            st.tuples(st.sampled_from(["upsert", "merge", "delete", "get"]), batches), min_size=3, max_size=8
-        )
-    )
+    @rule(steps=st.lists(st.tuples(st.sampled_from(VERBS), batches), min_size=3, max_size=8))
     def work(self, steps: list[tuple[str, list[Row]]]) -> None:
         for verb, batch in steps:
             getattr(self, verb)(batch)
@@ -315,4 +352,9 @@ def value_table(batch: list[Row]) -> pa.Table:
 
 
 TestKeyedView = KeyedViewMachine.TestCase
-TestKeyedView.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestKeyedView.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+
+
+@pytest.mark.long
+class TestKeyedViewAtLength(KeyedViewMachine.TestCase):
+    settings = settings(max_examples=300, stateful_step_count=40, deadline=None)

@@ -55,7 +55,8 @@ def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table
         kept = np.flatnonzero(~_same_as_next(rows, keys))
         # The last row may be followed by a newer one in the next piece.
         held = rows.slice(rows.num_rows - 1)
-        yield rows.take(from_numpy(kept[:-1], pa.int64()))
+        if len(kept) > 1:
+            yield rows.take(from_numpy(kept[:-1], pa.int64()))
     if held is not None:
         yield held
 

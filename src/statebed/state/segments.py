@@ -9,6 +9,7 @@ import enum
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,31 @@ class Layout(enum.Enum):
     """For cold and sequential data: small, and the very bytes of a checkpoint."""
 
 
+@dataclass
+class Uses:
+    """How often a segment moved and was read. Counted without a lock: a race may lose one."""
+
+    spills: int = 0
+    """Moves from memory to local disk."""
+    loads: int = 0
+    """Reads from local disk or the store."""
+    hits: int = 0
+    """Reads from memory."""
+
+    def count(self, *, in_memory: bool) -> None:
+        """A read."""
+        if in_memory:
+            self.hits += 1
+        else:
+            self.loads += 1
+
+    def add(self, other: "Uses") -> None:
+        """Count what another has counted."""
+        self.spills += other.spills
+        self.loads += other.loads
+        self.hits += other.hits
+
+
 class Segment:
     """Sorted rows that do not change, wherever they are. Thread-safe. `Tiers` makes them."""
 
@@ -85,8 +111,7 @@ class Segment:
         """What the rows take in memory; for one that never was there, the size of its file."""
         self.bins: tuple[int, int] | None = None
         """First and last bin, where known."""
-        self.spills = 0
-        self.loads = 0
+        self.uses = Uses()
 
     @classmethod
     def in_memory(cls, tiers: "Tiers", rows: pa.Table, *, spec: SegmentSpec, owner: str, layout: Layout) -> "Segment":
@@ -114,6 +139,14 @@ class Segment:
                 return Tier.MEMORY
             return Tier.DISK if self._local is not None else Tier.STORE
 
+    def bytes_by_tier(self) -> dict[Tier, int]:
+        """What it takes in memory and on local disk."""
+        with self._lock:
+            return {
+                Tier.MEMORY: 0 if self._table is None else self.nbytes,
+                Tier.DISK: 0 if self._local is None else self._local.size,
+            }
+
     def may_hold(self, selection: Selection) -> bool:
         """False when it surely has no row of the selected bins."""
         if self.bins is None:
@@ -132,6 +165,7 @@ class Segment:
                     self._offer.touch()
                 if self._cached is not None:
                     self._tiers.cache.touch(self._cached)
+            self.uses.count(in_memory=table is not None)
             if table is not None:
                 return selection.apply(table)
             if local is None:
@@ -174,7 +208,7 @@ class Segment:
             self._keep_local(local)
             with self._lock:
                 given_up = self._take_out_of_memory()
-                self.spills += 1
+                self.uses.spills += 1
             self._release(*given_up)
         return True
 
@@ -185,7 +219,6 @@ class Segment:
         rows = copied(self.read()) if self._layout is Layout.MAPPED else self.read()
         hold = self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows)
         self._install(rows, hold)
-        self.loads += 1
 
     def prefetch(self) -> "Future[bool]":
         """Come nearer in the background: from the store to local disk, and from Parquet to memory."""
@@ -263,6 +296,7 @@ class Segment:
                     self._offer.touch()
                 if self._cached is not None:
                     self._tiers.cache.touch(self._cached)
+            self.uses.count(in_memory=table is not None)
             if table is not None:
                 return iter([(0, partial(selection.apply, table))])
             if local is None:

@@ -226,11 +226,6 @@ class ParquetSpill:
         if not self._finished:
             self._path.unlink(missing_ok=True)
 
-    @property
-    def size(self) -> int:
-        """Bytes in the file so far."""
-        return self._writer.size
-
     def write(self, rows: pa.Table) -> None:
         """Add rows that follow those before."""
         with _spill_errors(self._path):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from statebed.state.compaction import NameOf
 from statebed.state.segments import Layout, Segment, Tier
 from statebed.state.time_keyed_compaction import hidden_in, surplus_files, too_many_tombstones
-from statebed.state.time_keyed_files import file_bytes
+from statebed.state.time_keyed_files import file_bytes, full_bytes
 from statebed.state.time_keyed_state import TimeKeyedState
 from statebed.state.upload import Upload
 
@@ -25,8 +25,7 @@ def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple
     """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload."""
     uploads = {upload.path: upload for upload in state.apply_edits(name_of)}
     uploads |= {upload.path: upload for upload in _appended(state, name_of)}
-    full = file_bytes(state.tiers) // 2
-    surplus = surplus_files(state.live, most_files=most_files, full_bytes=full)
+    surplus = surplus_files(state.live, most_files=most_files, full_bytes=full_bytes(state.tiers))
     if too_many_tombstones(state.live.tombstones, times=FAR_TOO_MANY):
         surplus = tuple(dict.fromkeys((*surplus, *hidden_in(state.live))))
     if surplus:

@@ -59,9 +59,10 @@ class NewFiles:
         with ExitStack() as stack:
             spill: ParquetSpill | None = None
             current: int | None = None
+            taken = 0
             for rows in pieces:
                 for bucket, part in self._by_bucket(rows):
-                    if spill is not None and (bucket != current or spill.size >= limit):
+                    if spill is not None and (bucket != current or taken >= limit):
                         yield spill.finish()
                         spill = None
                     if spill is None:
@@ -70,13 +71,15 @@ class NewFiles:
                             bucket,
                         )
                         stack.enter_context(spill)
+                        taken = 0
+                    taken += int(part.nbytes)
                     with self.tiers.memory.reserve(self.owner, Purpose.MERGES, int(part.nbytes)):
                         spill.write(part)
             if spill is not None:
                 yield spill.finish()
 
     def _by_bucket(self, rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
-        if self.bucket_us is None or not rows.num_rows:
+        if self.bucket_us is None:
             yield None, rows
             return
         buckets = int64_values(rows[BIN]) // self.bucket_us
@@ -86,8 +89,13 @@ class NewFiles:
 
 
 def file_bytes(tiers: Tiers) -> int:
-    """How large files get."""
+    """How many bytes of rows a file gets."""
     return max(1, min(MAX_FILE_BYTES, tiers.memory.budget // FILES_IN_BUDGET))
+
+
+def full_bytes(tiers: Tiers) -> int:
+    """Files from this size on are large enough: the rows of one take about four times as much."""
+    return file_bytes(tiers) // 4
 
 
 def bucket_width(files: Iterable[pb.FileEntry], *, bin_us: int) -> int:

@@ -39,7 +39,7 @@ class GivenRows:
         """Rows to append, with the columns of files."""
         self._check_columns(rows, self.schema.names)
         columns = {name: one_chunk(rows.column(name)) for name in self.schema.names}
-        self._check_nulls(columns, rows.num_rows)
+        self._check_nulls(columns)
         columns |= self._hashed(columns, rows.num_rows)
         times = int64_values(columns[TIME])
         columns[BIN] = from_numpy(times // self._table.bin_us * self._table.bin_us, TIMESTAMP)
@@ -48,25 +48,25 @@ class GivenRows:
         rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
         return rows.cast(pa.schema([field.remove_metadata() for field in schema]))
 
-    def deleted(self, kind: Deleted, columns: Mapping[str, pa.Array], count: int) -> pa.Table:
+    def deleted(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
         """Rows of a tombstone, each once: `_key_hash`, keys, and `_time` or values, with field ids."""
         names = {Deleted.KEY: self.keys, Deleted.TIME_KEY: [*self.keys, TIME], Deleted.VALUE: self.keys + self.values}
-        if kind is Deleted.KEY and not self.keys:
-            raise InputError("the table has no keys by which rows could be deleted", where=self._where, fix="by time")
-        given = pa.table({name: column for name, column in columns.items() if name != KEY_HASH})
-        self._check_columns(given, names[kind])
-        columns = {name: one_chunk(given[name]) for name in names[kind]}
+        if not names[kind]:
+            raise InputError(
+                "the table has no columns by which rows could be deleted", where=self._where, fix="delete by time"
+            )
+        self._check_columns(rows, names[kind])
+        columns = {name: one_chunk(rows.column(name)) for name in names[kind]}
         if TIME in columns:
-            self._check_nulls({TIME: columns[TIME]}, count)
-        columns |= self._hashed(columns, count)
+            self._check_nulls({TIME: columns[TIME]})
+        columns |= self._hashed(columns, rows.num_rows)
         ordered = [KEY_HASH, *names[kind]]
         schema = pa.schema([self._field(name) for name in ordered])
         return distinct(pa.Table.from_arrays([columns[name] for name in ordered], schema=schema), keys=self.keys)
 
     def key_set(self, keys: ArrowRows) -> RowSet:
         """Keys to look for."""
-        columns = {name: keys.column(name) for name in keys.schema.names}
-        return RowSet(self.deleted(Deleted.KEY, columns, keys.num_rows), keys=self.keys)
+        return RowSet(self.deleted(Deleted.KEY, keys), keys=self.keys)
 
     def _field(self, name: str) -> pa.Field:
         return reserved_field(name) if name in {KEY_HASH, TIME} else self._table.columns.field(name)
@@ -81,14 +81,12 @@ class GivenRows:
                 fix="select and cast the columns",
             )
 
-    def _check_nulls(self, columns: Mapping[str, pa.Array], count: int) -> None:
+    def _check_nulls(self, columns: Mapping[str, pa.Array]) -> None:
         empty = [name for name, column in columns.items() if not self.schema.field(name).nullable and column.null_count]
         if empty:
             raise InputError(
                 f"rows have nulls in the columns {empty}", where=self._where, fix="leave such rows out, or fill them"
             )
-        if any(len(column) != count for column in columns.values()):
-            raise InputError("columns differ in length", where=self._where, fix="give one value for each row")
 
     def _hashed(self, columns: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
         """The keys, normalised, and their hashes, all of which this subtask owns."""

@@ -26,7 +26,7 @@ from statebed.state.live_files import LiveFiles
 from statebed.state.memory import Purpose
 from statebed.state.row_merge import newest
 from statebed.state.row_set import RowSet
-from statebed.state.segments import Segment
+from statebed.state.segments import Segment, Uses
 from statebed.state.spill_files import ParquetFile
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed import TimeKeyedTable
@@ -83,8 +83,8 @@ class TimeKeyedState:
         self._edits: tuple[Edit, ...] = ()
         self.edits_applied = 0
         self.edits_discarded = 0
-        self.gone_spills = 0
-        self.gone_loads = 0
+        self.gone = Uses()
+        """Of segments that were there and are not any more."""
 
     # ---- files -----------------------------------------------------------------------------------------------
 
@@ -111,10 +111,6 @@ class TimeKeyedState:
             spec = self._spec_of(file)
             segment = self._segments[file.path] = self.tiers.stored(file, self._store, spec=spec, owner=self.owner)
         return segment
-
-    def knows(self, file: pb.FileEntry) -> bool:
-        """Whether the file has a segment yet."""
-        return file.path in self._segments
 
     def segments(self) -> list[Segment]:
         """All that are known: of files that were read, and of appended rows."""
@@ -253,8 +249,7 @@ class TimeKeyedState:
         self._charged.release()
 
     def _retire(self, segment: Segment) -> None:
-        self.gone_spills += segment.spills
-        self.gone_loads += segment.loads
+        self.gone.add(segment.uses)
         segment.close()
 
     def _spec_of(self, file: pb.FileEntry) -> SegmentSpec:

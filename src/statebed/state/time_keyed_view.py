@@ -24,17 +24,18 @@ from statebed.format.schema import TIME
 from statebed.state.compaction import Edit, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.live_files import BEGINNING, END
+from statebed.state.metrics import TableStatistics
 from statebed.state.row_merge import newest, ordered
 from statebed.state.sizes import ArrowRows, pieces, shown_bytes
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed import MAX_FILES
 from statebed.state.time_keyed_checkpoint import written
 from statebed.state.time_keyed_compaction import TimeKeyedJob, all_due_files, due_files
-from statebed.state.time_keyed_files import file_bytes
+from statebed.state.time_keyed_files import full_bytes
 from statebed.state.time_keyed_rows import GivenRows
 from statebed.state.time_keyed_snapshot import Snapshot, Wanted, filtered
 from statebed.state.time_keyed_state import TimeKeyedState
-from statebed.state.time_keyed_statistics import TimeKeyedStatistics, statistics_of
+from statebed.state.time_keyed_statistics import statistics_of
 from statebed.state.tombstones import Deleted
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
@@ -145,23 +146,22 @@ class TimeKeyedView:
 
     def delete(self, keys: ArrowRows) -> None:
         """Delete all rows of these keys (a table of the key columns)."""
-        self._delete_rows(Deleted.KEY, keys, keys.num_rows)
+        self._delete(Deleted.KEY, self._given.deleted(Deleted.KEY, keys))
 
     def delete_at(self, keys: ArrowRows, times: pa.Array | pa.ChunkedArray) -> None:
         """Delete the rows of each key at its time."""
-        columns = {name: keys.column(name) for name in keys.schema.names}
-        self._delete_rows(Deleted.TIME_KEY, pa.table(columns | {TIME: times}), len(times))
+        rows = self._beside(keys, pa.table({TIME: times}))
+        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, rows))
 
     def delete_values(self, keys: ArrowRows, values: ArrowRows) -> None:
         """Delete the rows of each key that have its values (a table of all value columns)."""
-        columns = {name: rows.column(name) for rows in (keys, values) for name in rows.schema.names}
-        deleted = self._given.deleted(Deleted.VALUE, pa.table(columns), values.num_rows)
+        deleted = self._given.deleted(Deleted.VALUE, self._beside(keys, values))
         if not self._state.generational:
             self._delete(Deleted.VALUE, deleted)
             return
         # A generation that is replaced must not come back when the newest one goes: that goes by key and time.
         found = self._state.newest_of(deleted)
-        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, found, found.num_rows))
+        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, found))
 
     def delete_times(self, start_us: int, end_us: int) -> None:
         """Delete the rows with start_us <= time < end_us, without reading any."""
@@ -209,7 +209,7 @@ class TimeKeyedView:
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> TimeKeyedJob | None:
         """A merge of files that is due, of about so many bytes; or of everything that a merge can do anything for."""
-        live, bin_us, full = self._state.live, self.table.bin_us, file_bytes(self._state.tiers) // 2
+        live, bin_us, full = self._state.live, self.table.bin_us, full_bytes(self._state.tiers)
         if everything:
             inputs = all_due_files(live, bin_us=bin_us, full_bytes=full)
         else:
@@ -220,7 +220,12 @@ class TimeKeyedView:
         """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""
         self._state.offer_edit(edit)
 
-    def statistics(self) -> TimeKeyedStatistics:
+    @property
+    def edits(self) -> tuple[int, int]:
+        """How many edits were applied, and how many discarded because an input was gone."""
+        return self._state.edits_applied, self._state.edits_discarded
+
+    def statistics(self) -> TableStatistics:
         """Counts; reads nothing."""
         return statistics_of(self._state, late_rows=self.late_rows)
 
@@ -264,9 +269,15 @@ class TimeKeyedView:
             lates.append(late)
             yield table
 
-    def _delete_rows(self, kind: Deleted, rows: ArrowRows, count: int) -> None:
-        columns = {name: rows.column(name) for name in rows.schema.names}
-        self._delete(kind, self._given.deleted(kind, columns, count))
+    def _beside(self, keys: ArrowRows, more: ArrowRows) -> pa.Table:
+        """The columns of both; a table without keys has none of the first."""
+        if keys.schema.names and keys.num_rows != more.num_rows:
+            raise InputError(
+                f"there are {keys.num_rows} keys and {more.num_rows} times or values",
+                where=f"table {self.table.name!r}",
+                fix="give one for each key",
+            )
+        return pa.table({name: rows.column(name) for rows in (keys, more) for name in rows.schema.names})
 
     def _delete(self, kind: Deleted, deleted: pa.Table) -> None:
         self._check_open()

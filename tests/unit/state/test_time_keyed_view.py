@@ -6,28 +6,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster
+from unit.state.table_cluster import COUNTERS, Cluster
 
-from statebed.errors import InputError, NotOwnerError, UnknownTableError
+from statebed.errors import InputError, NotOwnerError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import (
     Compaction,
-    DeleteKey,
     DeleteTimeRange,
     RecordBatch,
     TableData,
-    TableManager,
-    TaskInfo,
     TimeKeyedView,
     timestamp_table_config,
 )
 from statebed.state.time_keyed import MAX_FILES
-from statebed.storage import FaultStore, MemoryStore, ObjectStore, ScopedStore
+from statebed.storage import FaultStore, MemoryStore, ObjectStore
 
 SCHEMA = pa.schema([("driver", pa.float64()), ("fare", pa.int64())])
 RETENTION = 100
@@ -79,93 +73,6 @@ def store_all(view: TimeKeyedView, store: ObjectStore, epoch: int, **more: Any) 
         store.put(one.path, one.content())
         one.on_stored()
     return len(uploads)
-
-
-class TimeKeyedMachine(RuleBasedStateMachine):
-    """Every subtask's rows against a list, through deletions, expiry, checkpoints, crashes and rescaling."""
-
-    @initialize(generational=st.booleans(), parallelism=st.integers(1, 3))
-    def start(self, generational: bool, parallelism: int) -> None:
-        self.generational = generational
-        self.store = MemoryStore()
-        self.parts: list[pb.TableSubtaskCheckpointMetadata] = []
-        self.now: list[Row] = []
-        self.stored: list[Row] = []
-        self.kept_from = -(1 << 60)
-        self.epoch = 0
-        self.restore(parallelism)
-
-    @rule(parallelism=st.integers(1, 3))
-    def restore(self, parallelism: int) -> None:
-        self.views = [
-            TimeKeyedView(
-                config(generational=self.generational),
-                owned=owned_range(index, parallelism),
-                store=self.store,
-                parts=self.parts,
-            )
-            for index in range(parallelism)
-        ]
-        self.now = list(self.stored)
-        self.kept_from = -(1 << 60)
-
-    @rule(
-        rows=st.lists(
-            st.tuples(
-                st.sampled_from([1.0, 2.0, 3.0, -0.0, 0.0, float("nan"), None]),
-                st.integers(-60, 60),
-                st.integers(0, 3),
-            ),
-            min_size=1,
-            max_size=8,
-        )
-    )
-    def append(self, rows: list[Row]) -> None:
-        added = batch(rows)
-        owners = subtask_of(hash_columns([added.column("driver")]), len(self.views))
-        for index, view in enumerate(self.views):
-            view.append(added.filter(pa.array((owners == index).tolist())))
-        for row in rows:
-            if row[1] < self.kept_from:
-                continue
-            if self.generational:
-                self.now = [one for one in self.now if counted([(*one[:2], 0)]) != counted([(*row[:2], 0)])]
-            self.now.append(row)
-
-    @rule(start=st.integers(-70, 70), width=st.integers(0, 40))
-    def delete(self, start: int, width: int) -> None:
-        for view in self.views:
-            view.delete_times(start, start + width)
-        self.now = [row for row in self.now if not start <= row[1] < start + width]
-
-    @rule(watermark=st.integers(20, 140))
-    def advance(self, watermark: int) -> None:
-        for view in self.views:
-            view.advance(watermark)
-        self.kept_from = max(self.kept_from, watermark - RETENTION)
-        self.now = [row for row in self.now if row[1] >= self.kept_from]
-
-    @rule(merge=st.booleans())
-    def checkpoint(self, merge: bool) -> None:
-        self.epoch += 1
-        for view in self.views:
-            store_all(view, self.store, self.epoch, most_files=1 if merge else 3)
-        self.parts = [view.metadata(subtask_index=index) for index, view in enumerate(self.views)]
-        assert all(len(part.files) <= 3 for part in self.parts)
-        self.stored = list(self.now)
-
-    @rule(start=st.integers(-70, 70), width=st.integers(0, 40))
-    def read_a_range(self, start: int, width: int) -> None:
-        found = sum((rows_of(view.read(start, start + width)) for view in self.views), Counter())
-        assert found == counted([row for row in self.now if start <= row[1] < start + width])
-
-    @invariant()
-    def all_rows_are_there(self) -> None:
-        assert sum((rows_of(view.read()) for view in self.views), Counter()) == counted(self.now)
-
-
-TestTimeKeyedMachine = TimeKeyedMachine.TestCase
-TestTimeKeyedMachine.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
 
 
 def test_deleting_a_range_reads_nothing_and_files_inside_it_leave() -> None:
@@ -296,13 +203,3 @@ def test_a_manager_checkpoints_expires_and_restores_time_keyed_tables() -> None:
     watermark = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=RETENTION + 260)
     manager.checkpoint(cluster.run.next_epoch, watermark=watermark).result(timeout=30)
     assert rows_of(manager.get_time_keyed("fares").read()) == counted([row for row in rows if row[1] >= 260])
-
-
-def test_what_a_time_keyed_table_cannot_take_is_refused() -> None:
-    with TableManager(
-        TaskInfo(JOB, OPERATOR), COUNTERS | {"fares": config()}, ScopedStore(MemoryStore(), JOB)
-    ) as manager:
-        with pytest.raises(UnknownTableError, match="DeleteKey"):
-            manager.send(TableData("fares", RecordBatch(batch([]), DeleteKey())))
-        with pytest.raises(UnknownTableError, match="kind global_keyed"):
-            manager.get_time_keyed(TABLE)

@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--quick] [--json] [--check] [--case TEXT]`."""
+"""`python -m bench NAME [--quick] [--json] [--check] [--case TEXT]`: see --help."""
 
 import argparse
 import sys

@@ -28,7 +28,7 @@ from statebed.state.spill_folder import SpillFolder
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
 _LEAST_OVERLAY = 1 << 15
-_OVERLAY_SHARE = 8
+_OVERLAY_SHARE = 4
 
 Pick = Callable[[Marks, Times | None], Mask]
 """Which rows are wanted, by their marks and times."""

@@ -76,20 +76,31 @@ class Run:
         if not len(self):
             return found
         at = self.index.first_not_below(batch.hashes)
-        waiting = np.flatnonzero(self._holds(at, batch.hashes))
-        at = at[waiting]
+        # A hash that is greater than all of them is not equal to the last one.
+        waiting = np.flatnonzero(self.hashes.take(at, mode="clip") == batch.hashes)
+        whole = len(waiting) == len(batch)
+        at = at if whole else at[waiting]
+        equal = self._equal(at, batch if whole else batch.select(waiting))
+        if equal.all():
+            if whole:
+                return at
+            found[waiting] = at
+            return found
         while len(waiting):
-            whole = len(waiting) == len(batch)
-            keys = batch if whole else batch.select(waiting)
-            equal = np.ones(len(waiting), dtype=np.bool_)
-            for column, key in zip(self.keys, keys.keys, strict=True):
-                equal &= column.equals(at, key)
             found[waiting[equal]] = at[equal]
             # Another key with the same hash: the one that is looked for may stand behind it.
             waiting, at = waiting[~equal], at[~equal] + 1
-            held = self._holds(at, batch.hashes[waiting])
+            held = (at < len(self)) & (self.hashes.take(at, mode="clip") == batch.hashes[waiting])
             waiting, at = waiting[held], at[held]
+            equal = self._equal(at, batch.select(waiting))
         return found
+
+    def _equal(self, at: Rows, batch: KeyBatch) -> Mask:
+        """Whether the keys of rows are those of the batch."""
+        equal = np.ones(len(at), dtype=np.bool_)
+        for column, key in zip(self.keys, batch.keys, strict=True):
+            equal &= column.equals(at, key)
+        return equal
 
     def alive(self, rows: Rows, expired_until: int | None) -> Mask:
         """Which of the rows are part of the state."""
@@ -106,10 +117,12 @@ class Run:
             self.times[rows] = times
             # A deleted row may come back with any time.
             self._oldest = None if self._oldest is None else min(self._oldest, int(times.min(initial=FOR_EVER)))
-        self._mark(rows, (self.marks[rows] & STORED) | DIRTY)
+        before = self.marks[rows]
+        self._mark(rows, before, (before & STORED) | DIRTY)
 
     def delete(self, rows: Rows) -> None:
-        self._mark(rows, self.marks[rows] | DELETED | DIRTY)
+        before = self.marks[rows]
+        self._mark(rows, before, before | DELETED | DIRTY)
 
     def may_expire(self, until_us: int) -> bool:
         """False when surely no row's time is over."""
@@ -176,14 +189,9 @@ class Run:
             dirty_rows=int(np.count_nonzero(marks & DIRTY)),
         )
 
-    def _mark(self, rows: Rows, marks: npt.NDArray[np.uint8]) -> None:
-        self.dirty_rows += int(np.count_nonzero((self.marks[rows] & DIRTY) == 0))
+    def _mark(self, rows: Rows, before: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8]) -> None:
+        self.dirty_rows += len(rows) - int(np.count_nonzero(before & DIRTY))
         self.marks[rows] = marks
-
-    def _holds(self, at: Rows, hashes: Hashes) -> Mask:
-        inside = at < len(self)
-        equal: Mask = self.hashes[np.minimum(at, len(self) - 1)] == hashes
-        return equal & inside
 
 
 def _merged_columns(ours: Sequence[Column], theirs: Sequence[Column], places: Places) -> tuple[Column, ...]:

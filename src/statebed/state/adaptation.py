@@ -49,15 +49,6 @@ class SchemaHistory:
         needed = [field.name for field in stored if field_id(field) in present]
         return adapt(reader.read(row_groups=row_groups, columns=needed), stored, self.current, self.defaults)
 
-    def adapted(self, file: pb.FileEntry, rows: pa.Table) -> pa.Table:
-        """Rows that were read with all columns of their file, in the current schema."""
-        stored = self._stored.get(file.schema_id)
-        return rows if stored is None else adapt(rows, stored, self.current, self.defaults)
-
-    def schema_of(self, file: pb.FileEntry) -> pa.Schema:
-        """The columns of a file."""
-        return self._stored.get(file.schema_id) or self.current
-
     @cached_property
     def _stored(self) -> dict[int, pa.Schema | None]:
         """By schema id; None: the current one, as those are that were written since."""

@@ -102,8 +102,7 @@ class TableManager:
         self._failure: BaseException | None = None
         self._closed = ""
         self._pending = BoundedSemaphore(self._options.max_pending)
-        self._under_way = 0
-        self._last: Future[CheckpointCompleted] | None = None
+        self._under_way: list[Future[CheckpointCompleted]] = []
         self._uploads = Uploads(
             self._in_flight,
             threads=self._options.upload_threads,
@@ -200,7 +199,7 @@ class TableManager:
         """
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
-        return self._compactor.ask(chosen, when_durable=partial(self._wait_for, self._last))
+        return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
 
     def metrics(self) -> ManagerMetrics:
         """What the manager and its tables count, now; for the thread that calls `checkpoint`."""
@@ -208,7 +207,7 @@ class TableManager:
             tables={name: table.statistics() for name, table in self._tables.items()},
             memory=self._tiers.memory.snapshot(),
             checkpoints=self._checkpoints.spans,
-            pending_checkpoints=self._under_way,
+            pending_checkpoints=sum(not one.done() for one in self._under_way),
             upload_bytes=self._uploads.in_flight_bytes,
             compaction=self._compactor.metrics(),
         )
@@ -280,10 +279,10 @@ class TableManager:
         if then_stop:
             self._shut("it was stopped with its last checkpoint")
         seconds = clock.perf_counter() - start
-        self._under_way += 1
         order = Order(epoch, self._min_epoch, moment.watermark_us, then_stop, changes, seconds)
-        self._last = self._thread.submit(self._run, order)
-        return self._last
+        answer = self._thread.submit(self._run, order)
+        self._under_way = [*(one for one in self._under_way if not one.done()), answer]
+        return answer
 
     def _take_changes(self, epoch: int, moment: Moment) -> dict[str, Any]:
         try:
@@ -322,7 +321,6 @@ class TableManager:
             self._failure = self._failure or error
             raise
         finally:
-            self._under_way -= 1
             self._pending.release()
         if not order.then_stop:
             self._compactor.after_checkpoint()
@@ -330,9 +328,9 @@ class TableManager:
             self._on_completed(completed)
         return completed
 
-    def _wait_for(self, checkpoint: Future[CheckpointCompleted] | None) -> None:
-        if checkpoint is not None:
-            checkpoint.result(timeout=self._options.timeout_seconds)
+    def _wait_for(self, checkpoints: Sequence[Future[CheckpointCompleted]]) -> None:
+        for one in checkpoints:
+            one.result(timeout=self._options.timeout_seconds)
 
     def _check_usable(self) -> None:
         self._check_no_failure()

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from statebed.errors import CheckpointTimeoutError, StatebedError
+from statebed.errors import CheckpointTimeoutError
 from statebed.state.compaction import Edit
 from statebed.state.manager_options import CompactionMode, ManagerOptions
 from statebed.state.manager_tables import ManagedTable
@@ -97,7 +97,7 @@ class Compactor:
     def _merge_due(self) -> CompactionReport:
         try:
             return self._merge(self._tables, most_bytes=self._options.max_compaction_bytes)
-        except StatebedError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was: the files stay, and the state is whole
             _log.warning("files were not merged, and stay as they are: %s", error)
             return CompactionReport()
 

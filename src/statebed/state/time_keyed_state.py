@@ -17,7 +17,7 @@ from statebed.format.order import sort_indices
 from statebed.format.schema import KEY_HASH, TIME, field_id, find_schema, register_schema, schema_from_bytes
 from statebed.format.segment import SegmentSpec
 from statebed.state import tombstones
-from statebed.state.adaptation import adapt
+from statebed.state.adaptation import SchemaHistory, adapt
 from statebed.state.append_buffer import AppendBuffer
 from statebed.state.column_defaults import defaults_from_bytes
 from statebed.state.compaction import Edit, NameOf
@@ -72,8 +72,8 @@ class TimeKeyedState:
         self.spec = self._spec(schema_id, self.table.file_schema)
         self._stored_specs = {schema_id: self.spec}
         self.plain_schema = pa.schema([field.remove_metadata() for field in self.table.file_schema])
-        for file in self.live.files:
-            self.adapt(file, self._spec_of(file).schema.empty_table())  # refuses what cannot be read
+        where = f"table {config.name!r}"
+        SchemaHistory(self.live.schemas, self.table.file_schema, self._defaults, where=where).check()
         self.buffer = AppendBuffer(tiers, spec=self.spec, owner=owner)
         self._segments: dict[str, Segment] = {}
         self._indexed: tuple[tuple[pb.Tombstone, ...], Deletions] = ((), Deletions((), keys=self.keys))

@@ -14,7 +14,7 @@ from unit.state.table_cluster import JOB, OPERATOR, Cluster
 from statebed.checkpoint import Origin
 from statebed.errors import IncompatibleSchemaError
 from statebed.format.keyhash import hash_columns
-from statebed.format.ranges import subtask_of
+from statebed.format.ranges import WHOLE_SPACE, subtask_of
 from statebed.state import (
     Compaction,
     CompactionMode,
@@ -23,12 +23,14 @@ from statebed.state import (
     DeleteTimeKey,
     DeleteValue,
     Insert,
+    KeyedView,
     ManagerOptions,
     RecordBatch,
     TableConfig,
     TableData,
     TableManager,
     TaskInfo,
+    TimeKeyedView,
     keyed_table_config,
     timestamp_table_config,
 )
@@ -320,3 +322,41 @@ def contents(cluster: Cluster, table: str) -> dict[Any, dict[str, Any]]:
     if table == "riders":
         return {row.pop("rider"): row for row in riders(cluster)}
     return {(row.pop("rider"), row.pop("_time")): row for row in trips(cluster)}
+
+
+def test_the_time_to_live_of_a_table_may_change_and_end_and_its_key_be_renamed() -> None:
+    day = dt.timedelta(days=1)
+    cluster = Cluster(1, {"riders": keyed(V1, ttl=day)})
+    write(cluster, "riders", {"rider": [1, 2], "_time": [1, 2], "trips": [1, 2], "city": ["a", "b"]})
+    cluster.commit()
+    cluster.restart(1, {"riders": keyed(V1, ttl=dt.timedelta(microseconds=10))})
+    (manager,) = cluster.managers
+    manager.get_keyed("riders").advance(11)
+    assert [row["rider"] for row in riders(cluster)] == [2]
+    cluster.commit()
+    schema = pa.schema([("passenger", pa.int64()), ("trips", pa.int32()), ("city", pa.string())])
+    lasting = keyed_table_config("riders", "", ["passenger"], schema, renames={"passenger": "rider"})
+    cluster.restart(2, {"riders": lasting})
+    rows = [row for one in cluster.managers for table in one.get_keyed("riders").scan() for row in table.to_pylist()]
+    assert rows == [{"passenger": 2, "trips": 2, "city": "b"}]
+    cluster.commit()
+    with pytest.raises(IncompatibleSchemaError, match="no time by which"):
+        cluster.restart(
+            1, {"riders": keyed_table_config("riders", "", ["passenger"], schema, day, renames={"passenger": "rider"})}
+        )
+    cluster.close()
+
+
+def test_a_view_without_a_manager_refuses_a_definition_that_nobody_compared() -> None:
+    """Field ids of a definition that was just made mean nothing: columns would be taken for each other."""
+    cluster = Cluster(1, {"riders": keyed(V1), "trips": timed(V1)})
+    write(cluster, "riders", {"rider": [1], "trips": [10], "city": ["Ulm"]})
+    write(cluster, "trips", {"rider": [1], "_time": [1], "trips": [10], "city": ["Ulm"]})
+    cluster.commit()
+    (manager,) = cluster.managers
+    other = pa.schema([("rider", pa.int64()), ("fares", pa.int32()), ("city", pa.string())])
+    for name, make, view in (("riders", keyed, KeyedView), ("trips", timed, TimeKeyedView)):
+        table = manager.get_keyed(name) if name == "riders" else manager.get_time_keyed(name)
+        with pytest.raises(IncompatibleSchemaError, match="the program defines"):
+            view(make(other), owned=WHOLE_SPACE, store=cluster.store, parts=[table.metadata()])
+    cluster.close()

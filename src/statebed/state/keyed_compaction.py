@@ -33,6 +33,8 @@ from statebed.storage import ObjectStore
 
 WORTH_COMPACTING = 0.5
 """A range is written again when deltas hold this many rows for each row of its base."""
+_ROOM = 12
+"""Merging takes so many times the bytes of small files: decoded, sorted, and encoded again."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class KeyedCompaction:
         outputs: list[ParquetFile] = []
         memory = self.tiers.memory
         try:
-            with memory.reserve(self.owner, Purpose.MERGES, 4 * memory.segment_bytes + ROW_GROUP_BYTES):
+            # Pieces, and a row group of what is read or written; small inputs take less.
+            most = min(4 * memory.segment_bytes + ROW_GROUP_BYTES, _ROOM * self.input_bytes)
+            with memory.reserve(self.owner, Purpose.MERGES, most):
                 for one in self.plan.ranges:
                     outputs += self._merged(one)
         except BaseException:

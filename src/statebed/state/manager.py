@@ -111,7 +111,9 @@ class TableManager:
         )
         stored = stored_alike(base, parts, task)
         self._checkpoints = Checkpoints(task, self._tables, store, self._uploads, stored=stored)
-        self._compactor = Compactor(tuple(self._tables.values()), self._options, where=task.where)
+        self._compactor = Compactor(
+            tuple(self._tables.values()), self._options, merging=self._tiers.merging, where=task.where
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-checkpoint")
 
     def __enter__(self) -> Self:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from statebed.errors import CheckpointTimeoutError
-from statebed.state.compaction import Edit
+from statebed.state.compaction import CompactionJob, Edit
 from statebed.state.manager_options import CompactionMode, ManagerOptions
 from statebed.state.manager_tables import ManagedTable
 from statebed.state.metrics import CompactionMetrics
@@ -35,8 +35,12 @@ class CompactionReport:
 class Compactor:
     """One per manager. `ask` and `hand_over` are for the operator's thread."""
 
-    def __init__(self, tables: Sequence[ManagedTable], options: ManagerOptions, *, where: str) -> None:
+    def __init__(
+        self, tables: Sequence[ManagedTable], options: ManagerOptions, *, merging: threading.Lock, where: str
+    ) -> None:
+        """`merging` lets one merge of the process go on at a time."""
         self._tables = tables
+        self._merging = merging
         self._options = options
         self._where = where
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-compaction", initializer=_step_back)
@@ -111,7 +115,7 @@ class Compactor:
             if job is None:
                 continue
             try:
-                edit = job.run()
+                edit = self._alone(job)
             except BaseException:
                 self._count(failures=1)
                 raise
@@ -123,6 +127,18 @@ class Compactor:
                 report.merges + 1, report.read_bytes + job.input_bytes, report.written_bytes + written
             )
         return report
+
+    def _alone(self, job: CompactionJob) -> Edit:
+        if not self._merging.acquire(timeout=self._options.timeout_seconds):
+            raise CheckpointTimeoutError(
+                f"other merges of the process went on for {self._options.timeout_seconds:g} seconds",
+                where=self._where,
+                fix="nothing has changed: ask again, perhaps with a longer time-out",
+            )
+        try:
+            return job.run()
+        finally:
+            self._merging.release()
 
     def _discard_results(self, tables: Sequence[ManagedTable]) -> None:
         with self._lock:

@@ -48,6 +48,8 @@ class Tiers:
         self.cache = LocalCache(cache_bytes)
         self._loaders = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="statebed-load")
         self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
+        self.merging = threading.Lock()
+        """Held by whoever merges files in the background: one at a time, so that they take little of the budget."""
 
     @classmethod
     def shared(cls) -> "Tiers":

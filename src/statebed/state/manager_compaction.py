@@ -99,8 +99,12 @@ class Compactor:
         self._discard_results(self._tables)
 
     def _merge_due(self) -> CompactionReport:
+        with self._lock:
+            waiting = [table for table, _ in self._results]
+        # What is merged from files that a waiting result replaces would be discarded.
+        tables = [table for table in self._tables if table not in waiting]
         try:
-            return self._merge(self._tables, most_bytes=self._options.max_compaction_bytes)
+            return self._merge(tables, most_bytes=self._options.max_compaction_bytes)
         except Exception as error:  # noqa: BLE001 - whatever it was: the files stay, and the state is whole
             _log.warning("files were not merged, and stay as they are: %s", error)
             return CompactionReport()

@@ -238,3 +238,16 @@ def test_state_that_was_merged_is_restored_at_any_parallelism(tiers: Tiers) -> N
     assert fares == [9] * ROWS
     assert sum(manager.get_time_keyed("trips").read().num_rows for manager in cluster.managers) == 10 * ROWS
     cluster.close()
+
+
+def test_a_table_is_not_merged_again_before_its_last_merge_was_taken(tiers: Tiers) -> None:
+    with manager_on(ScopedStore(MemoryStore(), JOB), tiers, CompactionMode.BACKGROUND, max_pending=8) as manager:
+        answers = []
+        for step in range(24):
+            write(manager, step)
+            answers.append(manager.checkpoint(step + 2))  # several are under way while files are merged
+        for answer in answers:
+            answer.result(timeout=30)
+        check(manager, 24)
+        tables = manager.metrics().tables.values()
+        assert sum(table.edits_discarded for table in tables) <= sum(table.edits_applied for table in tables)

@@ -27,6 +27,8 @@ from statebed.state.spill_folder import SpillFolder
 
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
+_LARGE = 3
+"""A spilled block of more than so many times the size of a block is made one run and split."""
 _LEAST_OVERLAY = 1 << 15
 _OVERLAY_SHARE = 4
 
@@ -124,13 +126,14 @@ class Block:
             if not len(rows):
                 break
             at = run.find(part)
-            held = at >= 0
-            if held.all():
+            missing = np.flatnonzero(at < 0)
+            if not len(missing):
                 pieces.append(Found(self, run, frozen, at, rows))
                 rows = rows[:0]
-            elif held.any():
-                pieces.append(Found(self, run, frozen, at[held], rows[held]))
-                part, rows = part.select(np.flatnonzero(~held)), rows[~held]
+            elif len(missing) < len(rows):
+                held = np.flatnonzero(at >= 0)
+                pieces.append(Found(self, run, frozen, at.take(held), rows.take(held)))
+                part, rows = part.select(missing), rows.take(missing)
         return pieces, rows
 
     def current(self, first: int, last: int, pick: Pick, *, unsaved: bool = False) -> Iterator[tuple[Run, Rows, Marks]]:
@@ -269,8 +272,12 @@ class Block:
         self._main = self._overlay = None
         self._drop_files()
 
-    def to_merge(self) -> int:
-        """How many of the newest frozen runs should become one: none, or as many as no older one is small against."""
+    def to_merge(self, *, block_bytes: int) -> int:
+        """How many of the newest frozen runs should become one: none, or as many as no older one is small against; all
+        of a block that has become large, so that it can be split.
+        """
+        if len(self._frozen) > 1 and self.disk_bytes > _LARGE * block_bytes:
+            return len(self._frozen)
         if len(self._frozen) <= MAX_FROZEN:
             return 0
         sizes = [one.disk_bytes for one in self._frozen]
@@ -301,10 +308,10 @@ class Block:
 
     def split_frozen(self, *, block_bytes: int, folder: SpillFolder) -> "list[Block]":
         """As `split`, for a spilled block that has become one large run; its parts are spilled, too."""
-        if len(self._frozen) != 1 or self.disk_bytes <= 2 * block_bytes:
+        if len(self._frozen) != 1 or self.disk_bytes <= block_bytes:
             return [self]
         files = self._frozen
-        blocks = self._parts(newest(files, self._overlay, complete=True), parts=-(-self.disk_bytes // block_bytes))
+        blocks = self._parts(newest(files, self._overlay, complete=True), parts=-(-2 * self.disk_bytes // block_bytes))
         if blocks == [self]:
             return blocks
         try:

@@ -21,7 +21,7 @@ import numpy as np
 from statebed.errors import InputError, SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
-from statebed.state.keyed_block import BLOCK_BYTES, MAX_FROZEN, Block
+from statebed.state.keyed_block import BLOCK_BYTES, Block
 from statebed.state.keyed_durable import DurableRows
 from statebed.state.keyed_files import block_ranges
 from statebed.state.keyed_table import KeyedTable
@@ -161,6 +161,8 @@ class Blocks:
             blocks = slot.block.split(block_bytes=self.block_bytes)
             for one in self._replaced(slot, blocks):
                 self._account(one, moment)
+            if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+                self._to_merge.append(slot)
 
     # ---- moving ------------------------------------------------------------------------------------------
 
@@ -231,7 +233,7 @@ class Blocks:
                 block.freeze(self._tiers.folder)
             self.counts.spills += 1
             self._account(slot, 0)
-            if block.frozen_runs > MAX_FROZEN:
+            if block.to_merge(block_bytes=self.block_bytes):
                 self._to_merge.append(slot)
             self._to_count.append(slot)
         finally:
@@ -239,7 +241,9 @@ class Blocks:
         return True
 
     def _merge(self, slot: Slot) -> None:
-        count = slot.block.to_merge()
+        if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+            self._evict(slot)
+        count = slot.block.to_merge(block_bytes=self.block_bytes)
         if not count:
             return
         with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.merge_bytes(count)), self.locked():

@@ -22,7 +22,7 @@ from statebed.state.keyed_files import (
     newest_rows,
     with_sequence,
 )
-from statebed.state.keyed_output import RangeFiles
+from statebed.state.keyed_output import RangeFiles, row_bytes
 from statebed.state.keyed_rows import file_rows
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.spill_folder import SpillFolder
@@ -45,11 +45,13 @@ def write_delta(
     pieces = _pieces(blocks, spans, table, durable.reader(merged), sequence=durable.next_sequence)
     if len(spans) == 1:
         rows = next(pieces)
-        return (durable.add_delta(rows, name_of, merged=merged),) if rows.num_rows else ()
+        if row_bytes(rows).sum() <= file_bytes:
+            return (durable.add_delta(rows, name_of, merged=merged),) if rows.num_rows else ()
+        pieces = iter([rows])
     level = MERGED_DELTAS if merged else DELTA
     with RangeFiles(durable.spec, folder, owned=durable.owned, level=level, file_bytes=file_bytes) as files:
-        for rows in pieces:
-            files.write(rows)
+        for piece in pieces:
+            files.write(piece)
         written = files.finish()
     return durable.add_large_delta(written, name_of, merged=merged) if written else ()
 

@@ -51,7 +51,7 @@ class RangeFiles:
     def write(self, rows: pa.Table) -> None:
         """Add rows that follow those before; rows with one hash come in one piece."""
         hashes = uint64_values(rows[KEY_HASH])
-        sizes = np.cumsum(_row_bytes(rows))
+        sizes = np.cumsum(row_bytes(rows))
         start = 0
         while start < rows.num_rows:
             before = sizes[start - 1] if start else 0.0
@@ -88,7 +88,7 @@ class RangeFiles:
             self._open, self._spent = None, 0.0
 
 
-def _row_bytes(rows: pa.Table) -> npt.NDArray[np.float64]:
+def row_bytes(rows: pa.Table) -> npt.NDArray[np.float64]:
     """About how many bytes each row has, by its values alone."""
     sizes = np.zeros(rows.num_rows)
     for column in rows.columns:

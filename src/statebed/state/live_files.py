@@ -87,7 +87,9 @@ class LiveFiles:
         if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
             return self
         others = tuple(one for one in self.tombstones if not marks.replaces(tombstone, one))
-        live = replace(self, tombstones=(*others, tombstone), next_sequence=self.next_sequence + 1)
+        every = (*others, tombstone)
+        kept = tuple(file for file in self.files if not marks.hide_all(every, file))
+        live = replace(self, files=kept, tombstones=every, next_sequence=self.next_sequence + 1)
         return live.without_idle_tombstones(fresh=fresh)
 
     def append(self, file: pb.FileEntry) -> "LiveFiles":

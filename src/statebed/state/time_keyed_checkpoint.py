@@ -27,7 +27,8 @@ def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple
     uploads |= {upload.path: upload for upload in _appended(state, name_of)}
     surplus = surplus_files(state.live, most_files=most_files, full_bytes=full_bytes(state.tiers))
     if too_many_tombstones(state.live.tombstones, times=FAR_TOO_MANY):
-        surplus = tuple(dict.fromkeys((*surplus, *hidden_in(state.live))))
+        hidden = hidden_in(state.live)
+        surplus = (*(file for file in surplus if file not in hidden), *hidden)
     if surplus:
         edit = state.job(surplus).run()
         uploads |= {upload.path: upload for upload in state.apply_edit(edit, name_of)}

@@ -16,7 +16,7 @@ from statebed.state.compaction import Edit
 from statebed.state.live_files import LiveFiles
 from statebed.state.segments import Segment
 from statebed.state.spill_files import ParquetFile
-from statebed.state.time_keyed_files import NewFiles, bucket_width, file_bytes
+from statebed.state.time_keyed_files import NewFiles, bucket_width, file_bytes, is_full
 from statebed.state.time_keyed_snapshot import Snapshot
 
 MERGED_AT_ONCE = 4
@@ -90,7 +90,7 @@ def all_due_files(live: LiveFiles, *, bin_us: int, full_bytes: int) -> tuple[pb.
         for file in live.files
         if file.path not in hidden
         and (
-            file.size >= full_bytes
+            is_full(file, full_bytes)
             or (_bucket(file, width) is not None and alone.get(_bucket(file, width)) == file.path)
         )
     }
@@ -99,7 +99,9 @@ def all_due_files(live: LiveFiles, *, bin_us: int, full_bytes: int) -> tuple[pb.
 
 def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
     """What must be merged before there are more files: the smallest ones, when too many are small."""
-    small = sorted((file for file in live.files if file.size < full_bytes), key=lambda file: (file.size, file.path))
+    small = sorted(
+        (file for file in live.files if not is_full(file, full_bytes)), key=lambda file: (file.size, file.path)
+    )
     surplus = len(small) - most_files
     return tuple(small[: surplus + max(most_files // 2, 1)]) if surplus > 0 else ()
 
@@ -117,7 +119,7 @@ def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
 def by_bucket(files: Iterable[pb.FileEntry], *, bin_us: int, full_bytes: int) -> dict[int | None, list[pb.FileEntry]]:
     """Files that are not full, by bucket; those of several buckets under None."""
     files = tuple(files)
-    return _grouped((file for file in files if file.size < full_bytes), bucket_width(files, bin_us=bin_us))
+    return _grouped((file for file in files if not is_full(file, full_bytes)), bucket_width(files, bin_us=bin_us))
 
 
 def like_sizes(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:

@@ -25,6 +25,7 @@ MAX_FILE_BYTES = 64 << 20
 FILES_IN_BUDGET = 4
 """A file takes at most this part of the budget: about so much is held of what it is merged from."""
 MAX_BUCKETS = 3
+_RESERVED_BYTES = 32  # of a row: `_bin`, `_key_hash`, `_time` and `_seq`
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,13 @@ def file_bytes(tiers: Tiers) -> int:
 
 
 def full_bytes(tiers: Tiers) -> int:
-    """Files from this size on are large enough: the rows of one take about four times as much."""
+    """Files with at least so many bytes are not merged for their size: rows in memory take a few times as much."""
     return file_bytes(tiers) // 4
+
+
+def is_full(file: pb.FileEntry, full: int) -> bool:
+    """Whether a file is large enough, however well it was compressed."""
+    return bool(max(file.size, _RESERVED_BYTES * file.rows) >= full)
 
 
 def bucket_width(files: Iterable[pb.FileEntry], *, bin_us: int) -> int:

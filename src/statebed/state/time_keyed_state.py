@@ -91,16 +91,20 @@ class TimeKeyedState:
     def install(self, live: LiveFiles) -> None:
         """Go on with other live files and tombstones: segments that are in no file any more are closed."""
         # Room is made first: when that fails, nothing has changed.
-        self._charged.resize(tombstones.held_bytes(live.tombstones) + self._indexed[1].nbytes)
+        self._charged.resize(tombstones.held_bytes(live.tombstones))
+        if live.tombstones is not self._indexed[0]:
+            self._indexed = ((), Deletions((), keys=self.keys))
         self.live = live
         named = {file.path for file in live.files}
         for path in [path for path in self._segments if path not in named]:
             self._retire(self._segments.pop(path))
 
     def drop_fresh(self, start_us: int, end_us: int) -> None:
-        """Forget appended segments all of whose rows lie in a range of time, unread."""
+        """Forget appended segments, unread, all of whose rows lie in a range of time or are deleted already."""
         for segment in self.buffer.segments:
-            if start_us <= segment.entry.min_time_us and segment.entry.max_time_us < end_us:
+            entry = segment.entry
+            inside = start_us <= entry.min_time_us and entry.max_time_us < end_us
+            if inside or tombstones.hide_all(self.live.tombstones, entry):
                 self.buffer.release([segment])
                 self._retire(segment)
 

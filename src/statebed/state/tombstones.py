@@ -127,14 +127,36 @@ def may_hide(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
 
 def hides_range(tombstone: pb.Tombstone, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
     """Whether it surely hides all that the file has of start_us <= time < end_us, because its own range covers it."""
-    reach, span = reach_of(file), tombstone.delete_time_range
+    span = tombstone.delete_time_range
     return (
         kind_of(tombstone) is None
-        and tombstone.owned.first <= reach.first
-        and reach.last <= tombstone.owned.last
-        and tombstone.sequence >= file.max_sequence
+        and _applies_to_all(tombstone, file)
         and span.start_us <= max(start_us, file.min_time_us)
         and min(end_us, file.max_time_us + 1) <= span.end_us
+    )
+
+
+def hide_all(some: Iterable[pb.Tombstone], file: pb.FileEntry) -> bool:
+    """Whether ranges of time among these together surely hide every row of the file."""
+    spans = [
+        (one.delete_time_range.start_us, one.delete_time_range.end_us)
+        for one in some
+        if kind_of(one) is None and _applies_to_all(one, file)
+    ]
+    reached = file.min_time_us
+    for start, end in sorted(spans):
+        if start > reached:
+            break
+        reached = max(reached, end)
+    return reached > file.max_time_us
+
+
+def _applies_to_all(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
+    reach = reach_of(file)
+    return bool(
+        tombstone.owned.first <= reach.first
+        and reach.last <= tombstone.owned.last
+        and tombstone.sequence >= file.max_sequence
     )
 
 

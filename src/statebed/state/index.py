@@ -44,9 +44,11 @@ class HashIndex:
 
     def first_not_below(self, wanted: Hashes) -> Rows:
         """For each wanted hash, in ascending order, the first row with it or a greater one."""
-        self._looked_up += len(wanted)
         if self._directory is None:
-            if len(self._hashes) < _SMALL_RUN or self._looked_up < len(self._hashes) // _WORTH_A_DIRECTORY:
+            # What was asked before counts: the overlay of new keys is another run with every batch.
+            worth = self._looked_up >= len(self._hashes) // _WORTH_A_DIRECTORY
+            self._looked_up += len(wanted)
+            if not worth or len(self._hashes) < _SMALL_RUN:
                 return np.searchsorted(self._hashes, wanted)
             self._directory = _Directory.of(self._hashes)
             self.held_bytes = self._directory.starts.nbytes

@@ -67,7 +67,7 @@ class KeyBatch:
         """Some rows, in ascending order and free of repeats."""
         if len(rows) == len(self):
             return self
-        return KeyBatch(self.hashes[rows], self.columns, self.order[rows], None)
+        return KeyBatch(self.hashes.take(rows), self.columns, self.order.take(rows), None)
 
     def slice(self, start: int, end: int) -> "KeyBatch":
         if (start, end) == (0, len(self)):

@@ -339,10 +339,12 @@ def _latest(times: Times | None, alive: Sequence[Found]) -> Times | None:
 def _merged_values(values: pa.Table, alive: Sequence[Found], function: MergeFunction) -> pa.Table:
     """The new rows, merged with the old ones where there are some."""
     rows = np.concatenate([piece.rows for piece in alive])
-    new = ascending_rows(values, rows) if len(alive) == 1 else take_rows(values, rows)
+    # Each block has its rows in order, and blocks come in order: most often these are all rows as they stand.
+    in_order = len(alive) == 1 or bool((rows[1:] > rows[:-1]).all())
+    new = ascending_rows(values, rows) if in_order else take_rows(values, rows)
     old = pa.concat_tables([_values_of(piece.run, piece.at, values.schema) for piece in alive])
     merged = call_merge(function, old.combine_chunks(), new)
-    if len(alive) == 1 and len(rows) == values.num_rows:
+    if in_order and len(rows) == values.num_rows:
         return merged
     source = np.arange(values.num_rows, dtype=np.int64)
     source[rows] = values.num_rows + np.arange(len(rows), dtype=np.int64)

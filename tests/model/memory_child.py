@@ -18,9 +18,9 @@ from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, ass
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.append_buffer import AppendBuffer
 from statebed.state.memory import MemoryController
-from statebed.state.segments import Layout
 from statebed.state.selection import Selection
 from statebed.state.sizes import held_bytes
+from statebed.state.tier import Layout
 from statebed.state.tiers import Tiers
 
 BATCH_ROWS = 20_000

@@ -42,10 +42,11 @@ from statebed.state.messages import (
 )
 from statebed.state.metrics import CheckpointSpans, CompactionMetrics, ManagerMetrics, TableStatistics
 from statebed.state.migration import MigratableState
-from statebed.state.segments import Layout, Segment, Tier
+from statebed.state.segments import Segment
 from statebed.state.selection import Selection
 from statebed.state.sizes import compacted, held_bytes
 from statebed.state.spill_folder import SpillFolder
+from statebed.state.tier import Layout, Tier
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
 from statebed.state.time_keyed_view import TimeKeyedView

@@ -17,9 +17,10 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.segment import SegmentSpec
 from statebed.state.memory import Hold, Offer, Purpose
 from statebed.state.row_merge import ordered
-from statebed.state.segments import Layout, Segment, spanned
+from statebed.state.segments import Segment
 from statebed.state.selection import ALL_ROWS, Selection, conformed
 from statebed.state.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
+from statebed.state.tier import Layout, spanned
 from statebed.state.tiers import Tiers
 
 MAX_PIECES = 128

@@ -5,11 +5,9 @@ given up only once the new one is installed. Its file is kept when it is loaded 
 time costs nothing. Who reads it in parts pins it: a pinned segment that is closed goes when the last pin does.
 """
 
-import enum
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,9 +16,9 @@ import pyarrow as pa
 
 from statebed.errors import InputError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values, uint64_values
+from statebed.format.columns import int64_values
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
+from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec, encode_segment
 from statebed.state.memory import Hold, Offer, Purpose
 from statebed.state.selection import ALL_ROWS, Selection, row_schema, with_row_schema
@@ -35,53 +33,12 @@ from statebed.state.spill_files import (
     write_mapped,
     write_parquet,
 )
+from statebed.state.tier import Layout, Tier, Uses, spanned
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 if TYPE_CHECKING:
     from statebed.state.tiers import Tiers
-
-
-class Tier(enum.Enum):
-    """Where a segment can be, nearest first."""
-
-    MEMORY = "memory"
-    DISK = "local disk"
-    STORE = "object store"
-
-
-class Layout(enum.Enum):
-    """How a segment lies on local disk."""
-
-    MAPPED = "mapped Arrow IPC"
-    """For lookups: opened in no time, read at random."""
-    PARQUET = "Parquet"
-    """For cold and sequential data: small, and the very bytes of a checkpoint."""
-
-
-@dataclass
-class Uses:
-    """How often a segment moved and was read. Counted without a lock: a race may lose one."""
-
-    spills: int = 0
-    """Moves from memory to local disk."""
-    loads: int = 0
-    """Reads from local disk or the store."""
-    hits: int = 0
-    """Reads from memory."""
-
-    def count(self, *, in_memory: bool) -> None:
-        """A read."""
-        if in_memory:
-            self.hits += 1
-        else:
-            self.loads += 1
-
-    def add(self, other: "Uses") -> None:
-        """Count what another has counted."""
-        self.spills += other.spills
-        self.loads += other.loads
-        self.hits += other.hits
 
 
 class Segment:
@@ -409,21 +366,3 @@ class Segment:
             self._tiers.cache.remove(cached)
         if local is not None:
             local.path.unlink(missing_ok=True)
-
-
-def spanned(rows: pa.Table, spec: SegmentSpec) -> pb.FileEntry:
-    """What rows span, as the entry of their file would say it; they have at least one row."""
-    hashes, sequences = uint64_values(rows[KEY_HASH]), uint64_values(rows[SEQUENCE])
-    times = int64_values(rows[TIME].drop_null()) if TIME in rows.column_names else np.empty(0, dtype=np.int64)
-    return pb.FileEntry(
-        rows=rows.num_rows,
-        owned=WHOLE_SPACE,
-        min_key_hash=int(hashes.min()),
-        max_key_hash=int(hashes.max()),
-        min_time_us=int(times.min()) if len(times) else None,
-        max_time_us=int(times.max()) if len(times) else None,
-        min_sequence=int(sequences.min()),
-        max_sequence=int(sequences.max()),
-        schema_id=spec.schema_id,
-        sort_order=spec.sort_order,
-    )

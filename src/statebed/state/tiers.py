@@ -18,11 +18,12 @@ from statebed.format.order import first_disorder
 from statebed.format.segment import SegmentSpec
 from statebed.state.memory import MemoryController
 from statebed.state.memory_budget import budget_of
-from statebed.state.segments import Layout, Segment
+from statebed.state.segments import Segment
 from statebed.state.selection import conformed
 from statebed.state.spill_cache import LocalCache
 from statebed.state.spill_files import ParquetFile
 from statebed.state.spill_folder import SpillFolder
+from statebed.state.tier import Layout
 from statebed.storage import ObjectStore
 
 DEFAULT_CACHE_BYTES = 1 << 30

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from statebed.state.compaction import NameOf
-from statebed.state.segments import Layout, Segment, Tier
+from statebed.state.segments import Segment
+from statebed.state.tier import Layout, Tier
 from statebed.state.time_keyed_compaction import hidden_in, surplus_files, too_many_tombstones
 from statebed.state.time_keyed_files import file_bytes, full_bytes
 from statebed.state.time_keyed_state import TimeKeyedState

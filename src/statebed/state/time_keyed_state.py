@@ -26,8 +26,9 @@ from statebed.state.live_files import LiveFiles
 from statebed.state.memory import Purpose
 from statebed.state.row_merge import newest
 from statebed.state.row_set import RowSet
-from statebed.state.segments import Segment, Uses
+from statebed.state.segments import Segment
 from statebed.state.spill_files import ParquetFile
+from statebed.state.tier import Uses
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed import TimeKeyedTable
 from statebed.state.time_keyed_compaction import TimeKeyedJob, job_of

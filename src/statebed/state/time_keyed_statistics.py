@@ -3,7 +3,7 @@
 from collections import Counter
 
 from statebed.state.metrics import TableStatistics
-from statebed.state.segments import Tier
+from statebed.state.tier import Tier
 from statebed.state.time_keyed_compaction import all_due_files
 from statebed.state.time_keyed_files import full_bytes
 from statebed.state.time_keyed_state import TimeKeyedState

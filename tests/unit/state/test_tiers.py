@@ -3,7 +3,6 @@
 import threading
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, sorted_rows, spec
@@ -15,11 +14,12 @@ from statebed.format.segment import encode_segment
 from statebed.state import segments as segments_module
 from statebed.state import tiers as tiers_module
 from statebed.state.memory import Purpose
-from statebed.state.segments import Layout, Segment, Tier
+from statebed.state.segments import Segment
 from statebed.state.selection import Selection
 from statebed.state.sizes import held_bytes, root_buffers
 from statebed.state.spill_files import LocalFile, write_mapped
 from statebed.state.spill_folder import SpillFolder
+from statebed.state.tier import Layout, Tier
 from statebed.state.tiers import Tiers
 from statebed.storage.memory import MemoryStore
 
@@ -357,48 +357,3 @@ def test_rows_that_are_no_segment_are_refused(tmp_path: Path, given: pa.Table, w
         with pytest.raises(InputError, match=what):
             tiers.segment(given, spec=spec(), owner="rides")
         assert tiers.memory.used == 0
-
-
-@pytest.mark.parametrize("where", [Tier.MEMORY, Tier.DISK, Tier.STORE])
-def test_rows_come_in_row_groups_from_every_tier_and_one_is_charged_at_a_time(tmp_path: Path, where: Tier) -> None:
-    with opened_tiers(tmp_path) as tiers:
-        segment, store = make(tiers, 20_000), MemoryStore()
-        if where is not Tier.MEMORY:
-            segment.spill()
-        if where is Tier.STORE:
-            entry = segment.upload(store, name_of=name_of, owned=WHOLE_SPACE)
-            segment = tiers.stored(entry, store, spec=spec(), owner="rides")
-        used = tiers.memory.used
-        seen, charged = [], []
-        for piece in segment.row_groups():
-            seen.append(piece)
-            charged.append(tiers.memory.used - used)
-        assert sequences(*seen) == list(range(20_000))
-        assert tiers.memory.used == used
-        if where is not Tier.MEMORY:
-            assert len(seen) == 4
-            assert all(0 < nbytes < held_bytes(*seen) / 2 for nbytes in charged)
-
-
-def test_a_pinned_segment_that_is_closed_is_read_to_its_end(tmp_path: Path) -> None:
-    with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, 20_000)
-        segment.spill()
-        segment.pin()
-        pieces = segment.row_groups()
-        first = next(pieces)
-        segment.close()
-        assert sequences(first, *pieces) == list(range(20_000))
-        assert len(local_files(tiers)) == 1
-        segment.unpin()
-        assert local_files(tiers) == []
-
-
-def test_only_row_groups_that_may_hold_wanted_hashes_are_read(tmp_path: Path) -> None:
-    with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, 20_000)
-        segment.spill()
-        hashes = np.sort(segment.read()["_key_hash"].combine_chunks().to_numpy()[[5, 7000]])
-        rows = pa.concat_tables(segment.row_groups(Selection(hashes=hashes)))
-        assert sorted(rows["_key_hash"].to_pylist()) == hashes.tolist()
-        assert list(segment.row_groups(Selection(hashes=hashes[:0]))) == []

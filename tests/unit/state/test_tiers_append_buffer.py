@@ -12,9 +12,9 @@ from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, spec
 from statebed.errors import InputError, SpillError
 from statebed.format.order import first_disorder
 from statebed.state.append_buffer import MAX_PIECES, AppendBuffer
-from statebed.state.segments import Tier
 from statebed.state.selection import Selection
 from statebed.state.sizes import held_bytes
+from statebed.state.tier import Tier
 from statebed.state.tiers import Tiers
 
 

@@ -16,7 +16,7 @@ from statebed.errors import SpillError
 from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.state.memory import Purpose
-from statebed.state.segments import Tier
+from statebed.state.tier import Tier
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed_files import file_bytes
 from statebed.state.time_keyed_view import TimeKeyedView

@@ -27,6 +27,7 @@ from statebed.checkpoint import (
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.functions import (
+    approx_count_distinct,
     approx_percentile,
     bit_and,
     bit_or,
@@ -87,6 +88,7 @@ __all__ = [
     "RunOptions",
     "Sink",
     "StatebedError",
+    "approx_count_distinct",
     "approx_percentile",
     "bit_and",
     "bit_or",

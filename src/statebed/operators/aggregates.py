@@ -28,6 +28,7 @@ from statebed.operators.accumulators import (
     Count,
     DecimalSum,
     DistinctCount,
+    DistinctSketch,
     End,
     Extreme,
     ExtremeBy,
@@ -59,6 +60,7 @@ class Function(enum.Enum):
 
     COUNT = "count"
     COUNT_DISTINCT = "count_distinct"
+    APPROX_COUNT_DISTINCT = "approx_count_distinct"
     SUM = "sum"
     MEAN = "mean"
     MIN = "min"
@@ -188,6 +190,8 @@ def _accumulator(bound: BoundAggregate) -> Accumulator | None:
         return Multiset(name, kinds[0], Percentile(bound.options[0])) if _sum(name, kinds) else None
     if bound.function is Function.APPROX_PERCENTILE:
         return ApproximatePercentile(name, *bound.options) if _sum(name, kinds) else None
+    if bound.function is Function.APPROX_COUNT_DISTINCT:
+        return DistinctSketch(name, int(bound.options[0])) if has_order(kinds[0]) else None
     return _ACCUMULATORS[bound.function](name, kinds)
 
 
@@ -247,6 +251,7 @@ _ORDERED = ("order values", "give numbers, text, binaries, booleans, dates or ti
 _NEEDED: dict[Function, tuple[str, str]] = dict.fromkeys(Function, _NUMBERS) | {
     **dict.fromkeys((Function.MIN, Function.MAX, Function.MIN_BY, Function.MAX_BY), _ORDERED),
     **dict.fromkeys((Function.FIRST, Function.LAST, Function.COUNT_DISTINCT), _ORDERED),
+    Function.APPROX_COUNT_DISTINCT: _ORDERED,
     **dict.fromkeys((Function.COLLECT_LIST, Function.COLLECT_SET), _ORDERED),
     **dict.fromkeys((Function.BOOL_AND, Function.BOOL_OR), ("combine values", "give a boolean, such as 'fare > 30'")),
     **dict.fromkeys((Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR), ("combine values", "give a signed integer")),

@@ -220,6 +220,36 @@ def test_a_sketch_is_small_and_sees_nan_as_the_largest() -> None:
     assert finished(sb.approx_percentile("x", 0.5), [(None,)], pa.float64()) is None
 
 
+@pytest.mark.parametrize("distinct", [0, 1, 10, 1_000, 20_000, 300_000])
+def test_distinct_sketches_are_within_five_standard_errors(distinct: int) -> None:
+    bound = sb.approx_count_distinct("x").bind("a", input_types=(pa.string(),))
+    numbers = np.concatenate([np.arange(distinct), np.arange(distinct // 3)])
+    values = pa.array(numbers).cast(pa.string())
+    partials = bound.accumulator.fold([values], grouping_of([0] * len(numbers)))
+    found = bound.accumulator.finish(partials).to_pylist() or [0]
+    assert abs(found[0] - distinct) <= 5 * 1.04 / math.sqrt(1 << 12) * distinct
+    assert sum(len(one) for one in partials[0].to_pylist()) <= min(distinct, 1 << 12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rows=ROWS, data=st.data())
+def test_p6_registers_are_the_same_in_any_order_and_grouping(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
+    bound = sb.approx_count_distinct("n", precision=4).bind("a", input_types=(pa.int32(),))
+    merged = in_pieces(bound, [row[0] for row in rows], [row[3:] for row in rows], data.draw(st.integers(0, len(rows))))
+    shuffled = data.draw(st.permutations(rows))
+    (registers,) = bound.accumulator.fold(
+        columns_of(bound, [row[3:] for row in shuffled]), grouping_of([row[0] for row in shuffled])
+    )
+    assert registers.to_pylist() == merged[0].to_pylist()
+
+
+def test_few_values_are_counted_nearly_exactly_and_the_precision_has_bounds() -> None:
+    rows = [(value,) for value in (math.nan, -math.nan, 0.0, -0.0, 1.5, None)]
+    assert finished(sb.approx_count_distinct("x"), rows, pa.float64()) == 3
+    with pytest.raises(InputError, match="precision 30"):
+        sb.approx_count_distinct("x", precision=30)
+
+
 def test_variance_does_not_suffer_from_a_large_mean() -> None:
     rows = [(1e9 + value,) for value in (4.0, 7.0, 13.0, 16.0)]
     assert finished(sb.var_samp("x"), rows, pa.float64()) == 30.0

@@ -4,6 +4,7 @@ from statebed.operators.accumulators.base import Accumulator
 from statebed.operators.accumulators.bits import BitOperation, Bits
 from statebed.operators.accumulators.counts import Count
 from statebed.operators.accumulators.extremes import End, Extreme, ExtremeBy, has_order
+from statebed.operators.accumulators.hyperloglog import LEAST_PRECISION, MOST_PRECISION, DistinctSketch
 from statebed.operators.accumulators.means import MORE_DIGITS, Mean
 from statebed.operators.accumulators.moments import Moment, Moments
 from statebed.operators.accumulators.multisets import (
@@ -17,7 +18,9 @@ from statebed.operators.accumulators.sketches import ApproximatePercentile
 from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum
 
 __all__ = [
+    "LEAST_PRECISION",
     "MORE_DIGITS",
+    "MOST_PRECISION",
     "Accumulator",
     "ApproximatePercentile",
     "BitOperation",
@@ -27,6 +30,7 @@ __all__ = [
     "Count",
     "DecimalSum",
     "DistinctCount",
+    "DistinctSketch",
     "End",
     "Extreme",
     "ExtremeBy",

@@ -195,6 +195,16 @@ def test_deletions_hide_the_same_rows_after_their_columns_changed() -> None:
     cluster.restart(1, {"trips": config})
     assert cluster.managers[0].get_time_keyed("trips").metadata().tombstones
     assert trips(cluster) == [{"passenger": 3, "_time": 4, "town": "c", "trips": 31, "stars": 5}]
+    # Deletions of the new definition stand beside those of the old one.
+    view = cluster.managers[0].get_time_keyed("trips")
+    values = pa.table({"town": ["c"], "trips": [31], "stars": pa.array([4], pa.int8())}, schema=V2.remove(0))
+    view.delete_values(pa.table({"passenger": [3]}), values)
+    assert len(trips(cluster)) == 1
+    view.delete_values(pa.table({"passenger": [3]}), values.set_column(2, V2.field("stars"), pa.array([5], pa.int8())))
+    assert trips(cluster) == []
+    cluster.commit()
+    cluster.restart(2)
+    assert trips(cluster) == []
     cluster.close()
 
 

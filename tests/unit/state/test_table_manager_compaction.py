@@ -93,8 +93,14 @@ def test_files_are_merged_without_being_asked_for(mode: CompactionMode, tiers: T
         assert max(sum(table.files.values()) for table in tables.values()) < 20
 
 
-def test_default_is_the_background() -> None:
-    assert ManagerOptions().compaction is CompactionMode.BACKGROUND
+def test_files_are_merged_by_default(tiers: Tiers) -> None:
+    with TableManager(TASK, BOTH, ScopedStore(MemoryStore(), JOB), tiers=tiers) as manager:
+        run(manager, 3)
+        deadline = time.monotonic() + 10
+        while not manager.metrics().compaction.merges and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert manager.metrics().compaction.merges > 0
+        assert ManagerOptions().compaction is CompactionMode.BACKGROUND
 
 
 def test_without_compaction_nothing_is_merged_but_what_bounds_the_number_of_files(tiers: Tiers) -> None:

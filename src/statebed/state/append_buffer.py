@@ -6,8 +6,9 @@ memory under pressure as segments do. A batch larger than a segment is split int
 from the moment they were appended.
 """
 
+import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ MAX_PIECES = 128
 """So many small pieces are copied into one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Piece:
     rows: pa.Table
     entry: pb.FileEntry
@@ -82,6 +83,25 @@ class AppendBuffer:
         """What its rows span, as entries of files would say it."""
         with self._lock:
             return [*(one.entry for one in self._segments), *(one.entry for one in self._pieces)]
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Nobody makes one of several pieces or segments meanwhile; rows that are loose cannot leave memory."""
+        with self._gathering:
+            yield
+
+    def remove_where(self, is_gone: Callable[[pb.FileEntry], bool]) -> list[Segment]:
+        """Forget, unread, what is wanted gone by its span; gives the segments among it, to be closed. While still."""
+        with self._lock:
+            gone = [one for one in self._segments if is_gone(one.entry)]
+            loose = [one for one in self._pieces if is_gone(one.entry)]
+            self._segments = tuple(one for one in self._segments if one not in gone)
+            self._pieces = tuple(one for one in self._pieces if one not in loose)
+            self._count_loose()
+        for piece in loose:
+            piece.hold.release()
+        self._offer_loose()
+        return gone
 
     def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
         """Segments and loose rows as of now; who asks unpins each segment."""

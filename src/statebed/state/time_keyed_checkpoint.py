@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from statebed.format import checkpoint_pb2 as pb
 from statebed.state.compaction import NameOf
+from statebed.state.live_files import LiveFiles
 from statebed.state.segments import Segment
 from statebed.state.tier import Layout, Tier
 from statebed.state.time_keyed_compaction import hidden_in, surplus_files, too_many_tombstones
@@ -26,13 +28,15 @@ def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple
     """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload."""
     uploads = {upload.path: upload for upload in state.apply_edits(name_of)}
     uploads |= {upload.path: upload for upload in _appended(state, name_of)}
-    surplus = surplus_files(state.live, most_files=most_files, full_bytes=full_bytes(state.tiers))
-    if too_many_tombstones(state.live.tombstones, times=FAR_TOO_MANY):
-        hidden = hidden_in(state.live)
-        surplus = (*(file for file in surplus if file not in hidden), *hidden)
-    if surplus:
-        edit = state.job(surplus).run()
-        uploads |= {upload.path: upload for upload in state.apply_edit(edit, name_of)}
+
+    def surplus(live: LiveFiles) -> list[pb.FileEntry]:
+        files = surplus_files(live, most_files=most_files, full_bytes=full_bytes(state.tiers))
+        hidden = hidden_in(live) if too_many_tombstones(live.tombstones, times=FAR_TOO_MANY) else []
+        return [*(file for file in files if file not in hidden), *hidden]
+
+    job = state.job(surplus)
+    if job is not None:
+        uploads |= {upload.path: upload for upload in state.apply_edit(job.run(), name_of)}
     named = {file.path for file in state.live.files}
     for path, upload in uploads.items():
         if path not in named:
@@ -73,8 +77,8 @@ def _bunches(segments: Sequence[Segment], limit: int) -> Iterator[list[Segment]]
 
 def _files_of(state: TimeKeyedState, bunch: list[Segment]) -> list[tuple[Segment, int]]:
     """The segments whose files the checkpoint adds, each with the sequence up to which tombstones were applied."""
-    snapshot = state.snapshot((), fresh=bunch)
-    applied = state.live.next_sequence - 1
+    snapshot = state.snapshot(lambda _: (), fresh=bunch)
+    applied = snapshot.live.next_sequence - 1
     in_memory = all(segment.tier is Tier.MEMORY for segment in bunch)
     if len(bunch) == 1 and not in_memory:
         return [(bunch[0], 0)]
@@ -87,5 +91,5 @@ def _files_of(state: TimeKeyedState, bunch: list[Segment]) -> list[tuple[Segment
         whole = rows.combine_chunks()
         segment = Segment.in_memory(state.tiers, whole, spec=state.spec, owner=state.owner, layout=Layout.PARQUET)
         return [(segment, applied)]
-    files = state.new_files().write(snapshot.in_order())
+    files = state.new_files(snapshot).write(snapshot.in_order())
     return [(state.tiers.on_disk(file, spec=state.spec, owner=state.owner), applied) for file in files]

@@ -42,6 +42,9 @@ class Wanted:
     def may_be_in(self, file: pb.FileEntry) -> bool:
         return bool(file.min_time_us < self.end_us and file.max_time_us >= self.start_us)
 
+    def files_of(self, live: LiveFiles) -> list[pb.FileEntry]:
+        return [file for file in live.files if self.may_be_in(file)]
+
 
 EVERYTHING = Wanted()
 

@@ -1,11 +1,11 @@
 """What a time-keyed table holds: live files with their segments, appended rows, tombstones. Its view speaks for it.
 
-All that changes is replaced whole: the value of live files, the tuple of edits. Segments and the buffer of appended
-rows are safe to use from any thread, and so are snapshots of them.
+It is changed by one thread. Others may take snapshots to merge files, and offer the edits that come of it: a lock is
+held while what is live and its segments are looked at or replaced together, never while room is made or files are read.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,6 +36,9 @@ from statebed.state.time_keyed_files import NewFiles
 from statebed.state.time_keyed_snapshot import Snapshot, Wanted, filtered
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
+
+Choose = Callable[[LiveFiles], Iterable[pb.FileEntry]]
+"""Which files of those that are live."""
 
 _NUMBER = "_number"
 
@@ -80,6 +83,7 @@ class TimeKeyedState:
         self._indexed: tuple[tuple[pb.Tombstone, ...], Deletions] = ((), Deletions((), keys=self.keys))
         self._charged = tiers.memory.charge(owner, Purpose.TOMBSTONES, 0)
         self._charged.set(tombstones.held_bytes(self.live.tombstones))
+        self._lock = threading.Lock()
         self._edit_lock = threading.Lock()
         self._edits: tuple[Edit, ...] = ()
         self.edits_applied = 0
@@ -93,56 +97,53 @@ class TimeKeyedState:
         """Go on with other live files and tombstones: segments that are in no file any more are closed."""
         # Room is made first: when that fails, nothing has changed.
         self._charged.resize(tombstones.held_bytes(live.tombstones))
-        if live.tombstones is not self._indexed[0]:
-            self._indexed = ((), Deletions((), keys=self.keys))
-        self.live = live
         named = {file.path for file in live.files}
-        for path in [path for path in self._segments if path not in named]:
-            self._retire(self._segments.pop(path))
+        with self._lock:
+            self.live = live
+            gone = [self._segments.pop(path) for path in list(self._segments) if path not in named]
+        for segment in gone:
+            self._retire(segment)
 
-    def drop_fresh(self, start_us: int, end_us: int) -> None:
-        """Forget appended segments, unread, all of whose rows lie in a range of time or are deleted already."""
-        for segment in self.buffer.segments:
-            entry = segment.entry
-            inside = start_us <= entry.min_time_us and entry.max_time_us < end_us
-            if inside or tombstones.hide_all(self.live.tombstones, entry):
-                self.buffer.release([segment])
+    def delete_range(self, start_us: int, end_us: int) -> None:
+        """Delete a range of time: what lies inside leaves unread, a tombstone hides the rest."""
+
+        def is_inside(entry: pb.FileEntry) -> bool:
+            return bool(start_us <= entry.min_time_us and entry.max_time_us < end_us)
+
+        with self.buffer.still():
+            fresh = [entry for entry in self.buffer.spans() if not is_inside(entry)]
+            self.install(self.live.delete_range(start_us, end_us, fresh=fresh))
+            hiding = self.live.tombstones
+            for segment in self.buffer.remove_where(lambda one: is_inside(one) or tombstones.hide_all(hiding, one)):
                 self._retire(segment)
-
-    def segment_of(self, file: pb.FileEntry) -> Segment:
-        """The segment of a live file; nothing is read."""
-        segment = self._segments.get(file.path)
-        if segment is None:
-            spec = self._spec_of(file)
-            segment = self._segments[file.path] = self.tiers.stored(file, self._store, spec=spec, owner=self.owner)
-        return segment
 
     def segments(self) -> list[Segment]:
         """All that are known: of files that were read, and of appended rows."""
-        return [*self._segments.values(), *self.buffer.segments]
+        with self._lock:
+            return [*self._segments.values(), *self.buffer.segments]
 
-    def deletions(self) -> Deletions:
-        """The tombstones as they are now, ready to be applied."""
-        if self._indexed[0] is not self.live.tombstones:
-            self._indexed = (self.live.tombstones, Deletions(self.live.tombstones, keys=self.keys))
-            self._charged.resize(tombstones.held_bytes(self.live.tombstones) + self._indexed[1].nbytes)
-        return self._indexed[1]
+    def segments_of(self, files: Iterable[pb.FileEntry]) -> list[Segment]:
+        """The segments of live files; nothing is read."""
+        with self._lock:
+            return [self._segment_of(file) for file in files]
 
-    def snapshot(self, files: Iterable[pb.FileEntry], *, fresh: Sequence[Segment] | None = None) -> Snapshot:
-        """These files, and appended rows: these segments, or all there are."""
-        pinned, loose = self.buffer.pinned() if fresh is None else ((), ())
-        snapshot = Snapshot(
-            spec=self.spec,
-            bin_us=self.table.bin_us,
-            generational=self.generational,
-            live=self.live,
-            files=tuple((file, self.segment_of(file)) for file in files),
-            fresh=pinned if fresh is None else tuple(fresh),
-            loose=loose,
-            deletions=self.deletions(),
-            adapt=self.adapt,
-        )
-        snapshot.pin()
+    def snapshot(self, choose: Choose, *, fresh: Sequence[Segment] | None = None) -> Snapshot:
+        """Some of the live files, and appended rows: these segments, or all there are. On any thread."""
+        with self._lock:
+            live = self.live
+            pinned, loose = self.buffer.pinned() if fresh is None else ((), ())
+            snapshot = Snapshot(
+                spec=self.spec,
+                bin_us=self.table.bin_us,
+                generational=self.generational,
+                live=live,
+                files=tuple((file, self._segment_of(file)) for file in choose(live)),
+                fresh=pinned if fresh is None else tuple(fresh),
+                loose=loose,
+                deletions=self._deletions(live),
+                adapt=self.adapt,
+            )
+            snapshot.pin()
         for segment in pinned:
             segment.unpin()
         return snapshot
@@ -164,7 +165,7 @@ class TimeKeyedState:
         hashes = np.unique(uint64_values(values[KEY_HASH]))
         found = RowSet(values, keys=self.keys)
         columns = [*self.keys, TIME]
-        pieces = self.snapshot(self.live.files).in_order(Wanted(hashes=hashes))
+        pieces = self.snapshot(lambda live: live.files).in_order(Wanted(hashes=hashes))
         equal = (filtered(rows, found.contains(rows)).select(columns) for rows in pieces)
         return pa.concat_tables([self.empty.select(columns), *equal])
 
@@ -175,15 +176,14 @@ class TimeKeyedState:
         adapted = adapt(rows, self._spec_of(file).schema, self.table.file_schema, self._defaults)
         return pa.Table.from_arrays(adapted.columns, schema=self.plain_schema)
 
-    def new_files(self, *, level: int = 0) -> NewFiles:
-        """How files are written whose rows are all visible now."""
+    def new_files(self, snapshot: Snapshot) -> NewFiles:
+        """How files are written of rows that are visible in a snapshot."""
         return NewFiles(
             tiers=self.tiers,
             spec=self.spec,
             owner=self.owner,
-            owned=self.live.owned,
-            applied_sequence=self.live.next_sequence - 1,
-            level=level,
+            owned=snapshot.live.owned,
+            applied_sequence=snapshot.live.next_sequence - 1,
         )
 
     def with_files(self, added: Iterable[pb.FileEntry]) -> LiveFiles:
@@ -197,10 +197,11 @@ class TimeKeyedState:
         entry, upload = segment.staged(
             self._store, name_of=name_of, owned=self.live.owned, applied_sequence=applied_sequence
         )
-        replaced = self._segments.get(entry.path)
+        with self._lock:
+            replaced = self._segments.get(entry.path)
+            self._segments[entry.path] = segment
         if replaced is not None and replaced is not segment:
             self._retire(replaced)
-        self._segments[entry.path] = segment
         return entry, upload
 
     def staged_file(self, file: ParquetFile, name_of: NameOf) -> tuple[pb.FileEntry, Upload]:
@@ -210,9 +211,12 @@ class TimeKeyedState:
 
     # ---- edits -----------------------------------------------------------------------------------------------
 
-    def job(self, inputs: Sequence[pb.FileEntry]) -> TimeKeyedJob:
-        """The merge of some live files."""
-        return job_of(self.snapshot(inputs, fresh=()), self.new_files(), bin_us=self.table.bin_us)
+    def job(self, choose: Choose) -> TimeKeyedJob | None:
+        """The merge of some live files; None if none is chosen. On any thread."""
+        snapshot = self.snapshot(choose, fresh=())
+        if not snapshot.files:
+            return None
+        return job_of(snapshot, self.new_files(snapshot), bin_us=self.table.bin_us)
 
     def offer_edit(self, edit: Edit) -> None:
         """Have an edit applied by the next checkpoint. On any thread."""
@@ -244,14 +248,29 @@ class TimeKeyedState:
     def close(self) -> None:
         """Give up memory and local files."""
         self.buffer.close()
-        for segment in self._segments.values():
+        with self._lock:
+            segments, self._segments = self._segments, {}
+        for segment in segments.values():
             segment.close()
-        self._segments = {}
         with self._edit_lock:
             edits, self._edits = self._edits, ()
         for edit in edits:
             edit.discard()
         self._charged.release()
+
+    def _segment_of(self, file: pb.FileEntry) -> Segment:
+        segment = self._segments.get(file.path)
+        if segment is None:
+            spec = self._spec_of(file)
+            segment = self._segments[file.path] = self.tiers.stored(file, self._store, spec=spec, owner=self.owner)
+        return segment
+
+    def _deletions(self, live: LiveFiles) -> Deletions:
+        if self._indexed[0] is not live.tombstones:
+            self._indexed = (live.tombstones, Deletions(live.tombstones, keys=self.keys))
+            # No room is made here: a lock is held, and whoever reads next makes it.
+            self._charged.set(tombstones.held_bytes(live.tombstones) + self._indexed[1].nbytes)
+        return self._indexed[1]
 
     def _retire(self, segment: Segment) -> None:
         self.gone.add(segment.uses)

@@ -13,6 +13,7 @@ its segments at any time, and scans and compactions that have begun may go on in
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +109,7 @@ class TimeKeyedView:
         With `keys` (a table of key columns) those of these keys alone.
         """
         wanted = self._wanted(start_us, end_us, keys)
-        snapshot = self._state.snapshot(self._files_of(wanted))
+        snapshot = self._state.snapshot(wanted.files_of)
         empty = self._state.empty
         rows = ordered(pa.concat_tables([empty, *snapshot.pieces(wanted)]), self._state.spec)
         if self._state.generational:
@@ -124,14 +125,14 @@ class TimeKeyedView:
         generational table it holds a piece of each file.)
         """
         wanted = self._wanted(start_us, end_us, keys)
-        snapshot = self._state.snapshot(self._files_of(wanted))
+        snapshot = self._state.snapshot(wanted.files_of)
         return self._scanned(snapshot, wanted)
 
     def prefetch(self, start_us: int | None = None, end_us: int | None = None) -> "list[Future[bool]]":
         """Bring what may hold rows of this range nearer, in the background; waiting for it is optional."""
         wanted = self._wanted(start_us, end_us, None)
         state = self._state
-        segments = [state.segment_of(file) for file in self._files_of(wanted)]
+        segments = state.segments_of(wanted.files_of(state.live))
         segments += [segment for segment in state.buffer.segments if wanted.may_be_in(segment.entry)]
         most = state.tiers.memory.low_bytes
         nearer: list[Future[bool]] = []
@@ -172,9 +173,7 @@ class TimeKeyedView:
                 where=f"table {self.table.name!r}",
                 fix="the start is the first time deleted, the end the first time not deleted",
             )
-        state = self._state
-        state.drop_fresh(start_us, end_us)
-        state.install(state.live.delete_range(start_us, end_us, fresh=state.buffer.spans()))
+        self._state.delete_range(start_us, end_us)
 
     def advance(self, watermark_us: int) -> None:
         """Let the rows leave whose retention is over; the watermark never goes back."""
@@ -208,13 +207,14 @@ class TimeKeyedView:
         return written(self._state, name_of, most_files=most_files)
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> TimeKeyedJob | None:
-        """A merge of files that is due, of about so many bytes; or of everything that a merge can do anything for."""
-        live, bin_us, full = self._state.live, self.table.bin_us, full_bytes(self._state.tiers)
+        """A merge of files that is due, of about so many bytes; or of everything that a merge can do anything for.
+
+        On any thread, as is `run` of the merge.
+        """
+        bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
         if everything:
-            inputs = all_due_files(live, bin_us=bin_us, full_bytes=full)
-        else:
-            inputs = due_files(live, bin_us=bin_us, full_bytes=full, most_bytes=most_bytes)
-        return self._state.job(inputs) if inputs else None
+            return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full))
+        return self._state.job(partial(due_files, bin_us=bin_us, full_bytes=full, most_bytes=most_bytes))
 
     def offer_edit(self, edit: Edit) -> None:
         """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""
@@ -290,9 +290,6 @@ class TimeKeyedView:
             END if end_us is None else end_us,
             None if keys is None else self._given.key_set(keys),
         )
-
-    def _files_of(self, wanted: Wanted) -> list[pb.FileEntry]:
-        return [file for file in self._state.live.files if wanted.may_be_in(file)]
 
     def _scanned(self, snapshot: Snapshot, wanted: Wanted) -> Iterator[pa.Table]:
         rows = snapshot.in_order(wanted) if self._state.generational else snapshot.pieces(wanted)

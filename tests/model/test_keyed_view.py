@@ -356,5 +356,6 @@ TestKeyedView.settings = settings(max_examples=25, stateful_step_count=15, deadl
 
 
 @pytest.mark.long
-class TestKeyedViewAtLength(KeyedViewMachine.TestCase):
-    settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+@pytest.mark.timeout(1800)
+class TestKeyedViewAtLength(KeyedViewMachine.TestCase):  # type: ignore[misc,valid-type]  # made by hypothesis
+    settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -210,27 +210,24 @@ class KeyedOperations:
         return [piece for piece in alive if len(piece.rows)]
 
     def _write(self, keys: Batch, values: Batch, times: pa.Array | None, function: MergeFunction | None) -> None:
-        """Write a batch in pieces that fit; all of it is checked first."""
+        """Write a batch, in pieces by hash if it is large; all of it is checked first."""
         self._check_open()
         table = checked_values(self.table, keys, values)
         moments = written_times(self.table, keys.num_rows, times, now_us=self._now_us)
+        batch = self._batch(keys)
+        unique, rows = last_of_each(batch, table) if function is None else folded(batch, table, function)
+        latest = None if moments is None else latest_times(batch, moments)
         size = int(keys.nbytes) + int(values.nbytes) + 1
-        rows = max(keys.num_rows * (self._memory.budget // PIECES_IN_BUDGET) // size, 1)
-        if rows >= keys.num_rows:
-            self._write_piece(self._batch(keys), table, moments, function)
-            return
-        self._batch(keys)
-        for start in range(0, keys.num_rows, rows):
-            part = self._batch(keys.slice(start, rows))
-            times_of_part = None if moments is None else moments[start : start + rows]
-            self._write_piece(part, table.slice(start, rows), times_of_part, function)
+        step = max(keys.num_rows * (self._memory.budget // PIECES_IN_BUDGET) // size, 1)
+        for start in range(0, len(unique), step):
+            end = min(start + step, len(unique))
+            part = None if latest is None else latest[start:end]
+            self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
 
     def _write_piece(
-        self, batch: KeyBatch, table: pa.Table, moments: Times | None, function: MergeFunction | None
+        self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
     ) -> None:
-        unique, values = last_of_each(batch, table) if function is None else folded(batch, table, function)
-        times = None if moments is None else latest_times(batch, moments)
-        with self._blocks.operation(2 * int(table.nbytes) + _ROW_BYTES * len(batch)):
+        with self._blocks.operation(2 * int(values.nbytes) + _ROW_BYTES * len(unique)):
             parts = self._blocks.available(unique.hashes)
             with self._blocks.locked():
                 found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]

@@ -105,8 +105,7 @@ class Compactor:
         tables = [table for table in self._tables if table not in waiting]
         try:
             return self._merge(tables, most_bytes=self._options.max_compaction_bytes)
-        except Exception as error:  # noqa: BLE001 - whatever it was: the files stay, and the state is whole
-            _log.warning("files were not merged, and stay as they are: %s", error)
+        except Exception:  # noqa: BLE001 - it is counted and logged; the files stay, and the state is whole
             return CompactionReport()
 
     def _merge(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> CompactionReport:
@@ -115,14 +114,17 @@ class Compactor:
             left = None if most_bytes is None else most_bytes - report.read_bytes
             if self._closed.is_set() or (left is not None and left <= 0):
                 break
-            job = table.plan_compaction(most_bytes=left)
-            if job is None:
-                continue
             try:
-                edit = self._alone(job)
-            except BaseException:
+                job = table.plan_compaction(most_bytes=left)
+                edit = None if job is None else self._alone(job)
+            except BaseException as error:
                 self._count(failures=1)
+                _log.warning(
+                    "files of the table %r were not merged, and stay as they are: %r", table.config.name, error
+                )
                 raise
+            if job is None or edit is None:
+                continue
             with self._lock:
                 self._results.append((table, edit))
             written = sum(output.size for output in edit.outputs)

@@ -5,7 +5,8 @@ compared with: a column of the same name is the same column, a rename says which
 an id that the table never used; so a column that is dropped and added again does not bring its old values back. What
 files hold stays as it is, and is adapted when it is read (`adaptation.py`).
 
-A rename that the stored configuration knows already has been applied; it may stay in the program.
+A rename that the stored configuration knows already has been applied; it may stay in the program. A program that has
+the old name again, and does not say that this is a rename back, is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ def evolve(wanted: pb.TableConfig, *, stored: pb.TableConfig, schemas: Sequence[
             for source in [sources[field.name]]
         ),
         *_changed_defaults(sources, old_defaults, new_defaults),
+        *_renamed_before(old.names, sources, before.renames),
         *_dropped(old, sources, list(before.key_columns)),
     ]
     differences = [one for one in differences if one.verdict]
@@ -102,15 +104,13 @@ def _sources(
     old: Sequence[str], new: Sequence[str], *, renames: Mapping[str, str], applied: Mapping[str, str]
 ) -> dict[str, str | None]:
     """Which stored column each column is; None: it is new."""
+    fresh = {new_name: old_name for new_name, old_name in renames.items() if applied.get(new_name) != old_name}
     found: dict[str, str | None] = {}
     for name in new:
-        source, seen = name, {name}
-        while source in renames and applied.get(source) != renames[source] and renames[source] not in seen:
-            source = renames[source]
-            seen.add(source)
-            if source in old:
-                found[name] = source
-                break
+        # What lies before another column of the program is that one's.
+        earlier = next((one for one in _earlier_names(name, fresh) if one in old or one in new), None)
+        if earlier in old:
+            found[name] = earlier
     taken = set(found.values())
     return {name: found.get(name, name if name in old and name not in taken else None) for name in new}
 
@@ -159,6 +159,31 @@ def _column(old: pa.Field | None, new: pa.Field, key: bool, defaults: Mapping[st
     return Difference(
         new.name, _described(old), _described(new), "; ".join(refusals or verdicts), refused=bool(refusals)
     )
+
+
+def _renamed_before(
+    old: Sequence[str], sources: Mapping[str, str | None], applied: Mapping[str, str]
+) -> list[Difference]:
+    """A column with a name that a stored one had before it was renamed: a program from before, most likely. Taking it
+    for a new one would lose the values of the stored one.
+    """
+    lost = set(old).difference(name for name in sources.values() if name is not None)
+    verdict = "it was renamed to {stored!r}; give renames={{{name!r}: {stored!r}}}"
+    return [
+        Difference(name, stored, name, verdict.format(name=name, stored=stored), refused=True)
+        for name, source in sources.items()
+        for stored in sorted(lost)
+        if source is None and name in _earlier_names(stored, applied)
+    ]
+
+
+def _earlier_names(name: str, renames: Mapping[str, str]) -> list[str]:
+    """What a column was called before, newest first."""
+    names: list[str] = []
+    while name in renames and renames[name] not in names:
+        name = renames[name]
+        names.append(name)
+    return names
 
 
 def _keys(old: list[str], new: list[str], sources: Mapping[str, str | None]) -> list[Difference]:

@@ -83,6 +83,15 @@ def test_a_rename_that_was_applied_may_stay_in_the_program_while_its_old_name_is
     assert ids(third.config) == ids(again.config)
 
 
+def test_a_program_from_before_a_rename_is_refused_instead_of_losing_the_column() -> None:
+    renamed = evolve(keyed(("trips", pa.int32()), ("town", pa.string()), renames={"town": "city"}), stored=OLD).config
+    before = keyed(("trips", pa.int32()), ("city", pa.string()))
+    with pytest.raises(IncompatibleSchemaError, match=r"it was renamed to 'town'; give renames=\{'city': 'town'\}"):
+        evolve(before, stored=renamed)
+    back = keyed(("trips", pa.int32()), ("city", pa.string()), renames={"city": "town"})
+    assert ids(evolve(back, stored=renamed).config) == ids(OLD)
+
+
 def test_two_columns_may_change_their_names_with_each_other() -> None:
     stored = keyed(("a", pa.int32()), ("b", pa.int32()))
     wanted = keyed(("a", pa.int32()), ("b", pa.int32()), renames={"a": "b", "b": "a"})
@@ -94,6 +103,14 @@ def test_two_columns_may_change_their_names_with_each_other() -> None:
 def test_renames_lead_over_versions_that_were_skipped() -> None:
     wanted = keyed(("trips", pa.int32()), ("place", pa.string()), renames={"place": "town", "town": "city"})
     assert ids(evolve(wanted, stored=OLD).config)["place"] == ids(OLD)["city"]
+
+
+def test_two_columns_never_come_from_one() -> None:
+    stored = keyed(("a", pa.int32()))
+    wanted = keyed(("b", pa.int32()), ("c", pa.int32()), renames={"c": "b", "b": "a"})
+    evolution = evolve(wanted, stored=stored)
+    assert ids(evolution.config)["b"] == ids(stored)["a"]
+    assert verdicts(evolution) == {"b": "renamed from 'a'", "c": "added"}
 
 
 def test_a_column_takes_the_name_of_one_that_is_dropped() -> None:

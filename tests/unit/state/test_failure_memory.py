@@ -21,9 +21,11 @@ def test_failure_3_rows_are_read_at_every_moment_of_spilling(tmp_path: Path) -> 
         mover = threading.Thread(target=lambda: [segment.spill() for segment in buffer.segments])
         mover.start()
         counts = set[int]()
-        while mover.is_alive():
-            counts.add(sum(table.num_rows for table in buffer.scan()))
-        mover.join(30)
+        try:
+            while mover.is_alive():
+                counts.add(sum(table.num_rows for table in buffer.scan()))
+        finally:
+            mover.join(30)
         assert counts == {60_000}
         assert all(segment.tier is Tier.DISK for segment in buffer.segments)
         assert sequences(*buffer.scan()) == list(range(60_000))

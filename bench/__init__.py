@@ -1,1 +1,1 @@
-"""Benchmarks. Each `python -m bench NAME` checks its own answers, prints a table, and takes --quick, --json, --check."""
+"""Benchmarks. Each `python -m bench NAME` checks its own answers and prints a table (--quick, --json, --check)."""

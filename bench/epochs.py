@@ -119,7 +119,7 @@ class State:
             self._store.put(upload.path, upload.content())
             upload.on_stored()
         live = {file.path: file for file in checkpoint.metadata.files}
-        for stored in list(self._store.list("data/")):
+        for stored in list(self._store.list("data")):
             if stored.path not in live:
                 self._store.delete(stored.path)
         blocks = [upload.size for upload in checkpoint.uploads if live[upload.path].level == BASE]

@@ -15,7 +15,8 @@ from bench.memory_work import WORKS
 from statebed.state import MemoryController, Tiers
 from statebed.storage import LocalStore, MemoryStore
 
-_WARM_BYTES = 4 << 20
+_WARM_BUDGET = 4 << 20
+_WARM_BYTES = 8 << 20
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
 
 def _warm_up(work: str, folder: Path) -> None:
     """What numpy, pyarrow and the Parquet writer take once is not the engine's state."""
-    tiers = Tiers(MemoryController(1 << 20), folder=folder / "warm")
+    tiers = Tiers(MemoryController(_WARM_BUDGET), folder=folder / "warm")
     doing = WORKS[work](tiers, MemoryStore())
     for _ in doing.steps(_WARM_BYTES):
         pass

@@ -30,7 +30,7 @@ from statebed.storage import ObjectStore
 Numbers = npt.NDArray[np.int64]
 
 _MINUTE_US = 60_000_000
-_COUNTERS = ("a", "b", "c", "d", "e", "f")
+_COUNTERS = ("trips", "total")
 _SCATTER = 0x9E3779B1
 
 
@@ -114,7 +114,7 @@ class ReadModifyWrite:
         rows = total = 0
         for piece in self._view.scan():
             rows += piece.num_rows
-            total += pc.sum(piece["f"]).as_py()
+            total += pc.sum(piece["total"]).as_py()
         _expect("keys and their sum", (rows, total), (self._keys, self._total))
         keys = np.arange(0, self._keys, max(self._keys // 1000, 1), dtype=np.int64)
         _, found = self._view.get(pa.table({"id": from_numpy(_scattered(keys), pa.int64())}))

@@ -129,7 +129,7 @@ class SegmentWriter:
         rows = self._spec.conformed(rows)
         self._check_order(rows)
         self._bounds.add(rows)
-        sizes = _row_bytes(rows)
+        sizes = row_bytes(rows)
         self._pending.append(rows)
         self._pending_sizes.append(sizes)
         self._pending_rows += rows.num_rows
@@ -325,7 +325,7 @@ def _row_group_ends(
         yield start
 
 
-def _row_bytes(table: pa.Table) -> npt.NDArray[np.float64]:
+def row_bytes(table: pa.Table) -> npt.NDArray[np.float64]:
     """About how many bytes each row has, by values alone (buffers differ with the history of an array)."""
     sizes = np.zeros(table.num_rows)
     for column in table.columns:

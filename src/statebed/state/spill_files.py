@@ -8,7 +8,7 @@ becomes a data file of a checkpoint without being written again.
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -185,13 +185,19 @@ def _read_groups(reader: SegmentReader, groups: list[int], selection: Selection)
 
 def write_mapped(table: pa.Table, folder: SpillFolder) -> MappedFile:
     """The rows as a file that can be mapped; nothing is left behind when it cannot be written."""
+    return write_mapped_pieces([table], table.schema, folder)
+
+
+def write_mapped_pieces(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
+    """The same of rows that come in pieces."""
     path = folder.new_file(".arrow")
     written = _Checksummed()
 
     def write(descriptor: int) -> None:
         written.descriptor = descriptor
-        with pa.PythonFile(written, mode="w") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+        with pa.PythonFile(written, mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for table in pieces:
+                writer.write_table(table)
 
     _create(path, write)
     return MappedFile(path, size=written.size, checksum=written.checksum)

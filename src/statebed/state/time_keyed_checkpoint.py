@@ -1,8 +1,9 @@
 """A checkpoint of a time-keyed table: what was appended becomes files.
 
-One segment becomes one file: as it is, if it was spilled already. Several are merged, as many as make one file of the
-size that files get; so an epoch adds at most one file for each such size. Where rows are written anyway, those that
-are hidden by now are left out.
+A single segment becomes the file of the epoch: as it is, if it was spilled already. Several are merged, and cut into
+files of the size that files get; so an epoch adds at most one file for each such size. Rows that are hidden by now are
+left out. What is in the files is a function of the rows alone: neither what was spilled nor the order inside a batch
+shows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.state import tombstones
 from statebed.state.compaction import NameOf
 from statebed.state.live_files import LiveFiles
 from statebed.state.segments import Segment
-from statebed.state.tier import Layout, Tier
+from statebed.state.tier import Layout
 from statebed.state.time_keyed_compaction import hidden_in, surplus_files, too_many_tombstones
-from statebed.state.time_keyed_files import file_bytes, full_bytes
+from statebed.state.time_keyed_files import full_bytes
 from statebed.state.time_keyed_state import TimeKeyedState
 from statebed.state.upload import Upload
 
@@ -49,11 +51,10 @@ def _appended(state: TimeKeyedState, name_of: NameOf) -> Iterator[Upload]:
     segments = state.buffer.segments
     if not segments:
         return
-    made: list[tuple[Segment, int]] = []
-    for bunch in _bunches(segments, file_bytes(state.tiers)):
-        made += _files_of(state, bunch)
-    kept = {id(segment) for segment, _ in made}
-    staged = [state.staged(segment, name_of, applied_sequence=applied) for segment, applied in made]
+    made = _files_of(state, segments)
+    kept = {id(segment) for segment in made}
+    applied = state.live.next_sequence - 1
+    staged = [state.staged(segment, name_of, applied_sequence=applied) for segment in made]
     state.buffer.release(segments)
     for segment in segments:
         if id(segment) not in kept:
@@ -64,32 +65,22 @@ def _appended(state: TimeKeyedState, name_of: NameOf) -> Iterator[Upload]:
     yield from (upload for _, upload in staged)
 
 
-def _bunches(segments: Sequence[Segment], limit: int) -> Iterator[list[Segment]]:
-    """Segments in the order in which they came, as many as make one file."""
-    bunch: list[Segment] = []
-    for segment in segments:
-        if bunch and sum(one.nbytes for one in bunch) + segment.nbytes > limit:
-            yield bunch
-            bunch = []
-        bunch.append(segment)
-    yield bunch
+def _files_of(state: TimeKeyedState, segments: Sequence[Segment]) -> list[Segment]:
+    """The segments whose files the checkpoint adds."""
+    if len(segments) == 1 and _is_settled(state, segments[0].entry):
+        return [segments[0]]
+    snapshot = state.snapshot(lambda _: (), fresh=segments)
+    if sum(segment.nbytes for segment in segments) > state.tiers.memory.segment_bytes:
+        files = state.new_files(snapshot).write(snapshot.in_order())
+        return [state.tiers.on_disk(file, spec=state.spec, owner=state.owner) for file in files]
+    rows = pa.concat_tables([state.empty, *snapshot.in_order()]).combine_chunks()
+    if not rows.num_rows:
+        return []
+    return [Segment.in_memory(state.tiers, rows, spec=state.spec, owner=state.owner, layout=Layout.PARQUET)]
 
 
-def _files_of(state: TimeKeyedState, bunch: list[Segment]) -> list[tuple[Segment, int]]:
-    """The segments whose files the checkpoint adds, each with the sequence up to which tombstones were applied."""
-    snapshot = state.snapshot(lambda _: (), fresh=bunch)
-    applied = snapshot.live.next_sequence - 1
-    in_memory = all(segment.tier is Tier.MEMORY for segment in bunch)
-    if len(bunch) == 1 and not in_memory:
-        return [(bunch[0], 0)]
-    if in_memory and sum(segment.nbytes for segment in bunch) <= state.tiers.memory.segment_bytes:
-        rows = pa.concat_tables([state.empty, *snapshot.in_order()])
-        if len(bunch) == 1 and rows.num_rows == bunch[0].rows:
-            return [(bunch[0], applied)]
-        if not rows.num_rows:
-            return []
-        whole = rows.combine_chunks()
-        segment = Segment.in_memory(state.tiers, whole, spec=state.spec, owner=state.owner, layout=Layout.PARQUET)
-        return [(segment, applied)]
-    files = state.new_files(snapshot).write(snapshot.in_order())
-    return [(state.tiers.on_disk(file, spec=state.spec, owner=state.owner), applied) for file in files]
+def _is_settled(state: TimeKeyedState, entry: pb.FileEntry) -> bool:
+    """Whether all rows of a segment are visible, each the newest of its generation."""
+    if any(tombstones.may_hide(one, entry) for one in state.live.tombstones):
+        return False
+    return not state.generational or entry.min_sequence == entry.max_sequence

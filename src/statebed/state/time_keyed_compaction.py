@@ -10,19 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.segment import ROW_GROUP_BYTES
 from statebed.state import tombstones
 from statebed.state.compaction import Edit
 from statebed.state.live_files import LiveFiles
-from statebed.state.segments import Segment
-from statebed.state.spill_files import ParquetFile
-from statebed.state.time_keyed_files import NewFiles, bucket_width, file_bytes, is_full
+from statebed.state.time_keyed_files import NewFiles, bucket_width, is_full
 from statebed.state.time_keyed_snapshot import Snapshot
 
 MERGED_AT_ONCE = 4
 """So many files of like size in one bucket are merged."""
-UNPACKED = 4
-"""Rows take about so many times the bytes of their file."""
 MUCH_LARGER = 2
 """A file larger than so many times all smaller ones together is left alone."""
 MAX_TOMBSTONES = 64
@@ -40,32 +35,7 @@ class TimeKeyedJob:
 
     def run(self) -> Edit:
         inputs = tuple(file for file, _ in self.snapshot.files)
-        outputs: list[ParquetFile] = []
-        try:
-            for together in merged_together(self.snapshot.files, limit=file_bytes(self.new_files.tiers)):
-                part = replace(self.snapshot, files=together)
-                outputs += self.new_files.write(part.in_order())
-        except BaseException:
-            for file in outputs:
-                file.path.unlink(missing_ok=True)
-            raise
-        return Edit(inputs=inputs, outputs=tuple(outputs))
-
-
-def merged_together(
-    files: Sequence[tuple[pb.FileEntry, Segment]], *, limit: int
-) -> list[tuple[tuple[pb.FileEntry, Segment], ...]]:
-    """The files in groups, by time; what is held of a group while it is merged is about `limit` bytes, or two files."""
-    groups: list[list[tuple[pb.FileEntry, Segment]]] = []
-    held = 0
-    for one in sorted(files, key=lambda pair: (pair[0].min_time_us, pair[0].path)):
-        nbytes = min(ROW_GROUP_BYTES, UNPACKED * one[0].size)
-        if not groups or (held + nbytes > limit and len(groups[-1]) > 1):
-            groups.append([])
-            held = 0
-        groups[-1].append(one)
-        held += nbytes
-    return [tuple(group) for group in groups]
+        return Edit(inputs=inputs, outputs=self.new_files.write(self.snapshot.in_order()))
 
 
 def due_files(live: LiveFiles, *, bin_us: int, full_bytes: int, most_bytes: int) -> tuple[pb.FileEntry, ...]:

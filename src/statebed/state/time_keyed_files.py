@@ -7,7 +7,6 @@ small however times are spread.
 
 import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +16,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values
 from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec
+from statebed.format.segment_writer import row_bytes
 from statebed.state.memory import Purpose
 from statebed.state.spill_files import ParquetFile, ParquetSpill
 from statebed.state.tiers import Tiers
@@ -25,6 +25,8 @@ MAX_FILE_BYTES = 64 << 20
 FILES_IN_BUDGET = 4
 """A file takes at most this part of the budget: about so much is held of what it is merged from."""
 MAX_BUCKETS = 3
+UNPACKED = 4
+"""Rows take about so many times the bytes of their file."""
 _RESERVED_BYTES = 32  # of a row: `_bin`, `_key_hash`, `_time` and `_seq`
 
 
@@ -56,28 +58,31 @@ class NewFiles:
         return tuple(done)
 
     def _written(self, pieces: Iterable[pa.Table]) -> Iterator[ParquetFile]:
-        limit = file_bytes(self.tiers)
-        with ExitStack() as stack:
-            spill: ParquetSpill | None = None
-            current: int | None = None
-            taken = 0
-            for rows in pieces:
-                for bucket, part in self._by_bucket(rows):
-                    if spill is not None and (bucket != current or taken >= limit):
-                        yield spill.finish()
-                        spill = None
-                    if spill is None:
-                        spill, current = (
-                            ParquetSpill(self.spec, self.tiers.folder, owned=self.owned, level=self.level),
-                            bucket,
-                        )
-                        stack.enter_context(spill)
-                        taken = 0
-                    taken += int(part.nbytes)
-                    with self.tiers.memory.reserve(self.owner, Purpose.MERGES, int(part.nbytes)):
-                        spill.write(part)
-            if spill is not None:
+        for _, parts in itertools.groupby(self._parts(pieces), key=lambda part: part[0]):
+            with ParquetSpill(self.spec, self.tiers.folder, owned=self.owned, level=self.level) as spill:
+                for _, rows in parts:
+                    with self.tiers.memory.reserve(self.owner, Purpose.MERGES, int(rows.nbytes)):
+                        spill.write(rows)
                 yield spill.finish()
+
+    def _parts(self, pieces: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+        """Rows with the number of their file, which is a function of the rows alone, however they came in pieces."""
+        limit = file_bytes(self.tiers)
+        number, taken, current = 0, 0.0, None
+        for piece in pieces:
+            for bucket, rows in self._by_bucket(piece):
+                if taken and bucket != current:
+                    number, taken = number + 1, 0.0
+                current = bucket
+                sizes = np.cumsum(row_bytes(rows))
+                start, spent = 0, 0.0
+                while start < rows.num_rows:
+                    end = min(int(np.searchsorted(sizes, spent + limit - taken)) + 1, rows.num_rows)
+                    yield number, rows.slice(start, end - start)
+                    taken += float(sizes[end - 1]) - spent
+                    start, spent = end, float(sizes[end - 1])
+                    if taken >= limit:
+                        number, taken = number + 1, 0.0
 
     def _by_bucket(self, rows: pa.Table) -> Iterator[tuple[int | None, pa.Table]]:
         if self.bucket_us is None:

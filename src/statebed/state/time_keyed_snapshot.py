@@ -16,14 +16,19 @@ import pyarrow as pa
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, int64_values
 from statebed.format.schema import TIME
-from statebed.format.segment import SegmentSpec
+from statebed.format.segment import ROW_GROUP_BYTES, SegmentSpec
 from statebed.state import tombstones
 from statebed.state.deletions import Deletions
 from statebed.state.live_files import BEGINNING, END, LiveFiles
 from statebed.state.row_merge import Source, merged, newest, ordered
+from statebed.state.row_runs import merged_runs
 from statebed.state.row_set import RowSet
 from statebed.state.segments import Segment
-from statebed.state.selection import Selection
+from statebed.state.selection import ALL_ROWS, Selection, row_schema
+from statebed.state.spill_files import write_mapped_pieces
+from statebed.state.tier import Tier
+from statebed.state.tiers import Tiers
+from statebed.state.time_keyed_files import UNPACKED, file_bytes
 
 Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
 """Rows of a file in the table's present schema."""
@@ -63,6 +68,7 @@ class Snapshot:
     loose: tuple[pa.Table, ...]
     deletions: Deletions
     adapt: Adapt
+    tiers: Tiers
 
     def pin(self) -> Callable[[], None]:
         """Keep all segments; gives what lets go of them, which is also done when the snapshot itself goes."""
@@ -80,10 +86,16 @@ class Snapshot:
             yield from source.pieces
 
     def in_order(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
-        """The visible rows in the order of files; of each generation the newest. Holds a piece of every file that it
-        has come to.
+        """The visible rows in the order of files; of each generation the newest.
+
+        Holds a piece of every file that it has come to. Where that would be too much, all is copied to mapped files
+        first, and put into order from there, part by part.
         """
-        rows = merged(self._sources(wanted), self.spec)
+        limit = file_bytes(self.tiers)
+        if self._held_at_once(wanted) > limit:
+            rows = self._through_disk(wanted, limit // 2)
+        else:
+            rows = merged(self._sources(wanted), self.spec)
         return newest(rows, self.spec.key_columns) if self.generational else rows
 
     def _sources(self, wanted: Wanted) -> Iterable[Source]:
@@ -98,6 +110,32 @@ class Snapshot:
             rows = ordered(pa.concat_tables(self.loose), self.spec)
             first = int(int64_values(rows[TIME]).min())
             yield Source(self._bin(first), self._visible(iter([rows]), None, wanted))
+
+    def _held_at_once(self, wanted: Wanted) -> int:
+        """How much of files and spilled segments is open at most while they are merged, about."""
+        spans = [(file, min(ROW_GROUP_BYTES, UNPACKED * int(file.size))) for file, _ in self.files]
+        spilled = [one for one in self.fresh if one.tier is not Tier.MEMORY]
+        spans += [(one.entry, min(ROW_GROUP_BYTES, one.nbytes)) for one in spilled]
+        spans = [(file, nbytes) for file, nbytes in spans if wanted.may_be_in(file)]
+        return max(
+            (
+                sum(held for other, held in spans if self._bin(other.min_time_us) <= last <= other.max_time_us)
+                for last in {file.max_time_us for file, _ in spans}
+            ),
+            default=0,
+        )
+
+    def _through_disk(self, wanted: Wanted, limit: int) -> Iterator[pa.Table]:
+        schema = row_schema(self.spec)
+        runs: list[pa.Table] = []
+        for source in self._sources(wanted):
+            pieces = (pa.Table.from_arrays(piece.columns, schema=schema) for piece in source.pieces)
+            file = write_mapped_pieces(pieces, schema, self.tiers.folder)
+            rows = file.read(ALL_ROWS)
+            file.path.unlink()  # it is mapped, and goes with the last of its rows
+            runs += [pa.Table.from_batches([batch]) for batch in rows.to_batches() if batch.num_rows]
+        if runs:
+            yield from merged_runs(runs, self.spec, limit=max(1, limit))
 
     def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: Wanted) -> Iterator[pa.Table]:
         hidden = self.live.hidden_until(file)

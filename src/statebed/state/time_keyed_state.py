@@ -142,6 +142,7 @@ class TimeKeyedState:
                 loose=loose,
                 deletions=self._deletions(live),
                 adapt=self.adapt,
+                tiers=self.tiers,
             )
             snapshot.pin()
         for segment in pinned:

@@ -15,6 +15,7 @@ from statebed.format.order import first_disorder
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema
 from statebed.state.row_merge import Source, merged, newest, ordered
+from statebed.state.row_runs import merged_runs
 
 NAN = float("nan")
 COLUMNS = assign_field_ids(pa.schema([("driver", pa.float64()), ("city", pa.string()), ("tips", pa.list_(pa.int64()))]))
@@ -74,6 +75,25 @@ def test_what_comes_out_is_what_one_sort_of_all_rows_gives(parts: list[list[Row]
     found = pa.concat_tables(merged([source(part, size) for part in parts], SPEC))
     assert first_disorder(found, SPEC.sort_columns) is None
     assert text(found) == text(ordered(table(rows), SPEC))
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=st.lists(some_rows, min_size=1, max_size=6), limit=st.integers(1, 3_000))
+def test_runs_that_are_cut_into_cells_give_the_same(parts: list[list[Row]], limit: int) -> None:
+    runs = [ordered(table(part), SPEC).combine_chunks() for part in parts]
+    found = list(merged_runs(runs, SPEC, limit=limit))
+    whole = ordered(table([row for part in parts for row in part]), SPEC)
+    assert text(pa.concat_tables(found)) == text(whole)
+
+
+def test_cells_are_about_as_large_as_they_should_be_whatever_the_runs_hold() -> None:
+    spread: list[list[Row]] = [[(float(key * 7919 % 100_000), time, 1, "a") for key in range(500)] for time in range(8)]
+    same: list[list[Row]] = [[(1.0, 10 * number + time % 10, 1, "a") for time in range(500)] for number in range(3)]
+    for rows in (spread, same):
+        runs = [ordered(table(part), SPEC).combine_chunks() for part in rows]
+        limit = sum(int(run.nbytes) for run in runs) // 10
+        sizes = [int(piece.nbytes) for piece in merged_runs(runs, SPEC, limit=limit)]
+        assert max(sizes) <= 2.5 * limit
 
 
 @settings(max_examples=100, deadline=None)

@@ -112,21 +112,30 @@ def test_a_spilled_segment_becomes_the_file_of_its_checkpoint_as_it_is(tiers: Ti
     assert segment.tier is Tier.DISK
 
 
-def test_p6_spills_do_not_change_the_rows_and_their_order_in_files(tiers: Tiers, tmp_path: Path) -> None:
-    paths = []
-    with opened_tiers(tmp_path / "large") as large:
-        for some, spill in ((large, False), (large, True), (tiers, True)):
-            view = view_on(MemoryStore(), tiers=some)
-            for start in range(0, 1000, 100):
-                view.append(many(100, start=start))
-                if spill:
-                    view._state.buffer.seal()
-                    for segment in view._state.buffer.segments:
-                        segment.spill()
-            paths.append([upload.path for upload in view.checkpoint(lambda digest: digest)])
-            view.release()
-    assert len(paths[0]) == 1
-    assert paths[0] == paths[1] == paths[2]
+@pytest.mark.parametrize("generational", [False, True])
+@pytest.mark.parametrize("rows", [300, 3_000])
+def test_p6_neither_spills_nor_the_order_inside_a_batch_show_in_files(
+    tiers: Tiers, generational: bool, rows: int
+) -> None:
+    names = []
+    for spilling in (False, True, True):
+        view = view_on(MemoryStore(), tiers=tiers, generational=generational)
+        for start in range(0, 3 * rows, rows):
+            batch = many(rows, start=start, times=1 << 40 if generational else 200)
+            view.append(batch if not spilling else batch.take(pa.array(range(rows - 1, -1, -1))))
+            if start == rows:
+                view.delete(pa.table({"driver": [5.0, 6.0]}))
+            if spilling:
+                view._state.buffer.seal()
+                for segment in view._state.buffer.segments:
+                    segment.spill()
+        paths = [upload.path for upload in view.checkpoint(lambda digest: digest)]
+        part = view.metadata()
+        assert [file.path for file in part.files] == paths
+        names.append((paths, [file.applied_sequence for file in part.files], len(part.tombstones)))
+        view.release()
+    assert len(names[0][0]) == (1 if rows == 300 else 5)
+    assert names[0] == names[1] == names[2]
 
 
 def test_a_scan_shows_the_moment_at_which_it_began_whatever_is_done_meanwhile(tiers: Tiers) -> None:

@@ -23,7 +23,6 @@ from statebed.state.keyed_columns import Mask, Rows
 from statebed.state.keyed_run import DELETED, DIRTY, STORED, Run, Times
 from statebed.state.keyed_spilled import FrozenRun, Marks, batch_of, newest
 from statebed.state.keyed_table import KeyedTable
-from statebed.state.spill_folder import SpillFolder
 
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
@@ -251,13 +250,13 @@ class Block:
         """Have its rows in memory, as files have them."""
         self._main = run
 
-    def freeze(self, folder: SpillFolder) -> None:
-        """Leave memory for one more mapped file; when the disk fails, everything is where it was."""
-        run = self._overlay if self._main is None else self._settle()
-        if run is None:
-            return
-        written = FrozenRun.write(run, self._table, folder)
-        self._frozen = (written, *self._frozen)
+    def loose(self) -> Run | None:
+        """What lies in memory, as one run; None: nothing."""
+        return self._overlay if self._main is None else self._settle()
+
+    def freeze(self, frozen: FrozenRun) -> None:
+        """Leave memory: what was loose is in a mapped file now."""
+        self._frozen = (frozen, *self._frozen)
         self._main = self._overlay = None
         self.asked = 0
 
@@ -291,38 +290,27 @@ class Block:
         """About the memory that merging takes."""
         return 3 * sum(one.disk_bytes for one in self._frozen[:count])
 
-    def merge_frozen(self, count: int, folder: SpillFolder) -> None:
-        """Make one of the newest frozen runs."""
-        merged = newest(self._frozen[:count], None, complete=count == len(self._frozen))
-        written = FrozenRun.write(merged, self._table, folder)
-        gone = self._frozen[:count]
-        self._frozen = (written, *self._frozen[count:])
-        for one in gone:
+    def merged(self, count: int, *, block_bytes: int) -> "list[tuple[Block, Run]]":
+        """The newest frozen runs as one; if that is all of a large block, blocks to take its place, and their runs."""
+        complete = count == len(self._frozen)
+        if complete and self.disk_bytes > block_bytes:
+            whole = newest(self._frozen, self._overlay, complete=True)
+            parts = self._parts(whole, parts=-(-2 * self.disk_bytes // block_bytes))
+            if parts != [self]:
+                return [(part, run) for part in parts if (run := part.loose()) is not None]
+        return [(self, newest(self._frozen[:count], None, complete=complete))]
+
+    def replace_newest(self, count: int, frozen: FrozenRun) -> None:
+        """Have one frozen run in the place of the newest ones."""
+        for one in self._frozen[:count]:
             one.remove()
+        self._frozen = (frozen, *self._frozen[count:])
 
     def split(self, *, block_bytes: int) -> "list[Block]":
         """The block or, in its place, several that do not take too much memory."""
         if self._main is None or self.held_bytes <= block_bytes:
             return [self]
         return self._parts(self._settle(), parts=max(-(-self.held_bytes // block_bytes), 2))
-
-    def split_frozen(self, *, block_bytes: int, folder: SpillFolder) -> "list[Block]":
-        """As `split`, for a spilled block that has become one large run; its parts are spilled, too."""
-        if len(self._frozen) != 1 or self.disk_bytes <= block_bytes:
-            return [self]
-        files = self._frozen
-        blocks = self._parts(newest(files, self._overlay, complete=True), parts=-(-2 * self.disk_bytes // block_bytes))
-        if blocks == [self]:
-            return blocks
-        try:
-            for block in blocks:
-                block.freeze(folder)
-        except BaseException:
-            for block in blocks:
-                block.forget()
-            raise
-        self.forget()
-        return blocks
 
     def _parts(self, run: Run, *, parts: int) -> "list[Block]":
         edges = _edges(run.hashes, parts=parts)

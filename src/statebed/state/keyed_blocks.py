@@ -24,12 +24,15 @@ from statebed.format.keyhash import Hashes
 from statebed.state.keyed_block import BLOCK_BYTES, Block
 from statebed.state.keyed_durable import DurableRows
 from statebed.state.keyed_files import block_ranges
+from statebed.state.keyed_spilled import FrozenRun
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.memory import MemoryController, Offer, Purpose, Reservation
 from statebed.state.spill_cache import CachedFile, LocalCache
 from statebed.state.tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
+_MERGED_SEGMENTS = 4
+"""Frozen runs are merged until they would take more memory than so many segments."""
 
 
 @dataclass(eq=False)
@@ -169,8 +172,8 @@ class Blocks:
     def tidy(self) -> None:
         """Do what other threads left to this one: merge frozen runs, drop and count files. Without the lock."""
         merging, self._to_merge = self._to_merge, []
-        for slot in merging:
-            self._merge(slot)
+        for slots in self._in_groups(merging):
+            self._merge(slots)
         dropping, self._to_drop = self._to_drop, []
         for slot in dropping:
             self._drop(slot)
@@ -228,32 +231,73 @@ class Blocks:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            block = slot.block
-            with self._memory.charge(self._owner, Purpose.WRITES, block.held_bytes):
-                block.freeze(self._tiers.folder)
-            self.counts.spills += 1
-            self._account(slot, 0)
-            if block.to_merge(block_bytes=self.block_bytes):
-                self._to_merge.append(slot)
-            self._to_count.append(slot)
+            group = [(one, run) for one in self._as_cold_as(slot) if (run := one.block.loose()) is not None]
+            if not group:
+                return True
+            with self._memory.charge(self._owner, Purpose.WRITES, sum(one.block.held_bytes for one, _ in group)):
+                written = FrozenRun.write([run for _, run in group], self._table, self._tiers.folder)
+            for (one, _), frozen in zip(group, written, strict=True):
+                one.block.freeze(frozen)
+                self._account(one, 0)
+                if one.block.to_merge(block_bytes=self.block_bytes):
+                    self._to_merge.append(one)
+                self._to_count.append(one)
+            self.counts.spills += len(group)
         finally:
             self._lock.release()
         return True
 
-    def _merge(self, slot: Slot) -> None:
-        if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
-            self._evict(slot)
-        count = slot.block.to_merge(block_bytes=self.block_bytes)
-        if not count:
-            return
-        with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.merge_bytes(count)), self.locked():
-            if slot.cached is not None:
-                self._tiers.cache.remove(slot.cached)
-                slot.cached = None
-            folder = self._tiers.folder
-            slot.block.merge_frozen(count, folder)
-            blocks = slot.block.split_frozen(block_bytes=self.block_bytes, folder=folder)
-            self._to_count += self._replaced(slot, blocks)
+    def _as_cold_as(self, slot: Slot) -> list[Slot]:
+        """The block, and others that are as cold: together they are worth a file."""
+        if slot.offer is None:
+            return [slot]
+        until, left = slot.offer.last_used, self._memory.segment_bytes - slot.offer.nbytes
+        group = [slot]
+        for one in self._slots:
+            if one is not slot and one.offer is not None and one.offer.last_used <= until and not one.offer.spilling:
+                left -= one.offer.nbytes
+                if left < 0:
+                    break
+                group.append(one)
+        return group
+
+    def _in_groups(self, slots: list[Slot]) -> Iterator[list[tuple[Slot, int]]]:
+        """Blocks with how many of their runs are to be merged, a few at a time."""
+        group: list[tuple[Slot, int]] = []
+        size = 0
+        for slot in dict.fromkeys(slots):
+            if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+                self._evict(slot)
+            count = slot.block.to_merge(block_bytes=self.block_bytes)
+            if not count:
+                continue
+            added = slot.block.merge_bytes(count)
+            if group and size + added > _MERGED_SEGMENTS * self._memory.segment_bytes:
+                yield group
+                group, size = [], 0
+            group.append((slot, count))
+            size += added
+        if group:
+            yield group
+
+    def _merge(self, group: list[tuple[Slot, int]]) -> None:
+        """Merge frozen runs of some blocks, and split blocks that have become large; one file for all."""
+        nbytes = sum(slot.block.merge_bytes(count) for slot, count in group)
+        with self._memory.reserve(self._owner, Purpose.MERGES, nbytes), self.locked():
+            made = [slot.block.merged(count, block_bytes=self.block_bytes) for slot, count in group]
+            runs = [run for targets in made for _, run in targets]
+            written = iter(FrozenRun.write(runs, self._table, self._tiers.folder))
+            for (slot, count), targets in zip(group, made, strict=True):
+                if slot.cached is not None:
+                    self._tiers.cache.remove(slot.cached)
+                    slot.cached = None
+                blocks = [block for block, _ in targets]
+                if blocks == [slot.block]:
+                    slot.block.replace_newest(count, next(written))
+                else:
+                    for block in blocks:
+                        block.freeze(next(written))
+                self._to_count += self._replaced(slot, blocks)
 
     def _replaced(self, slot: Slot, blocks: list[Block]) -> list[Slot]:
         """The slots of the blocks that take the place of a block, if it is not still itself."""

@@ -38,8 +38,8 @@ from statebed.state.live_files import in_range
 from statebed.state.memory import MemoryController
 from statebed.state.row_set import RowSet
 
-PIECES_IN_BUDGET = 16
-"""A larger part of the budget is not written at once."""
+LARGE_BATCH = 4
+"""A batch that could take more than this part of the budget is not written at once."""
 _ROW_BYTES = 48
 """What a row takes beside its keys and values: its hash, time and marks, its place in the index and in the batch."""
 
@@ -217,17 +217,22 @@ class KeyedOperations:
         batch = self._batch(keys)
         unique, rows = last_of_each(batch, table) if function is None else folded(batch, table, function)
         latest = None if moments is None else latest_times(batch, moments)
-        size = int(keys.nbytes) + int(values.nbytes) + 1
-        step = max(keys.num_rows * (self._memory.budget // PIECES_IN_BUDGET) // size, 1)
+        step = self._rows_at_once(len(unique), _growth(rows))
         for start in range(0, len(unique), step):
             end = min(start + step, len(unique))
             part = None if latest is None else latest[start:end]
             self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
 
+    def _rows_at_once(self, count: int, growth: int) -> int:
+        """All rows of a batch, unless it is large against the budget: then as many as are not."""
+        if growth <= self._memory.budget // LARGE_BATCH:
+            return max(count, 1)
+        return max(count * (self._memory.budget // (2 * LARGE_BATCH)) // growth, 1)
+
     def _write_piece(
         self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
     ) -> None:
-        with self._blocks.operation(2 * int(values.nbytes) + _ROW_BYTES * len(unique)):
+        with self._blocks.operation(_growth(values)):
             parts = self._blocks.available(unique.hashes)
             with self._blocks.locked():
                 found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
@@ -320,6 +325,11 @@ def _alive_at(expired_until: int | None) -> Pick:
         return alive if times is None or expired_until is None else alive & (times > expired_until)
 
     return pick
+
+
+def _growth(values: pa.Table) -> int:
+    """About the memory that writing these values takes."""
+    return 2 * int(values.nbytes) + _ROW_BYTES * int(values.num_rows)
 
 
 def _latest(times: Times | None, alive: Sequence[Found]) -> Times | None:

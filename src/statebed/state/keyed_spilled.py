@@ -3,10 +3,11 @@
 A frozen run is one Arrow IPC file, laid out so that every column is used where it lies: the bits of fixed-width values
 with a byte for each that says whether it is null, other values as they are, and the index's directory. Its rows keep
 the marks that they had. A checkpoint saves all changes there are, so one word for the whole run is enough afterwards:
-what was alive is stored, what was deleted is not.
+what was alive is stored, what was deleted is not. Small runs of several blocks share a file, one record batch each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -14,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
 from statebed.state.index import HashIndex, starts_to_store
 from statebed.state.keyed_batch import KeyBatch
 from statebed.state.keyed_columns import Column, FixedColumn, HeapColumn, Mask, Rows
 from statebed.state.keyed_run import DELETED, STORED, Run
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.selection import ALL_ROWS
-from statebed.state.spill_files import MappedFile, write_mapped
+from statebed.state.spill_files import MappedFile, write_mapped_pieces
 from statebed.state.spill_folder import SpillFolder
 
 Marks = npt.NDArray[np.uint8]
@@ -33,20 +34,29 @@ _BITS, _VALID, _VALUES = "bits", "valid", "values"
 class FrozenRun:
     """A run in a mapped file."""
 
-    def __init__(self, run: Run, file: MappedFile) -> None:
+    def __init__(self, run: Run, file: "_SharedFile", *, disk_bytes: int) -> None:
         self.run = run
         self._file = file
         self._saved = run.dirty_rows == 0
+        self.disk_bytes = disk_bytes
 
     @classmethod
-    def write(cls, run: Run, table: KeyedTable, folder: SpillFolder) -> "FrozenRun":
-        """Write a run of memory; nothing is left behind when the disk fails."""
-        file = write_mapped(_layout(run), folder)
-        return cls(_mapped(file, table, dirty_rows=run.dirty_rows), file)
-
-    @property
-    def disk_bytes(self) -> int:
-        return self._file.size
+    def write(cls, runs: Sequence[Run], table: KeyedTable, folder: SpillFolder) -> "list[FrozenRun]":
+        """Write runs of memory as one file; nothing is left behind when the disk fails."""
+        layouts = _layouts(runs)
+        file = write_mapped_pieces(layouts, layouts[0].schema, folder)
+        rows, shared = file.read(ALL_ROWS), _SharedFile(file, len(runs))
+        count, batch, frozen = max(rows.num_rows, 1), 0, []
+        for run in runs:
+            # There is no record batch without rows.
+            columns = {
+                name: column.chunk(batch) if len(run) else pa.nulls(0, column.type)
+                for name, column in zip(rows.column_names, rows.columns, strict=True)
+            }
+            batch += 1 if len(run) else 0
+            mapped = _mapped(columns, table, dirty_rows=run.dirty_rows)
+            frozen.append(cls(mapped, shared, disk_bytes=file.size * len(run) // count))
+        return frozen
 
     @property
     def dirty_rows(self) -> int:
@@ -78,8 +88,18 @@ class FrozenRun:
         )
 
     def remove(self) -> None:
-        """Remove the file; whoever reads it at the moment reads on."""
-        self._file.path.unlink(missing_ok=True)
+        """Remove the file with the last of its runs; whoever reads it at the moment reads on."""
+        self._file.users -= 1
+        if not self._file.users:
+            self._file.file.path.unlink(missing_ok=True)
+
+
+@dataclass
+class _SharedFile:
+    """A file with the runs of several blocks of one view, whose lock guards the count."""
+
+    file: MappedFile
+    users: int
 
 
 def newest(frozen: Sequence[FrozenRun], overlay: Run | None, *, complete: bool) -> Run:
@@ -127,7 +147,18 @@ class MappedColumn:
         return HeapColumn.of(self.take(rows))
 
 
-def _layout(run: Run) -> pa.Table:
+def _layouts(runs: Sequence[Run]) -> list[pa.Table]:
+    """The columns of each run, with one schema for all."""
+    number = len(runs[0].keys) + len(runs[0].values)
+    nullable = [any(_may_be_null((*run.keys, *run.values)[one]) for run in runs) for one in range(number)]
+    return [_layout(run, nullable) for run in runs]
+
+
+def _may_be_null(column: Column) -> bool:
+    return isinstance(column, FixedColumn) and column.valid is not None
+
+
+def _layout(run: Run, nullable: Sequence[bool]) -> pa.Table:
     columns = {
         _HASHES: from_numpy(run.hashes, pa.uint64()),
         _STARTS: from_numpy(starts_to_store(run.hashes), pa.int32()),
@@ -138,34 +169,32 @@ def _layout(run: Run) -> pa.Table:
     for number, column in enumerate((*run.keys, *run.values)):
         if isinstance(column, FixedColumn):
             columns[f"{_BITS} {number}"] = from_numpy(column.bits, pa.from_numpy_dtype(column.bits.dtype))
-            if column.valid is not None:
-                columns[f"{_VALID} {number}"] = from_numpy(column.valid.view(np.uint8), pa.uint8())
+            if nullable[number]:
+                columns[f"{_VALID} {number}"] = from_numpy(column.filled_validity().view(np.uint8), pa.uint8())
         else:
             columns[f"{_VALUES} {number}"] = column.take(np.arange(len(run), dtype=np.int64))
     return pa.table(columns)
 
 
-def _mapped(file: MappedFile, table: KeyedTable, *, dirty_rows: int) -> Run:
-    rows = file.read(ALL_ROWS)
-
+def _mapped(rows: Mapping[str, pa.Array], table: KeyedTable, *, dirty_rows: int) -> Run:
     def numbers(name: str, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-        return fixed_width_values(one_chunk(rows[name]), dtype)
+        return fixed_width_values(rows[name], dtype)
 
     columns: list[Column] = []
     for number, field in enumerate((*table.key_schema, *table.value_schema)):
-        if f"{_BITS} {number}" in rows.column_names:
-            bits = one_chunk(rows[f"{_BITS} {number}"])
-            valid = numbers(f"{_VALID} {number}", np.bool_) if f"{_VALID} {number}" in rows.column_names else None
+        if f"{_BITS} {number}" in rows:
+            bits = rows[f"{_BITS} {number}"]
+            valid = numbers(f"{_VALID} {number}", np.bool_) if f"{_VALID} {number}" in rows else None
             known = fixed_width_values(bits, bits.type.to_pandas_dtype())
             columns.append(FixedColumn(field.type, known, cast("Mask | None", valid)))
         else:
-            columns.append(cast("Column", MappedColumn(one_chunk(rows[f"{_VALUES} {number}"]))))
+            columns.append(cast("Column", MappedColumn(rows[f"{_VALUES} {number}"])))
     keys = len(table.key_names)
     run = Run(
         hashes=cast("npt.NDArray[np.uint64]", numbers(_HASHES, np.uint64)),
         keys=tuple(columns[:keys]),
         values=tuple(columns[keys:]),
-        times=cast("npt.NDArray[np.int64]", numbers(_TIMES, np.int64)) if _TIMES in rows.column_names else None,
+        times=cast("npt.NDArray[np.int64]", numbers(_TIMES, np.int64)) if _TIMES in rows else None,
         marks=cast("Marks", numbers(_MARKS, np.uint8)),
         dirty_rows=dirty_rows,
     )

@@ -135,18 +135,21 @@ class Block:
                 part, rows = part.select(missing), rows.take(missing)
         return pieces, rows
 
-    def current(self, first: int, last: int, pick: Pick, *, unsaved: bool = False) -> Iterator[tuple[Run, Rows, Marks]]:
+    def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
         """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks.
 
-        `unsaved` leaves out the runs all of whose rows are in files.
+        None wants those that changed since the last checkpoint.
         """
         newer: list[Run] = []
         for run, frozen in self._runs():
-            if not unsaved or (run if frozen is None else frozen).dirty_rows:
+            if pick is not None or (run if frozen is None else frozen).dirty_rows:
                 start = int(np.searchsorted(run.hashes, np.uint64(first)))
                 end = int(np.searchsorted(run.hashes, np.uint64(last), side="right"))
-                times = None if run.times is None else run.times[start:end]
-                rows = start + np.flatnonzero(pick(run.marks[start:end], times))
+                if pick is None:
+                    rows = run.dirty_between(start, end)
+                else:
+                    times = None if run.times is None else run.times[start:end]
+                    rows = start + np.flatnonzero(pick(run.marks[start:end], times))
                 if frozen is not None:
                     rows = _not_in(run, rows, newer)
                 if len(rows):
@@ -155,7 +158,7 @@ class Block:
 
     def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks]]:
         """Rows in a range of hashes that files must learn of; a key that came and went between checkpoints is none."""
-        for run, rows, marks in self.current(first, last, _is_dirty, unsaved=True):
+        for run, rows, marks in self.current(first, last, None):
             known = (marks & (DELETED | STORED)) != DELETED
             if known.any():
                 yield run, rows[known], marks[known]
@@ -339,11 +342,6 @@ class Block:
         for one in self._frozen:
             one.remove()
         self._frozen = ()
-
-
-def _is_dirty(marks: Marks, times: Times | None) -> Mask:  # noqa: ARG001 - a Pick
-    # The mark is the lowest bit: what is left of it is a boolean already.
-    return (marks & DIRTY).view(np.bool_)
 
 
 def _not_in(run: Run, rows: Rows, newer: Sequence[Run]) -> Rows:

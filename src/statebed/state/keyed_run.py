@@ -24,6 +24,8 @@ Times = npt.NDArray[np.int64]
 
 FOR_EVER = (1 << 63) - 1
 """A time that no row has."""
+_MANY_CHANGES = 16
+"""When more than one of so many rows has changed, looking at all marks is faster than remembering which."""
 
 
 @dataclass
@@ -38,9 +40,13 @@ class Run:
     dirty_rows: int = 0
     index: HashIndex = field(init=False, repr=False)
     _oldest: int | None = field(default=None, init=False, repr=False)
+    _changed: list[Rows] | None = field(default=None, init=False, repr=False)
+    """Rows that changed, so that a checkpoint need not look at all; None: they are not known, or are many."""
+    _changes: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.index = HashIndex(self.hashes)
+        self._changed = None if self.dirty_rows else []
 
     @classmethod
     def of(
@@ -68,7 +74,7 @@ class Run:
     def held_bytes(self) -> int:
         columns = sum(column.held_bytes for column in (*self.keys, *self.values))
         times = 0 if self.times is None else self.times.nbytes
-        return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes
+        return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes + 8 * self._changes
 
     def find(self, batch: KeyBatch) -> Rows:
         """The row of each key of the batch, -1 where it is not in the run."""
@@ -137,25 +143,24 @@ class Run:
         self._oldest = int(self.times.min(where=there & ~over, initial=FOR_EVER))
         return np.flatnonzero(over & there)
 
-    def to_write(self) -> Rows:
-        """Changed rows that files must learn of; a key that came and went between checkpoints is none."""
-        changed = self._dirty()
-        # Deleted and not stored.
-        gone = (self.marks[changed] & (DELETED | STORED)) == DELETED
-        known: Rows = changed[~gone]
-        return known
-
     def mark_written(self) -> None:
         """All changes are in files now: what is alive is stored, what is deleted is not."""
-        changed = self._dirty()
-        self.marks[changed] = np.where(self.marks[changed] & DELETED, DELETED, STORED)
-        self.dirty_rows = 0
+        if self.dirty_rows:
+            changed = self.dirty_between(0, len(self))
+            self.marks[changed] = np.where(self.marks[changed] & DELETED, DELETED, STORED)
+            self.dirty_rows = 0
+        self._changed, self._changes = [], 0
 
-    def _dirty(self) -> Rows:
-        if not self.dirty_rows:
-            return np.zeros(0, dtype=np.int64)
-        # The mark is the lowest bit: what is left of it is a boolean already.
-        return np.flatnonzero((self.marks & DIRTY).view(np.bool_))
+    def dirty_between(self, start: int, end: int) -> Rows:
+        """Rows that changed since the last checkpoint, in order."""
+        if self._changed is None:
+            # The mark is the lowest bit: what is left of it is a boolean already.
+            return start + np.flatnonzero((self.marks[start:end] & DIRTY).view(np.bool_))
+        if len(self._changed) > 1:
+            self._changed = [np.unique(np.concatenate(self._changed))]
+            self._changes = len(self._changed[0])
+        changed = self._changed[0] if self._changed else np.zeros(0, dtype=np.int64)
+        return changed[slice(*np.searchsorted(changed, [start, end]).tolist())]
 
     def merged(self, other: "Run", *, forget: bool = True) -> "Run":
         """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to."""
@@ -192,6 +197,11 @@ class Run:
     def _mark(self, rows: Rows, before: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8]) -> None:
         self.dirty_rows += len(rows) - int(np.count_nonzero(before & DIRTY))
         self.marks[rows] = marks
+        if self._changed is not None:
+            self._changes += len(rows)
+            self._changed.append(rows)
+            if self._changes > len(self) // _MANY_CHANGES:
+                self._changed, self._changes = None, 0
 
 
 def _merged_columns(ours: Sequence[Column], theirs: Sequence[Column], places: Places) -> tuple[Column, ...]:

@@ -78,11 +78,19 @@ def subtask_queries(folder: Path, subtask: Any) -> Iterator[str]:
 
 
 def newest_only(table: Any, query: str) -> str:
-    """Keyed and global keyed tables hold one row per key: the one with the highest sequence."""
-    kind = table.config.WhichOneof("kind")
-    if kind == "time_keyed":
+    """Keyed and global keyed tables hold one row per key, generational ones one per key and time: the one with the
+    highest sequence.
+    """
+    config = table.config
+    kind = config.WhichOneof("kind")
+    if kind == "time_keyed" and not config.time_keyed.generational:
         return query
-    keys = ", ".join(f'"{name}"' for name in table.config.keyed.key_columns) if kind == "keyed" else '"key"'
+    names = {
+        "global_keyed": ["key"],
+        "keyed": config.keyed.key_columns,
+        "time_keyed": [*config.time_keyed.key_columns, "_time"],
+    }
+    keys = ", ".join(f'"{name}"' for name in names[kind])
     return f"SELECT * FROM ({query}) QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY _seq DESC) = 1"  # noqa: S608  # as above
 
 

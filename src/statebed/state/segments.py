@@ -225,7 +225,12 @@ class Segment:
             self._closing = True
             if self._pins:
                 return
-            self._closed = True
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give up memory and local files at once; whoever still reads it fails."""
+        with self._lock:
+            self._closing = self._closed = True
             self._stored = None
             given_up = self._take_out_of_memory()
         self._release(*given_up)

@@ -20,6 +20,7 @@ from statebed.format.segment import ROW_GROUP_BYTES, SegmentSpec
 from statebed.state import tombstones
 from statebed.state.deletions import Deletions
 from statebed.state.live_files import BEGINNING, END, LiveFiles
+from statebed.state.memory import Purpose
 from statebed.state.row_merge import Source, merged, newest, ordered
 from statebed.state.row_runs import merged_runs
 from statebed.state.row_set import RowSet
@@ -32,6 +33,9 @@ from statebed.state.time_keyed_files import UNPACKED, file_bytes
 
 Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
 """Rows of a file in the table's present schema."""
+
+CELLS_IN_FILE = 4
+"""So many parts of what makes a file are sorted one after the other."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Snapshot:
     deletions: Deletions
     adapt: Adapt
     tiers: Tiers
+    owner: str
 
     def pin(self) -> Callable[[], None]:
         """Keep all segments; gives what lets go of them, which is also done when the snapshot itself goes."""
@@ -93,7 +98,7 @@ class Snapshot:
         """
         limit = file_bytes(self.tiers)
         if self._held_at_once(wanted) > limit:
-            rows = self._through_disk(wanted, limit // 2)
+            rows = self._through_disk(wanted, max(1, limit // CELLS_IN_FILE))
         else:
             rows = merged(self._sources(wanted), self.spec)
         return newest(rows, self.spec.key_columns) if self.generational else rows
@@ -125,7 +130,7 @@ class Snapshot:
             default=0,
         )
 
-    def _through_disk(self, wanted: Wanted, limit: int) -> Iterator[pa.Table]:
+    def _through_disk(self, wanted: Wanted, cell_bytes: int) -> Iterator[pa.Table]:
         schema = row_schema(self.spec)
         runs: list[pa.Table] = []
         for source in self._sources(wanted):
@@ -135,7 +140,9 @@ class Snapshot:
             file.path.unlink()  # it is mapped, and goes with the last of its rows
             runs += [pa.Table.from_batches([batch]) for batch in rows.to_batches() if batch.num_rows]
         if runs:
-            yield from merged_runs(runs, self.spec, limit=max(1, limit))
+            # A cell is gathered, sorted and handed on.
+            with self.tiers.memory.reserve(self.owner, Purpose.MERGES, 3 * cell_bytes):
+                yield from merged_runs(runs, self.spec, limit=cell_bytes)
 
     def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: Wanted) -> Iterator[pa.Table]:
         hidden = self.live.hidden_until(file)

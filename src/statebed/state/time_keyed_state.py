@@ -143,6 +143,7 @@ class TimeKeyedState:
                 deletions=self._deletions(live),
                 adapt=self.adapt,
                 tiers=self.tiers,
+                owner=self.owner,
             )
             snapshot.pin()
         for segment in pinned:
@@ -252,7 +253,7 @@ class TimeKeyedState:
         with self._lock:
             segments, self._segments = self._segments, {}
         for segment in segments.values():
-            segment.close()
+            segment.abandon()  # an upload that failed has left its pin
         with self._edit_lock:
             edits, self._edits = self._edits, ()
         for edit in edits:

@@ -4,7 +4,7 @@ Looking keys up: the run's index says where a hash begins, then keys are compare
 last checkpoint, deleted, and stored, which means that files hold the key as alive.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -170,8 +170,8 @@ class Run:
             times = places.merge(self.times, other.times)
         run = Run(
             hashes=places.merge(self.hashes, other.hashes),
-            keys=_merged_columns(self.keys, other.keys, places),
-            values=_merged_columns(self.values, other.values, places),
+            keys=merged_columns(self.keys, other.keys, places),
+            values=merged_columns(self.values, other.values, places),
             times=times,
             marks=places.merge(self.marks, other.marks),
             dirty_rows=self.dirty_rows + other.dirty_rows,
@@ -204,5 +204,6 @@ class Run:
                 self._changed, self._changes = None, 0
 
 
-def _merged_columns(ours: Sequence[Column], theirs: Sequence[Column], places: Places) -> tuple[Column, ...]:
+def merged_columns(ours: Iterable[Column], theirs: Iterable[Column], places: Places) -> tuple[Column, ...]:
+    """Columns of two runs as those of one."""
     return tuple(one.merged(other, places) for one, other in zip(ours, theirs, strict=True))  # type: ignore[arg-type]  # columns of one table have one kind

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
 from statebed.state.index import HashIndex, starts_to_store
 from statebed.state.keyed_batch import KeyBatch
-from statebed.state.keyed_columns import Column, FixedColumn, HeapColumn, Mask, Rows
-from statebed.state.keyed_run import DELETED, STORED, Run
+from statebed.state.keyed_columns import Column, FixedColumn, HeapColumn, Mask, Places, Rows
+from statebed.state.keyed_run import DELETED, DIRTY, STORED, Run, merged_columns
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.selection import ALL_ROWS
 from statebed.state.spill_files import MappedFile, write_mapped_pieces
@@ -72,20 +72,34 @@ class FrozenRun:
             return marks
         return np.where(marks & DELETED, DELETED, STORED)
 
-    def in_memory(self, without: Rows) -> Run:
-        """Its rows as a run in memory, except some."""
+    def below(self, newer: Run | None) -> Run:
+        """Its rows and newer ones, which replace those with the same keys, as a run in memory."""
+        if newer is None:
+            return self._selected(np.arange(len(self.run), dtype=np.int64))
         kept = np.ones(len(self.run), dtype=np.bool_)
-        kept[without] = False
+        at = self.run.find(batch_of(newer, np.arange(len(newer), dtype=np.int64)))
+        kept[at[at >= 0]] = False
         rows = np.flatnonzero(kept)
-        selected = self.run.select(rows)
+        # Column by column, so that no second copy of all of them is made on the way.
+        hashes = self.run.hashes[rows]
+        places = Places(np.searchsorted(hashes, newer.hashes), len(rows))
+        times = None
+        if self.run.times is not None and newer.times is not None:
+            times = places.merge(self.run.times[rows], newer.times)
+        marks = places.merge(self.marks_at(rows), newer.marks)
         return Run(
-            selected.hashes,
-            selected.keys,
-            selected.values,
-            selected.times,
-            self.marks_at(rows),
-            dirty_rows=0 if self._saved else selected.dirty_rows,
+            places.merge(hashes, newer.hashes),
+            merged_columns((key.select(rows) for key in self.run.keys), newer.keys, places),
+            merged_columns((value.select(rows) for value in self.run.values), newer.values, places),
+            times,
+            marks,
+            dirty_rows=int(np.count_nonzero(marks & DIRTY)),
         )
+
+    def _selected(self, rows: Rows) -> Run:
+        selected, marks = self.run.select(rows), self.marks_at(rows)
+        dirty = int(np.count_nonzero(marks & DIRTY))
+        return Run(selected.hashes, selected.keys, selected.values, selected.times, marks, dirty_rows=dirty)
 
     def remove(self) -> None:
         """Remove the file with the last of its runs; whoever reads it at the moment reads on."""
@@ -109,12 +123,7 @@ def newest(frozen: Sequence[FrozenRun], overlay: Run | None, *, complete: bool) 
     """
     result = overlay
     for one in frozen:
-        superseded = np.zeros(0, dtype=np.int64)
-        if result is not None:
-            at = one.run.find(batch_of(result, np.arange(len(result), dtype=np.int64)))
-            superseded = at[at >= 0]
-        older = one.in_memory(superseded)
-        result = older if result is None else older.merged(result, forget=False)
+        result = one.below(result)
     assert result is not None
     return result.without_forgotten() if complete else result
 

@@ -263,12 +263,29 @@ def _is_crash(error: BaseException | None) -> bool:
 
 
 EngineMachine.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=40,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestEngine = EngineMachine.TestCase
+
+
+def test_the_budget_is_small_enough_to_matter_and_files_are_merged() -> None:
+    """What the machine plays makes tables spill and merge; otherwise it would show little."""
+    world = World(2)
+    for seed in range(6):
+        for table in TABLES:
+            batch = [row if table in TIMED else row._replace(time=0) for row in many_rows(seed, 1500, 0)]
+            world.send(table, batch)
+            world.model.write(table, batch)
+        world.commit()
+    assert world.process.tiers.memory.snapshot().events["spills"] > 10
+    assert sum(manager.metrics().compaction.merges for manager in world.process.managers) > 0
+    for table in TABLES:
+        assert world.rows(table) == world.model.rows(table)
+    world.check_memory()
+    world.end()
 
 
 @pytest.mark.long

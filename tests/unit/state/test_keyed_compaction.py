@@ -1,0 +1,202 @@
+"""Compaction of keyed tables as an edit: made beside the view, applied by the next checkpoint or discarded."""
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from statebed.errors import CorruptObjectError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
+from statebed.state.compaction import CompactionJob
+from statebed.state.keyed_durable import HARD_MAX_DELTAS, MAX_DELTAS
+from statebed.state.keyed_files import BASE, deltas_of
+from statebed.state.keyed_output import RangeFiles
+from statebed.state.memory import MemoryController
+from statebed.storage import MemoryStore
+
+SCHEMA = pa.schema([("id", pa.int64()), ("total", pa.int64())])
+CONFIG = keyed_table_config("totals", "", ["id"], SCHEMA)
+BLOCK = 32 << 10
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[Tiers]:
+    made = Tiers(MemoryController(1 << 20), folder=tmp_path)
+    yield made
+    made.close()
+
+
+class World:
+    """A view and its store."""
+
+    def __init__(self, tiers: Tiers, config: TableConfig = CONFIG) -> None:
+        self.tiers = tiers
+        self.store = MemoryStore("keyed")
+        self.config = config
+        self.epoch = 0
+        self.view = self.restored([])
+
+    def restored(self, parts: list[pb.TableSubtaskCheckpointMetadata]) -> KeyedView:
+        return KeyedView(
+            self.config, owned=WHOLE_SPACE, store=self.store, tiers=self.tiers, parts=parts, block_bytes=BLOCK
+        )
+
+    def write(self, ids: np.ndarray, factor: int, **more: pa.Array) -> None:
+        table = pa.table({"id": pa.array(ids, pa.int64()), "total": pa.array(ids * factor, pa.int64())})
+        self.view.upsert(table.select(["id"]), table.select(["total"]), **more)
+
+    def commit(self) -> pb.TableSubtaskCheckpointMetadata:
+        self.epoch += 1
+        checkpoint = self.view.checkpoint(lambda digest: names.data_file(self.epoch, "op", "totals", 0, digest))
+        for upload in checkpoint.uploads:
+            self.store.put(upload.path, upload.content())
+            upload.on_stored()
+        return checkpoint.metadata
+
+    def job(self, *, most_bytes: int = 1 << 30, everything: bool = False) -> CompactionJob:
+        job = self.view.plan_compaction(most_bytes=most_bytes, everything=everything)
+        assert job is not None
+        return job
+
+    def files(self) -> list[Path]:
+        return list(self.tiers.folder.path.glob("*.parquet"))
+
+
+def contents(view: KeyedView) -> dict[int, int]:
+    return {row["id"]: row["total"] for part in view.scan() for row in part.to_pylist()}
+
+
+def test_an_edit_is_applied_by_the_next_checkpoint_and_its_files_are_uploaded_then(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(5000), 1)
+    world.commit()
+    world.view.offer_edit(world.job(everything=True).run())
+    assert world.files()
+    assert {file.level for file in world.view.metadata().files} == {0}
+    world.write(np.arange(0, 5000, 50), 2)
+    metadata = world.commit()
+    assert not world.files()
+    assert sorted({file.level for file in metadata.files}) == [0, BASE]
+    assert world.view.statistics().edits_applied == 1
+    assert contents(world.restored([metadata])) == contents(world.view)
+    assert contents(world.view)[50] == 100
+
+
+def test_an_edit_whose_inputs_have_left_is_discarded_with_its_files(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(2000), 1)
+    world.commit()
+    first, second = world.job(everything=True).run(), world.job(everything=True).run()
+    world.view.offer_edit(first)
+    world.view.offer_edit(second)
+    metadata = world.commit()
+    statistics = world.view.statistics()
+    assert (statistics.edits_applied, statistics.edits_discarded) == (1, 1)
+    assert not world.files()
+    assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_deleted_and_expired_rows_leave_with_a_compaction(tiers: Tiers) -> None:
+    world = World(tiers, keyed_table_config("totals", "", ["id"], SCHEMA, dt.timedelta(microseconds=100)))
+    ids = np.arange(1000)
+    world.write(ids, 1, times=pa.array(ids))
+    world.commit()
+    world.view.delete(pa.table({"id": pa.array([900, 901], pa.int64())}))
+    world.view.advance(600)
+    world.commit()
+    assert sum(file.rows for file in world.view.metadata().files) == 1000 + 501 + 2
+    world.view.offer_edit(world.job(everything=True).run())
+    metadata = world.commit()
+    assert {file.level for file in metadata.files} == {BASE}
+    assert sum(file.rows for file in metadata.files) == 1000 - 501 - 2
+    assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(20_000), 1)
+    world.commit()
+    everything = world.view.statistics().compaction_debt_bytes
+    job = world.job(most_bytes=everything // 5)
+    assert job.input_bytes <= everything // 4
+    world.view.offer_edit(job.run())
+    metadata = world.commit()
+    assert {file.level for file in metadata.files} == {0, BASE}
+    assert 0 < world.view.statistics().compaction_debt_bytes < everything
+    assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_nothing_is_planned_before_files_are_stored_nor_when_nothing_is_due(tiers: Tiers) -> None:
+    world = World(tiers)
+    assert world.view.plan_compaction(most_bytes=1, everything=True) is None
+    world.write(np.arange(100), 1)
+    uploads = world.view.checkpoint(lambda digest: names.data_file(1, "op", "totals", 0, digest)).uploads
+    assert world.view.plan_compaction(most_bytes=1, everything=True) is None
+    for upload in uploads:
+        world.store.put(upload.path, upload.content())
+        upload.on_stored()
+    world.view.offer_edit(world.job(everything=True).run())
+    world.commit()
+    assert world.view.plan_compaction(most_bytes=1, everything=True) is None
+    assert world.view.statistics().compaction_debt_bytes == 0
+
+
+def test_deltas_that_a_compaction_reads_are_left_to_it_and_later_ones_are_merged(tiers: Tiers) -> None:
+    world = World(tiers)
+    for number in range(MAX_DELTAS - 1):
+        world.write(np.arange(number, 500, 7), number)
+        world.commit()
+    job = world.job(everything=True)
+    for number in range(MAX_DELTAS - 2):
+        world.write(np.arange(number, 500, 9), number)
+        world.commit()
+    assert len(deltas_of(world.view.metadata().files)) > MAX_DELTAS
+    edit = job.run()
+    for number in range(HARD_MAX_DELTAS):
+        world.write(np.arange(number, 500, 11), number)
+        world.commit()
+        assert len(deltas_of(world.view.metadata().files)) <= HARD_MAX_DELTAS
+    world.view.offer_edit(edit)
+    metadata = world.commit()
+    assert world.view.statistics().edits_applied == 1
+    assert len(deltas_of(metadata.files)) <= MAX_DELTAS
+    assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_p7_a_damaged_input_stops_a_compaction_which_leaves_nothing_behind(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(5000), 1)
+    (file, *_) = world.commit().files
+    damaged = bytearray(world.store.get(file.path))
+    damaged[len(damaged) // 2] ^= 1
+    world.store.put(file.path, bytes(damaged))
+    with pytest.raises(CorruptObjectError):
+        world.job(everything=True).run()
+    assert not world.files()
+
+
+def test_where_files_end_does_not_depend_on_the_pieces_in_which_rows_come(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(3000), 1)
+    metadata = world.commit()
+    reader = world.view._durable.reader(metadata.files)
+    digests = []
+    for piece_bytes in (1 << 30, 5000, 700):
+        spec = world.view.table.segment_spec(0)
+        with RangeFiles(spec, tiers.folder, owned=WHOLE_SPACE, level=BASE, file_bytes=20_000) as files:
+            for rows in reader.newest(WHOLE_SPACE, piece_bytes=piece_bytes):
+                files.write(rows)
+            written = files.finish()
+        assert len(written) > 3
+        assert written[0].entry.owned.first == 0
+        assert written[-1].entry.owned.last == (1 << 64) - 1
+        digests.append([file.digest for file in written])
+        for file in written:
+            file.path.unlink()
+    assert digests[0] == digests[1] == digests[2]

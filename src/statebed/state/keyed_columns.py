@@ -159,16 +159,15 @@ class Places:
         self._theirs = before + np.arange(len(before), dtype=np.int64)
         gaps = np.diff(before, prepend=0, append=count)
         gaps[:-1] += 1
-        # For each row of the result one of ours: its own, or any where theirs goes.
-        skipped = np.repeat(np.arange(len(gaps), dtype=np.int64), gaps)
-        self._ours = np.arange(count + len(before), dtype=np.int64) - skipped
-        np.clip(self._ours, 0, max(count - 1, 0), out=self._ours)
+        # For each row of the result one of ours: its own, or any (even one too far) where theirs goes.
+        self._ours = np.arange(count + len(before), dtype=np.int64)
+        self._ours -= np.repeat(np.arange(len(gaps), dtype=np.int64), gaps)
         self._count = count
 
     def merge(self, ours: npt.NDArray[N], theirs: npt.NDArray[N]) -> npt.NDArray[N]:
         if not self._count:
             return theirs.copy()
-        merged = ours.take(self._ours)
+        merged = ours.take(self._ours, mode="clip")
         merged[self._theirs] = theirs
         return merged
 
@@ -185,6 +184,17 @@ def equal_rows(array: pa.Array, some: Rows, others: Rows) -> Mask:
     bits, valid = _fixed_parts(array)
     equal: Mask = bits[some] == bits[others]
     return equal if valid is None else equal & (valid[some] == valid[others])
+
+
+def with_values(array: pa.Array, rows: Rows, values: pa.Array) -> pa.Array:
+    """The array, with other values in some rows."""
+    if _is_fixed(array.type) and not pa.types.is_boolean(array.type) and not array.null_count and not values.null_count:
+        bits = _fixed_parts(array)[0].copy()
+        bits[rows] = _fixed_parts(values)[0]
+        return from_numpy(bits, array.type)
+    source = np.arange(len(array), dtype=np.int64)
+    source[rows] = len(array) + np.arange(len(rows), dtype=np.int64)
+    return pa.concat_arrays([array, values]).take(from_numpy(source, pa.int64()))
 
 
 def _equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:

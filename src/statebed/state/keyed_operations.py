@@ -27,7 +27,7 @@ from statebed.state.keyed_batch import (
 )
 from statebed.state.keyed_block import Block, Found, Pick
 from statebed.state.keyed_blocks import Blocks
-from statebed.state.keyed_columns import Mask, Rows
+from statebed.state.keyed_columns import Mask, Rows, with_values
 from statebed.state.keyed_durable import DurableRows
 from statebed.state.keyed_input import Batch, check_timed, checked_values, given_times, written_times
 from statebed.state.keyed_rows import file_rows
@@ -353,9 +353,11 @@ def _merged_values(values: pa.Table, alive: Sequence[Found], function: MergeFunc
     merged = call_merge(function, old.combine_chunks(), new)
     if in_order and len(rows) == values.num_rows:
         return merged
-    source = np.arange(values.num_rows, dtype=np.int64)
-    source[rows] = values.num_rows + np.arange(len(rows), dtype=np.int64)
-    return take_rows(pa.concat_tables([values, merged]), source)
+    columns = [
+        with_values(one_chunk(column), rows, one_chunk(other))
+        for column, other in zip(values.columns, merged.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=values.schema)
 
 
 def _values_of(run: Run, at: Rows, schema: pa.Schema) -> pa.Table:

@@ -16,6 +16,8 @@ from bench.stores import Dict, DuckDb, Lmdb, Rocks, Statebed, Store
 from bench.workload import BATCH_ROWS, Batch, Case, batch_of, batches, key_table
 
 _LOAD_ROWS = 500_000
+_WARM_UP = 2
+"""Batches that are not counted."""
 _MILLION = 1_000_000
 _AT_LEAST = {("int64", _MILLION): 25.0, ("string", _MILLION): 20.0}
 """How many times the speed of rocksdict is promised, by kind of key and number of keys."""
@@ -41,7 +43,7 @@ def measure(case: Case, report: Report, *, count: int) -> None:
             for store in stores:
                 store.apply(batch)
         seconds: dict[str, list[float]] = {store.name: [] for store in stores}
-        for number, batch in enumerate(batches(case, count, seed=7)):
+        for number, batch in enumerate(batches(case, _WARM_UP + count, seed=7)):
             turn = number % len(stores)
             for store in (*stores[turn:], *stores[:turn]):
                 start = time.perf_counter()
@@ -51,8 +53,7 @@ def measure(case: Case, report: Report, *, count: int) -> None:
     finally:
         for store in stores:
             store.close()
-    # The first batch warms up.
-    speeds = {name: BATCH_ROWS * (count - 1) / sum(each[1:]) for name, each in seconds.items()}
+    speeds = {name: BATCH_ROWS * count / sum(each[_WARM_UP:]) for name, each in seconds.items()}
     ours = speeds.pop(Statebed.name)
     for baseline, theirs in speeds.items():
         target = _target(case) if baseline == Rocks.name else None

@@ -23,6 +23,7 @@ N = TypeVar("N", bound=np.generic)
 
 _BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SPARE_HEAP_ROWS = 4096
+_SMALL_AGAINST = 5
 
 
 class FixedColumn:
@@ -128,9 +129,14 @@ class HeapColumn:
         return HeapColumn([self.take(rows)], np.arange(len(rows), dtype=np.int64))
 
     def merged(self, other: "HeapColumn", places: "Places") -> "HeapColumn":
-        # Runs are merged seldom and read often: one piece is read fastest.
-        heap = pa.concat_arrays([*self.pieces, *other.pieces])
-        return HeapColumn([heap], places.merge(self.at, other.at + self._heap_rows()))
+        at = places.merge(self.at, other.at + self._heap_rows())
+        if len(self.at) > _SMALL_AGAINST * len(other.at):
+            # Little is added to an overlay, batch after batch: copying all of it each time would cost most.
+            column = HeapColumn(self.pieces, at)
+            column._add(other.pieces)
+            return column
+        # Large runs are merged seldom and read often: one piece is read fastest.
+        return HeapColumn([pa.concat_arrays([*self.pieces, *other.pieces])], at)
 
     def _add(self, pieces: Sequence[pa.Array]) -> int:
         """Append pieces, keep each one at least as large as all after it, and give the place of the first new value."""

@@ -78,7 +78,7 @@ class Blocks:
         self._to_drop: list[Slot] = []
         self._to_merge: list[Slot] = []
         self._to_count: list[Slot] = []
-        ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes)
+        ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
         self._slots = [self._slot(Block(one, table)) for one in ranges]
         self._edges = self._edges_of_slots()
         end = weakref.finalize(self, _give_up, self._slots, self._memory, tiers.cache)

@@ -53,11 +53,17 @@ def debt(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> float:
 
 
 def plan(
-    files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int | None, block_bytes: int
+    files: Sequence[pb.FileEntry],
+    owned: pb.HashRange,
+    *,
+    most_bytes: int | None,
+    block_bytes: int,
+    row_bytes: int,
 ) -> Plan | None:
     """What is worth being compacted, at most about `most_bytes` of it but at least one range; None: all that can be."""
     least = 0.0 if most_bytes is None else WORTH_COMPACTING
-    debts = [(debt(files, one), one) for one in block_ranges(files, owned, block_bytes=block_bytes)]
+    ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
+    debts = [(debt(files, one), one) for one in ranges]
     due = sorted(((much, one) for much, one in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
     chosen: list[pb.HashRange] = []
     spent = 0.0

@@ -17,8 +17,8 @@ from statebed.state.keyed_files import (
     MERGED_DELTAS,
     Delta,
     RangeReader,
-    bytes_in,
     intersection,
+    memory_in,
     newest_rows,
     with_sequence,
 )
@@ -41,7 +41,7 @@ def write_delta(
     file_bytes: int,
 ) -> tuple[Upload, ...]:
     """The changes of the blocks as a delta, which replaces the deltas it is merged with; none when there are none."""
-    spans = _spans(blocks, merged, piece_bytes=piece_bytes)
+    spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
     pieces = _pieces(blocks, spans, table, durable.reader(merged), sequence=durable.next_sequence)
     if len(spans) == 1:
         rows = next(pieces)
@@ -70,12 +70,12 @@ def _pieces(
         yield with_sequence(newest_rows(table, rows), sequence)
 
 
-def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int) -> list[pb.HashRange]:
+def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:
     """Ranges of hashes, neighbours, with about `piece_bytes` of rows to be written in each."""
     spans: list[pb.HashRange] = []
     first, size = blocks[0].owned.first, 0.0
     for block in blocks:
-        added = block.dirty_bytes + 2 * bytes_in(merged, block.owned)
+        added = block.dirty_bytes + memory_in(merged, block.owned, row_bytes=row_bytes)
         if size and size + added > piece_bytes:
             spans.append(pb.HashRange(first=first, last=block.owned.first - 1))
             first, size = block.owned.first, 0.0

@@ -20,9 +20,9 @@ from statebed.state.keyed_files import (
     MERGED_DELTAS,
     Delta,
     RangeReader,
-    bytes_in,
     bytes_of,
     deltas_of,
+    memory_in,
     to_merge,
 )
 from statebed.state.keyed_rows import run_of, without_deleted
@@ -37,8 +37,8 @@ MAX_DELTAS = 8
 HARD_MAX_DELTAS = 2 * MAX_DELTAS
 """With so many, deltas are merged even if a compaction that is under way then comes to nothing."""
 
-_DECODED = 5
-"""Bytes that reading a range takes in memory for each byte of its files, about: rows, their copies, their order."""
+_COPIES = 3
+"""How often rows are in memory while they are loaded: as they were read, sorted, and as a run."""
 
 
 class DurableRows:
@@ -103,7 +103,7 @@ class DurableRows:
 
     def loading_bytes(self, owned: pb.HashRange) -> int:
         """About the memory that loading a range takes."""
-        return int(_DECODED * bytes_in(self.files, owned))
+        return int(_COPIES * memory_in(self.files, owned, row_bytes=self._table.row_bytes))
 
     def may_hold(self, owned: pb.HashRange, first_us: int | None, last_us: int) -> bool:
         """Whether files may have rows of the range with a time from the first (None: any) to the last."""

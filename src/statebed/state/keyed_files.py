@@ -64,7 +64,7 @@ class RangeReader:
 
     def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
         """Of each key the newest row, deletions too, in the order of files; in pieces of about this many bytes."""
-        for piece in pieces_of(self._files, wanted, piece_bytes=piece_bytes):
+        for piece in pieces_of(self._files, wanted, piece_bytes=piece_bytes, row_bytes=self._table.row_bytes):
             yield newest_rows(self._table, self.read(piece))
 
     def _reader(self, file: pb.FileEntry) -> SegmentReader:
@@ -161,29 +161,38 @@ def intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
     return pb.HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
 
 
-def block_ranges(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, block_bytes: int) -> list[pb.HashRange]:
+def block_ranges(
+    files: Sequence[pb.FileEntry], owned: pb.HashRange, *, block_bytes: int, row_bytes: int
+) -> list[pb.HashRange]:
     """Ranges for blocks: those of the base's files and what lies between, cut by size."""
-    ranges = []
+    whole = []
     start = owned.first
     for file in sorted((file for file in files if file.level == BASE), key=lambda entry: entry.owned.first):
         if start < file.owned.first:
-            ranges += pieces_of(files, pb.HashRange(first=start, last=file.owned.first - 1), piece_bytes=block_bytes)
-        ranges += pieces_of(files, file.owned, piece_bytes=block_bytes)
+            whole.append(pb.HashRange(first=start, last=file.owned.first - 1))
+        whole.append(file.owned)
         start = file.owned.last + 1
     if start <= owned.last:
-        ranges += pieces_of(files, pb.HashRange(first=start, last=owned.last), piece_bytes=block_bytes)
-    return ranges
+        whole.append(pb.HashRange(first=start, last=owned.last))
+    return [one for range_ in whole for one in pieces_of(files, range_, piece_bytes=block_bytes, row_bytes=row_bytes)]
 
 
-def pieces_of(files: Iterable[pb.FileEntry], whole: pb.HashRange, *, piece_bytes: int) -> list[pb.HashRange]:
-    """The range cut into equal parts whose rows take about this much memory.
-
-    Rows take more room in memory than in files: twice is a guess, and blocks that turn out too large are split.
-    """
+def pieces_of(
+    files: Iterable[pb.FileEntry], whole: pb.HashRange, *, piece_bytes: int, row_bytes: int
+) -> list[pb.HashRange]:
+    """The range cut into equal parts whose rows take about this much memory."""
     width = whole.last - whole.first + 1
-    parts = min(max(-int(-2 * bytes_in(files, whole) // piece_bytes), 1), width)
+    parts = min(max(-int(-memory_in(files, whole, row_bytes=row_bytes) // piece_bytes), 1), width)
     edges = [whole.first + width * part // parts for part in range(parts + 1)]
     return [pb.HashRange(first=edges[part], last=edges[part + 1] - 1) for part in range(parts)]
+
+
+def memory_in(files: Iterable[pb.FileEntry], owned: pb.HashRange, *, row_bytes: int) -> float:
+    """About what the rows of a range take in memory: more than in files, where they may be packed well.
+
+    Twice as much is a guess, and blocks that turn out too large are split.
+    """
+    return sum(max(2 * file.size, file.rows * row_bytes) * share_in(file, owned) for file in files)
 
 
 def _owning(file: pb.FileEntry, first: int, last: int) -> pb.FileEntry:

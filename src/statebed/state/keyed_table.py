@@ -20,6 +20,8 @@ from statebed.state.column_defaults import defaults_from_bytes
 from statebed.state.config import TableConfig, TimeToLiveClock
 from statebed.state.live_files import LiveFiles
 
+_OTHER_BYTES = 16
+
 
 @dataclass(frozen=True)
 class KeyedTable:
@@ -86,6 +88,15 @@ class KeyedTable:
             key_columns=self.key_names,
             timed=self.expires,
             deletions=True,
+        )
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """What a row takes in memory at least, about: its values, hash, marks, and its place in an index."""
+        kinds = [field.type for field in self.row_schema]
+        return _OTHER_BYTES + sum(
+            kind.bit_width // 8 if pa.types.is_primitive(kind) and kind.bit_width > 1 else _OTHER_BYTES
+            for kind in kinds
         )
 
     def segment_spec(self, schema_id: int) -> SegmentSpec:

@@ -26,7 +26,7 @@ from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.keyed_batch import HashFunction
 from statebed.state.keyed_blocks import Blocks
-from statebed.state.keyed_compaction import KeyedCompaction, plan
+from statebed.state.keyed_compaction import KeyedCompaction, Plan, plan
 from statebed.state.keyed_delta import write_delta
 from statebed.state.keyed_durable import DurableRows
 from statebed.state.keyed_files import bytes_of
@@ -36,6 +36,9 @@ from statebed.state.metrics import TableStatistics
 from statebed.state.tiers import Tiers
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
+
+PIECES_IN_BUDGET = 64
+"""A checkpoint of more changes than this part of the budget is written to local files first, segment by segment."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class KeyedView(KeyedOperations):
         happened, and it may be repeated.
         """
         self._expire()
-        piece_bytes = self._memory.segment_bytes
+        piece_bytes = max(self._memory.segment_bytes, self._memory.budget // PIECES_IN_BUDGET)
         edits = self._edits.waiting
         with self._blocks.operation(3 * piece_bytes), self._blocks.locked(), self._durable.changing():
             blocks = [slot.block for slot in self._blocks]
@@ -127,9 +130,7 @@ class KeyedView(KeyedOperations):
         `everything` takes all that can be compacted, whatever its size. By any thread, when a checkpoint is durable.
         """
         files = self._durable.files
-        chosen = plan(
-            files, self.owned, most_bytes=None if everything else most_bytes, block_bytes=self._blocks.block_bytes
-        )
+        chosen = self._plan(files, most_bytes=None if everything else most_bytes)
         if chosen is None or not all(self._durable.is_stored(file) for file in chosen.inputs):
             return None
         self._edits.reading = frozenset(file.path for file in chosen.inputs)
@@ -165,7 +166,7 @@ class KeyedView(KeyedOperations):
         files = self._durable.files
         blocks = [slot.block for slot in self._blocks]
         counts = self._blocks.counts
-        due = plan(files, self.owned, most_bytes=None, block_bytes=self._blocks.block_bytes)
+        due = self._plan(files, most_bytes=None)
         return TableStatistics(
             rows=self.metadata().rows + sum(block.dirty_rows for block in blocks),
             memory_bytes=sum(block.held_bytes for block in blocks),
@@ -179,4 +180,13 @@ class KeyedView(KeyedOperations):
             expired_rows=self.expired_rows,
             edits_applied=self._edits.applied,
             edits_discarded=self._edits.discarded,
+        )
+
+    def _plan(self, files: Sequence[pb.FileEntry], *, most_bytes: int | None) -> Plan | None:
+        return plan(
+            files,
+            self.owned,
+            most_bytes=most_bytes,
+            block_bytes=self._blocks.block_bytes,
+            row_bytes=self.table.row_bytes,
         )

@@ -179,7 +179,10 @@ class Segment:
 
     def prefetch(self) -> "Future[bool]":
         """Come nearer in the background: from the store to local disk, and from Parquet to memory."""
-        return self._tiers.load_soon(self._come_nearer)
+        self.pin()
+        loading = self._tiers.load_soon(self._come_nearer)
+        loading.add_done_callback(lambda _: self.unpin())
+        return loading
 
     def upload(self, store: ObjectStore, *, name_of: Callable[[str], str], owned: pb.HashRange) -> pb.FileEntry:
         """Put the segment's data file into the store, named by its digest."""

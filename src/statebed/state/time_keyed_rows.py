@@ -44,9 +44,8 @@ class GivenRows:
         times = int64_values(columns[TIME])
         columns[BIN] = from_numpy(times // self._table.bin_us * self._table.bin_us, TIMESTAMP)
         columns[SEQUENCE] = from_numpy(np.full(rows.num_rows, sequence, dtype=np.uint64), pa.uint64())
-        schema = self._table.file_schema
-        rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-        return rows.cast(pa.schema([field.remove_metadata() for field in schema]))
+        schema = pa.schema([field.remove_metadata() for field in self._table.file_schema])
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def deleted(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
         """Rows of a tombstone, each once: `_key_hash`, keys, and `_time` or values, with field ids."""

@@ -33,6 +33,8 @@ class Source:
 
     first_bin: int
     pieces: Iterator[pa.Table]
+    in_memory: bool = False
+    """Whether its rows are in memory already."""
 
 
 def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:

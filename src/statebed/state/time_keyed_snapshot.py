@@ -93,8 +93,8 @@ class Snapshot:
     def in_order(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
         """The visible rows in the order of files; of each generation the newest.
 
-        Holds a piece of every file that it has come to. Where that would be too much, all is copied to mapped files
-        first, and put into order from there, part by part.
+        Holds a piece of every file that it has come to. Where that would be too much, what is not in memory is copied
+        to mapped files first, and all is put into order part by part.
         """
         limit = file_bytes(self.tiers)
         if self._held_at_once(wanted) > limit:
@@ -110,17 +110,17 @@ class Snapshot:
         for segment in self.fresh:
             if wanted.may_be_in(segment.entry):
                 rows = segment.row_groups(self._selection(wanted))
-                yield Source(self._bin(segment.entry.min_time_us), self._visible(rows, segment.entry, wanted))
+                visible = self._visible(rows, segment.entry, wanted)
+                yield Source(self._bin(segment.entry.min_time_us), visible, segment.tier is Tier.MEMORY)
         if self.loose:
             rows = ordered(pa.concat_tables(self.loose), self.spec)
             first = int(int64_values(rows[TIME]).min())
-            yield Source(self._bin(first), self._visible(iter([rows]), None, wanted))
+            yield Source(self._bin(first), self._visible(iter([rows]), None, wanted), in_memory=True)
 
     def _held_at_once(self, wanted: Wanted) -> int:
-        """How much of files and spilled segments is open at most while they are merged, about."""
+        """How much of files and segments is open at most while they are merged, about."""
         spans = [(file, min(ROW_GROUP_BYTES, UNPACKED * int(file.size))) for file, _ in self.files]
-        spilled = [one for one in self.fresh if one.tier is not Tier.MEMORY]
-        spans += [(one.entry, min(ROW_GROUP_BYTES, one.nbytes)) for one in spilled]
+        spans += [(one.entry, one.nbytes) for one in self.fresh]
         spans = [(file, nbytes) for file, nbytes in spans if wanted.may_be_in(file)]
         return max(
             (
@@ -134,6 +134,9 @@ class Snapshot:
         schema = row_schema(self.spec)
         runs: list[pa.Table] = []
         for source in self._sources(wanted):
+            if source.in_memory:
+                runs += [piece.combine_chunks() for piece in source.pieces if piece.num_rows]
+                continue
             pieces = (pa.Table.from_arrays(piece.columns, schema=schema) for piece in source.pieces)
             file = write_mapped_pieces(pieces, schema, self.tiers.folder)
             rows = file.read(ALL_ROWS)

@@ -35,7 +35,6 @@ from statebed.state import (
     MemoryController,
     Purpose,
     RecordBatch,
-    StateMessage,
     TableData,
     TableManager,
     TaskInfo,
@@ -48,6 +47,7 @@ JOB = "job"
 OPERATOR = "operator"
 BUDGET = 1 << 18
 RETAINED = 3
+ANOTHER = "another"
 SECONDS = 60
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -72,6 +72,15 @@ class Process:
     under_way: list[UnderWay] = field(default_factory=list)
 
     def end(self) -> None:
+        """Close everything, after which it holds no memory."""
+        for manager in self.managers:
+            manager.close()
+        held = self.tiers.memory.snapshot().accounts
+        self.tiers.close()
+        assert not any(owner != ANOTHER for owner, _ in held), held
+
+    def die(self) -> None:
+        """Give up what a process that died would not have any more."""
         for manager in self.managers:
             manager.close()
         self.tiers.close()
@@ -120,7 +129,7 @@ class World:
         else:
             self.model = self.epochs[data_epoch_of(run.head)].copy()
         tiers = Tiers(MemoryController(self.budget, wait_seconds=SECONDS), folder=self.folder.name)
-        tiers.memory.charge("another", Purpose.INDEXES, self.pressure)
+        tiers.memory.charge(ANOTHER, Purpose.INDEXES, self.pressure)
         self.shape, managers = self.restored(run.head, parallelism, ScopedStore(store, JOB), tiers)
         self.model.evolve(has_extra=self.shape.extra)
         self.seen = dict(self.model.counters)
@@ -151,10 +160,10 @@ class World:
     def crash(self) -> None:
         """The process dies at its next operation of the store, and what it had in memory is gone."""
         self.doomed_at = 0
-        self.process.end()
+        self.process.die()
 
     def end(self) -> None:
-        self.process.end()
+        self.process.die()
         self.folder.cleanup()
 
     def _fault(self, operation: Operation) -> Fault | None:
@@ -209,9 +218,11 @@ class World:
             manager.get_time_keyed(PRICES).advance(watermark_us)
         self.model.advance(watermark_us)
 
-    def tell_all(self, message: StateMessage) -> None:
-        for manager in self.process.managers:
-            manager.send(message)
+    def compact(self, *tables: str, wait: bool) -> None:
+        """Merge all files of these tables, or of all; it may go on beside what comes next."""
+        answers = [manager.compact(*tables) for manager in self.process.managers]
+        for answer in answers if wait else ():
+            answer.result(timeout=SECONDS)
 
     # ---- epochs ------------------------------------------------------------------------------------------
 

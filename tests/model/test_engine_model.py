@@ -23,7 +23,7 @@ from model.engine_shape import Shape
 from model.engine_world import World
 
 from statebed.checkpoint import Origin
-from statebed.state import Compaction, CompactionMode, DeleteKey, DeleteTimeKey, DeleteValue
+from statebed.state import CompactionMode, DeleteKey, DeleteTimeKey, DeleteValue
 from statebed.storage import SimulatedCrash
 
 PARALLELISM = st.integers(1, 4)
@@ -152,9 +152,9 @@ class EngineMachine(RuleBasedStateMachine):
     def finish_a_checkpoint(self) -> None:
         self.world.finish_checkpoint()
 
-    @rule(some=st.sets(tables))
-    def compact(self, some: set[str]) -> None:
-        self.world.tell_all(Compaction(tuple(sorted(some))))
+    @rule(some=st.sets(tables), wait=st.booleans())
+    def compact(self, some: set[str], wait: bool) -> None:
+        self.world.compact(*sorted(some), wait=wait)
 
     @rule()
     def collect(self) -> None:

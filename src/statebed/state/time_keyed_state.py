@@ -95,10 +95,14 @@ class TimeKeyedState:
 
     def install(self, live: LiveFiles) -> None:
         """Go on with other live files and tombstones: segments that are in no file any more are closed."""
-        # Room is made first: when that fails, nothing has changed.
-        self._charged.resize(tombstones.held_bytes(live.tombstones))
         named = {file.path for file in live.files}
-        with self._lock:
+        nbytes = tombstones.held_bytes(live.tombstones)
+        more = max(0, nbytes - self._charged.nbytes)
+        # Room is made first: when that fails, nothing has changed.
+        with self.tiers.memory.reserve(self.owner, Purpose.TOMBSTONES, more), self._lock:
+            if live.tombstones is not self._indexed[0]:
+                self._indexed = ((), Deletions((), keys=self.keys))
+            self._charged.set(nbytes + self._indexed[1].nbytes)
             self.live = live
             gone = [self._segments.pop(path) for path in list(self._segments) if path not in named]
         for segment in gone:

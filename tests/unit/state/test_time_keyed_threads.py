@@ -63,4 +63,9 @@ def test_merges_planned_and_run_beside_a_busy_view_change_nothing_that_it_shows(
         assert not any(thread.is_alive() for thread in threads)
         assert not errors
         assert sum(view.edits) > 0
-        assert rows_of(view_on(store, tiers=tiers, parts=[view.metadata()]).read()) == expected
+        restored = view_on(store, tiers=tiers, parts=[view.metadata()])
+        assert rows_of(restored.read()) == expected
+        for one in (view, restored):
+            one.release()
+        assert tiers.memory.snapshot().accounts == {}
+        assert list(tiers.folder.path.iterdir()) == []

@@ -17,7 +17,7 @@ from statebed.state.compaction import NameOf
 from statebed.state.live_files import LiveFiles
 from statebed.state.segments import Segment
 from statebed.state.tier import Layout
-from statebed.state.time_keyed_compaction import hidden_in, surplus_files, too_many_tombstones
+from statebed.state.time_keyed_compaction import hidden_in, surplus_files, tombstone_bytes_of, too_many_tombstones
 from statebed.state.time_keyed_files import full_bytes
 from statebed.state.time_keyed_state import TimeKeyedState
 from statebed.state.upload import Upload
@@ -33,7 +33,8 @@ def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple
 
     def surplus(live: LiveFiles) -> list[pb.FileEntry]:
         files = surplus_files(live, most_files=most_files, full_bytes=full_bytes(state.tiers))
-        hidden = hidden_in(live) if too_many_tombstones(live.tombstones, times=FAR_TOO_MANY) else []
+        far_too_many = too_many_tombstones(live.tombstones, tombstone_bytes_of(state.tiers), times=FAR_TOO_MANY)
+        hidden = hidden_in(live) if far_too_many else []
         return [*(file for file in files if file not in hidden), *hidden]
 
     job = state.job(surplus)

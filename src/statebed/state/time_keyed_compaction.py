@@ -13,6 +13,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.state import tombstones
 from statebed.state.compaction import Edit
 from statebed.state.live_files import LiveFiles
+from statebed.state.tiers import Tiers
 from statebed.state.time_keyed_files import NewFiles, bucket_width, is_full
 from statebed.state.time_keyed_snapshot import Snapshot
 
@@ -21,6 +22,7 @@ MERGED_AT_ONCE = 4
 MUCH_LARGER = 2
 """A file larger than so many times all smaller ones together is left alone."""
 MAX_TOMBSTONES = 64
+TOMBSTONES_IN_BUDGET = 16
 MAX_TOMBSTONE_BYTES = 1 << 20
 """With more, the files that they hide rows of are due."""
 
@@ -38,9 +40,11 @@ class TimeKeyedJob:
         return Edit(inputs=inputs, outputs=self.new_files.write(self.snapshot.in_order()))
 
 
-def due_files(live: LiveFiles, *, bin_us: int, full_bytes: int, most_bytes: int) -> tuple[pb.FileEntry, ...]:
+def due_files(
+    live: LiveFiles, *, bin_us: int, full_bytes: int, most_bytes: int, tombstone_bytes: int = MAX_TOMBSTONE_BYTES
+) -> tuple[pb.FileEntry, ...]:
     """The files to merge next, of about `most_bytes` together; none while all is well."""
-    if too_many_tombstones(live.tombstones):
+    if too_many_tombstones(live.tombstones, tombstone_bytes):
         hidden = sorted(hidden_in(live), key=lambda file: file.size)
         return _within(hidden, most_bytes, least=1)
     groups = [like_sizes(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
@@ -76,9 +80,14 @@ def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple
     return tuple(small[: surplus + max(most_files // 2, 1)]) if surplus > 0 else ()
 
 
-def too_many_tombstones(some: Sequence[pb.Tombstone], *, times: int = 1) -> bool:
+def tombstone_bytes_of(tiers: Tiers) -> int:
+    """How much tombstones may take, which cannot leave memory."""
+    return min(MAX_TOMBSTONE_BYTES, tiers.memory.budget // TOMBSTONES_IN_BUDGET)
+
+
+def too_many_tombstones(some: Sequence[pb.Tombstone], most_bytes: int, *, times: int = 1) -> bool:
     """Whether there are more than so many times what is well."""
-    return len(some) > times * MAX_TOMBSTONES or tombstones.held_bytes(some) > times * MAX_TOMBSTONE_BYTES
+    return len(some) > times * MAX_TOMBSTONES or tombstones.held_bytes(some) > times * most_bytes
 
 
 def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:

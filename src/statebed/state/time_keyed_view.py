@@ -31,7 +31,7 @@ from statebed.state.sizes import ArrowRows, pieces, shown_bytes
 from statebed.state.tiers import Tiers
 from statebed.state.time_keyed import MAX_FILES
 from statebed.state.time_keyed_checkpoint import written
-from statebed.state.time_keyed_compaction import TimeKeyedJob, all_due_files, due_files
+from statebed.state.time_keyed_compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
 from statebed.state.time_keyed_files import full_bytes
 from statebed.state.time_keyed_rows import GivenRows
 from statebed.state.time_keyed_snapshot import Snapshot, Wanted, filtered
@@ -214,7 +214,9 @@ class TimeKeyedView:
         bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
         if everything:
             return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full))
-        return self._state.job(partial(due_files, bin_us=bin_us, full_bytes=full, most_bytes=most_bytes))
+        tombstone_bytes = tombstone_bytes_of(self._state.tiers)
+        due = partial(due_files, most_bytes=most_bytes, tombstone_bytes=tombstone_bytes)
+        return self._state.job(partial(due, bin_us=bin_us, full_bytes=full))
 
     def offer_edit(self, edit: Edit) -> None:
         """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""

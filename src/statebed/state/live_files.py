@@ -88,7 +88,9 @@ class LiveFiles:
             return self
         others = tuple(one for one in self.tombstones if not marks.replaces(tombstone, one))
         every = (*others, tombstone)
-        kept = tuple(file for file in self.files if not marks.hide_all(every, file))
+        kept = self.files
+        if marks.kind_of(tombstone) is None:
+            kept = tuple(file for file in kept if not marks.hide_all(every, file))
         live = replace(self, files=kept, tombstones=every, next_sequence=self.next_sequence + 1)
         return live.without_idle_tombstones(fresh=fresh)
 

@@ -107,18 +107,18 @@ def clipped(tombstone: pb.Tombstone, owned: pb.HashRange) -> pb.Tombstone | None
 
 def may_hide(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
     """Whether it may hide a row of this file, or of a segment that spans the same."""
-    reach = reach_of(file)
-    if (
-        not overlaps(tombstone.owned, reach)
-        or tombstone.sequence < file.min_sequence
-        or tombstone.sequence <= file.applied_sequence
-    ):
+    # The cheapest questions first: this is asked of every tombstone and every file.
+    sequence = tombstone.sequence
+    if sequence < file.min_sequence or sequence <= file.applied_sequence:
+        return False
+    first, last = _reach(file)
+    if not (tombstone.owned.first <= last and first <= tombstone.owned.last):
         return False
     deleted = _deleted_rows(tombstone)
     if deleted is None:
         span = tombstone.delete_time_range
         return span.start_us <= file.max_time_us and file.min_time_us < span.end_us
-    if not overlaps(pb.HashRange(first=deleted.min_key_hash, last=deleted.max_key_hash), reach):
+    if not (deleted.min_key_hash <= last and first <= deleted.max_key_hash):
         return False
     return not deleted.HasField("min_time_us") or (
         deleted.min_time_us <= file.max_time_us and file.min_time_us <= deleted.max_time_us
@@ -152,18 +152,16 @@ def hide_all(some: Iterable[pb.Tombstone], file: pb.FileEntry) -> bool:
 
 
 def _applies_to_all(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
-    reach = reach_of(file)
+    first, last = _reach(file)
     return bool(
-        tombstone.owned.first <= reach.first
-        and reach.last <= tombstone.owned.last
-        and tombstone.sequence >= file.max_sequence
+        tombstone.sequence >= file.max_sequence and tombstone.owned.first <= first and last <= tombstone.owned.last
     )
 
 
-def reach_of(file: pb.FileEntry) -> pb.HashRange:
+def _reach(file: pb.FileEntry) -> tuple[int, int]:
     """The hashes of rows that the entry stands for: those of its file that it owns."""
     first = max(file.owned.first, file.min_key_hash)
-    return pb.HashRange(first=first, last=max(first, min(file.owned.last, file.max_key_hash)))
+    return first, max(first, min(file.owned.last, file.max_key_hash))
 
 
 def replaces(newer: pb.Tombstone, older: pb.Tombstone) -> bool:

@@ -291,7 +291,7 @@ class Block:
 
     def merge_bytes(self, count: int) -> int:
         """About the memory that merging takes."""
-        return 2 * sum(one.disk_bytes for one in self._frozen[:count])
+        return 3 * sum(one.disk_bytes for one in self._frozen[:count])
 
     def merged(self, count: int, *, block_bytes: int) -> "list[tuple[Block, Run]]":
         """The newest frozen runs as one; if that is all of a large block, blocks to take its place, and their runs."""

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -24,39 +23,15 @@ from statebed.format.keyhash import Hashes
 from statebed.state.keyed_block import BLOCK_BYTES, Block
 from statebed.state.keyed_durable import DurableRows
 from statebed.state.keyed_files import block_ranges
+from statebed.state.keyed_slots import Counts, Slot, give_back
 from statebed.state.keyed_spilled import FrozenRun
 from statebed.state.keyed_table import KeyedTable
-from statebed.state.memory import MemoryController, Offer, Purpose, Reservation
-from statebed.state.spill_cache import CachedFile, LocalCache
+from statebed.state.memory import Purpose
 from statebed.state.tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
 _MERGED_SEGMENTS = 4
 """Frozen runs are merged until they would take more memory than so many segments."""
-
-
-@dataclass(eq=False)
-class Slot:
-    """A block, and what it takes."""
-
-    block: Block
-    charge: Reservation
-    offer: Offer | None = None
-    cached: CachedFile | None = None
-    changes: int = 0
-    """Counts what was installed or given up, so that a copy read meanwhile is known to be old."""
-    gone: bool = False
-    """Others have taken its place."""
-
-
-@dataclass
-class Counts:
-    """What happened to blocks, since the view was made."""
-
-    spills: int = 0
-    loads: int = 0
-    hits: int = 0
-    misses: int = 0
 
 
 class Blocks:
@@ -75,13 +50,14 @@ class Blocks:
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._operating = False
+        self._lost = False
         self._to_drop: list[Slot] = []
         self._to_merge: list[Slot] = []
         self._to_count: list[Slot] = []
         ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
         self._slots = [self._slot(Block(one, table)) for one in ranges]
         self._edges = self._edges_of_slots()
-        end = weakref.finalize(self, _give_up, self._slots, self._memory, tiers.cache)
+        end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache)
         end.atexit = False  # the spill folder goes as a whole
 
     def __iter__(self) -> Iterator[Slot]:
@@ -107,6 +83,11 @@ class Blocks:
     @contextlib.contextmanager
     def operation(self, growth: int) -> Iterator[None]:
         """An operation that adds at most about `growth` bytes; room is made first. Files stay until it is over."""
+        if self._lost:
+            raise InputError(
+                f"the table {self._table.name!r} was given up with changes that no checkpoint has",
+                fix="restore a new view from the last committed record",
+            )
         self.tidy()
         with self._memory.reserve(self._owner, Purpose.WRITES, growth):
             self._operating = True
@@ -185,6 +166,15 @@ class Blocks:
     def saved(self) -> None:
         """All changes are in files: what lies in mapped files are copies, as soon as those are stored."""
         self._to_count = [slot for slot in self._slots if slot.block.spilled]
+
+    def give_up(self) -> None:
+        """Take no memory and no disk any more. What was not in files is lost, and nothing is answered without it."""
+        with self.locked():
+            self._lost = self._lost or any(slot.block.dirty_rows for slot in self._slots)
+            for slot in self._slots:
+                slot.block.forget()
+                slot.changes += 1
+                self._uncharge(slot)
 
     def release(self, slot: Slot) -> int:
         """Give up a block all of whose rows are in the store; gives the bytes of memory that are free now."""
@@ -383,14 +373,3 @@ class Blocks:
 
     def _edges_of_slots(self) -> Hashes:
         return np.array([slot.block.owned.first for slot in self._slots[1:]], dtype=np.uint64)
-
-
-def _give_up(slots: list[Slot], memory: MemoryController, cache: LocalCache) -> None:
-    """After the view is gone: nothing of it takes memory or disk."""
-    for slot in slots:
-        slot.charge.release()
-        if slot.offer is not None:
-            memory.withdraw(slot.offer)
-        if slot.cached is not None:
-            cache.remove(slot.cached)
-        slot.block.forget()

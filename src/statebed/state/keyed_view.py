@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import hash_columns
 from statebed.format.schema import merge_schema_lists
+from statebed.format.segment_writer import ROW_GROUP_BYTES
 from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.keyed_batch import HashFunction
@@ -103,7 +104,9 @@ class KeyedView(KeyedOperations):
         self._expire()
         piece_bytes = max(self._memory.segment_bytes, self._memory.budget // PIECES_IN_BUDGET)
         edits = self._edits.waiting
-        with self._blocks.operation(3 * piece_bytes), self._blocks.locked(), self._durable.changing():
+        # A piece as it is gathered, sorted and cut, and the row group that is being written.
+        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, self._memory.budget // 8)
+        with self._blocks.operation(room), self._blocks.locked(), self._durable.changing():
             blocks = [slot.block for slot in self._blocks]
             made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
             uploads = [upload for _, some in made for upload in some or ()]
@@ -160,6 +163,14 @@ class KeyedView(KeyedOperations):
                 break
             freed += self._blocks.release(slot)
         return freed
+
+    def give_up(self) -> None:
+        """Take no memory and no local disk any more, whatever has changed since the last checkpoint.
+
+        Without such changes it can still be read, from the store.
+        """
+        self.close("it was given up")
+        self._blocks.give_up()
 
     def statistics(self) -> TableStatistics:
         """What it counts; reads no file. By any thread."""

@@ -36,7 +36,6 @@ from statebed.storage import ObjectStore
 
 Data = RecordBatch | CommitData | KeyedData
 V = TypeVar("V", bound=KeyedView | TimeKeyedView)
-_EVERYTHING = 1 << 62
 _ENTRY_BYTES = 200
 """What a key and a value take in a dictionary beside their bytes."""
 
@@ -282,7 +281,7 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
                 self.view.delete_times(start_us, end_us)
 
     def release(self) -> None:
-        self.view.release(_EVERYTHING)
+        self.view.give_up()
 
     def advance(self, moment: Moment) -> None:
         clock = self.view.table.clock

@@ -291,6 +291,22 @@ def test_a_view_that_is_gone_takes_neither_memory_nor_disk(store: MemoryStore, t
     assert not list(tiers.folder.path.iterdir())
 
 
+def test_a_view_that_is_given_up_takes_nothing_and_answers_nothing_wrong(store: MemoryStore, tiers: Tiers) -> None:
+    view = filled(store, tiers)
+    commit(view, store, 1)
+    view.upsert(keys_of(np.array([1])), values_of(np.array([5])))
+    view.give_up()
+    assert not tiers.memory.used
+    assert not list(tiers.folder.path.iterdir())
+    with pytest.raises(InputError, match="changes that no checkpoint has"):
+        view.get(keys_of(np.array([1])))
+    saved = opened(store, tiers, [view.metadata()])
+    saved.give_up()
+    assert saved.get(keys_of(np.array([1])))[0]["total"].to_pylist() == [1]
+    with pytest.raises(InputError, match="given up"):
+        saved.upsert(keys_of(np.array([1])), values_of(np.array([5])))
+
+
 def test_a_merge_function_must_not_use_the_view(store: MemoryStore, tiers: Tiers) -> None:
     view = opened(store, tiers)
     view.upsert(keys_of(np.array([1])), values_of(np.array([1])))

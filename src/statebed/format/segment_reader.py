@@ -66,6 +66,8 @@ class SegmentReader:
                 page_checksum_verification=True,
             )
             table = file.read_row_groups(groups, columns=names, use_threads=False)
+        except MemoryError:
+            raise  # Arrow's own kind is an ArrowException, too, and says nothing about the file
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(f"does not decode: {error}") from error
         return (table if names is None else table.select(names)).replace_schema_metadata(None)

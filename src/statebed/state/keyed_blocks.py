@@ -27,6 +27,7 @@ from statebed.state.keyed_slots import Counts, Slot, give_back
 from statebed.state.keyed_spilled import FrozenRun
 from statebed.state.keyed_table import KeyedTable
 from statebed.state.memory import Purpose
+from statebed.state.pages import give_back_pages
 from statebed.state.tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
@@ -235,6 +236,7 @@ class Blocks:
             self.counts.spills += len(group)
         finally:
             self._lock.release()
+        give_back_pages()
         return True
 
     def _as_cold_as(self, slot: Slot) -> list[Slot]:
@@ -272,6 +274,7 @@ class Blocks:
 
     def _merge(self, group: list[tuple[Slot, int]]) -> None:
         """Merge frozen runs of some blocks, and split blocks that have become large; one file for all."""
+        give_back_pages()
         nbytes = sum(slot.block.merge_bytes(count) for slot, count in group)
         with self._memory.reserve(self._owner, Purpose.MERGES, nbytes), self.locked():
             made = [slot.block.merged(count, block_bytes=self.block_bytes) for slot, count in group]

@@ -232,7 +232,8 @@ class KeyedOperations:
     def _write_piece(
         self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
     ) -> None:
-        with self._blocks.operation(_growth(values)):
+        # New keys make a block settle, or split: its rows are there twice meanwhile.
+        with self._blocks.operation(_growth(values) + 2 * self._blocks.block_bytes):
             parts = self._blocks.available(unique.hashes)
             with self._blocks.locked():
                 found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]

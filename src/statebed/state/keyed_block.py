@@ -355,6 +355,8 @@ def _not_in(run: Run, rows: Rows, newer: Sequence[Run]) -> Rows:
 def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:
     if len(parts) == 1:
         return parts[0]
+    if len(parts) == 1:
+        return parts[0]
     rows = np.concatenate([part[0] for part in parts])
     marks = np.concatenate([part[1] for part in parts])
     order = np.argsort(rows, kind="stable")

@@ -163,7 +163,7 @@ class World:
         self.process.die()
 
     def end(self) -> None:
-        self.process.die()
+        self.process.end()
         self.folder.cleanup()
 
     def _fault(self, operation: Operation) -> Fault | None:

@@ -4,9 +4,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from unit.state.failure_tables import append_fares, fares_config, put_trips, trips_config
 from unit.state.segment_rows import opened_tiers, rows, sequences, spec
+from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE
 
-from statebed.state import AppendBuffer, MemoryController, Purpose, Tier, Tiers
+from statebed.errors import StoreUnavailableError
+from statebed.state import AppendBuffer, MemoryController, Purpose, TableManager, TaskInfo, Tier, Tiers
+from statebed.storage import Fault, FaultStore, MemoryStore, Operation, ScopedStore, Verb
 
 BUDGET = 1 << 20
 
@@ -55,3 +59,28 @@ def test_failure_18_inserts_far_beyond_the_budget_are_spilled_and_not_refused(tm
             assert tiers.memory.used <= BUDGET
         assert tiers.memory.snapshot().events["spills"] > 0
         assert sum(table.num_rows for table in buffer.scan()) == 140_000
+
+
+@pytest.mark.parametrize("stored", ["nothing", "some files"])
+def test_failure_5_a_manager_that_failed_and_was_given_up_holds_nothing(tmp_path: Path, stored: str) -> None:
+    """5. Copies that no budget sees: here the opposite, memory of tables that are gone and that nobody could free."""
+    puts: list[str] = []
+
+    def fail(operation: Operation) -> Fault | None:
+        if operation.verb is not Verb.PUT:
+            return None
+        puts.append(operation.path)
+        return None if stored == "some files" and len(puts) == 1 else Fault.UNAVAILABLE
+
+    with opened_tiers(tmp_path, budget=BUDGET) as tiers:
+        configs = COUNTERS | trips_config() | fares_config()
+        store = FaultStore(ScopedStore(MemoryStore(), JOB), fail)
+        manager = TableManager(TaskInfo(JOB, OPERATOR), configs, store, tiers=tiers)
+        put_trips([manager], dict.fromkeys(range(3_000), 1))
+        append_fares([manager], [(number, number, 1) for number in range(3_000)])
+        manager.get_global_keyed_state(TABLE).insert("ann", 1)
+        assert tiers.memory.used > 0
+        with pytest.raises(StoreUnavailableError):
+            manager.checkpoint(2).result(timeout=30)
+        manager.close()
+        assert tiers.memory.snapshot().accounts == {}

@@ -312,6 +312,7 @@ class TableManager:
         self._thread.shutdown(wait=True)
         self._compactor.close()
         self._uploads.close()
+        self._in_flight.close()
         for table in self._tables.values():
             table.release()
 

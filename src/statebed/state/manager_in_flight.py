@@ -41,6 +41,14 @@ class InFlight:
             waiting = self._waiting.pop(path, None)
         _release(waiting)
 
+    def close(self) -> None:
+        """Nothing more is put: what a failed checkpoint left gives up its memory and its local files."""
+        with self._lock:
+            left, self._waiting = list(self._waiting.values()), {}
+        for waiting in left:
+            _release(waiting)
+            waiting[0].on_stored()
+
     def upload(self, upload: Upload) -> None:
         """Put an object into the store."""
         if upload.resident:

@@ -23,6 +23,7 @@ class Uploads:
         self._space = Condition()
         self._in_flight = 0
         self._waiting: list[Future[None]] = []
+        self._begun: list[Future[None]] = []
 
     def submit(self, upload: Upload) -> None:
         """Begin to store an object, as soon as there is space for its bytes."""
@@ -30,7 +31,9 @@ class Uploads:
             if not self._space.wait_for(lambda: self._fits(upload.size), timeout=self._timeout):
                 raise self._timed_out(f"{self._in_flight} bytes of earlier files are still on their way")
             self._in_flight += upload.size
-        self._waiting.append(self._pool.submit(self._put, upload))
+        begun = self._pool.submit(self._put, upload)
+        self._waiting.append(begun)
+        self._begun = [*(one for one in self._begun if not one.done()), begun]
 
     def finish(self) -> None:
         """Return when everything submitted is durable, or raise the first failure."""
@@ -47,7 +50,9 @@ class Uploads:
         return self._in_flight
 
     def close(self) -> None:
+        """Upload no more. What is under way after a failure is waited for, as long as every wait may take."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(self._begun, timeout=self._timeout)
 
     def _fits(self, size: int) -> bool:
         return self._in_flight == 0 or self._in_flight + size <= self._max_bytes

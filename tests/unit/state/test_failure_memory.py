@@ -84,3 +84,4 @@ def test_failure_5_a_manager_that_failed_and_was_given_up_holds_nothing(tmp_path
             manager.checkpoint(2).result(timeout=30)
         manager.close()
         assert tiers.memory.snapshot().accounts == {}
+        assert list(tiers.folder.path.iterdir()) == []

@@ -35,8 +35,8 @@ _ALLOCATOR_KEEPS = 0.5
 _CAP = 6
 """Times the budget; the state takes ten. The cap counts more than pages in use: stacks of threads, free memory."""
 _COUNTED = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
-"""The default allocator maps a gigabyte in advance, which the cap would not see being used; and the cap would count what
-the system's one keeps free in an arena for each thread.
+"""The default allocator maps a gigabyte in advance, which the cap would not see being used. The cap would also count
+what the system's one keeps free in an arena for each thread.
 """
 _SPEED = 0.3
 _SURVIVES = 1.01

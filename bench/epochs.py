@@ -27,7 +27,7 @@ from statebed.state import (
     keyed_table_config,
     merge_columns,
 )
-from statebed.state.keyed_files import BASE
+from statebed.state.keyed.files import BASE
 from statebed.storage import MemoryStore
 
 _MILLION = 1_000_000

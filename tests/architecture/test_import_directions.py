@@ -25,6 +25,8 @@ LAYERS = [
     "cli",
 ]
 """From the lowest to the highest; a module imports from its own layer and lower ones."""
+STATE_LAYERS = ["memory", "tiers", "live", "evolution", "global_keyed", "keyed", "time_keyed", "manager"]
+"""The folders of the state layer, in the same way; modules beside them are shared by all."""
 PUBLIC = "statebed"
 """The package itself: its exports come from everywhere, so only the layers above all others may import it."""
 CORE = LAYERS[: LAYERS.index("spark")]
@@ -72,6 +74,20 @@ def test_imports_point_downwards_only(path: Path) -> None:
             target = target if target in LAYERS else PUBLIC
             if target not in allowed:
                 wrong.append(f"{path.relative_to(ROOT)}:{line}: {layer} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", STATE_LAYERS)
+def test_folders_of_the_state_import_downwards_only(folder: str) -> None:
+    higher = STATE_LAYERS[STATE_LAYERS.index(folder) + 1 :]
+    modules = sorted((SOURCE / "statebed" / "state" / folder).glob("*.py"))
+    assert modules
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {folder} imports {name}"
+        for path in modules
+        for line, name in imports(path)
+        if name.split(".")[:2] == ["statebed", "state"] and name.split(".")[2] in higher
+    ]
     assert not wrong, "\n".join(wrong)
 
 

@@ -16,12 +16,12 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
-from statebed.state.append_buffer import AppendBuffer
-from statebed.state.memory import MemoryController
-from statebed.state.selection import Selection
-from statebed.state.sizes import held_bytes
-from statebed.state.tier import Layout
-from statebed.state.tiers import Tiers
+from statebed.state.memory.controller import MemoryController
+from statebed.state.memory.sizes import held_bytes
+from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.tier import Layout
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.append_buffer import AppendBuffer
 
 BATCH_ROWS = 20_000
 MINUTE = 60_000_000

@@ -20,10 +20,10 @@ from statebed.format import names
 from statebed.format.keyhash import Hashes, hash_columns, normalise_key
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import KeyedTable, KeyedView, TimeToLiveClock, keyed_table_config
-from statebed.state.keyed_durable import MAX_DELTAS
-from statebed.state.keyed_files import BASE, deltas_of
-from statebed.state.memory import MemoryController, Purpose
-from statebed.state.tiers import Tiers
+from statebed.state.keyed.durable import MAX_DELTAS
+from statebed.state.keyed.files import BASE, deltas_of
+from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.state.tiers.tiers import Tiers
 from statebed.storage import MemoryStore
 
 KEYS = (pa.field("number", pa.float64()), pa.field("name", pa.string()))

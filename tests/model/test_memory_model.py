@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from statebed.state.memory import Hold, MemoryController, Offer, Purpose, Reservation
-from statebed.state.sizes import held_bytes
+from statebed.state.memory.controller import Hold, MemoryController, Offer, Purpose, Reservation
+from statebed.state.memory.sizes import held_bytes
 
 OWNERS = st.sampled_from(["bids", "rides"])
 PURPOSES = st.sampled_from(Purpose)

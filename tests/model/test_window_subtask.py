@@ -31,8 +31,8 @@ from statebed.operators import (
 )
 from statebed.operators.functions import count
 from statebed.operators.functions import sum as sum_of
-from statebed.state.live_files import LiveFiles
-from statebed.state.time_keyed import MAX_FILES, read_rows
+from statebed.state.live.files import LiveFiles
+from statebed.state.time_keyed.table import MAX_FILES, read_rows
 from statebed.storage import MemoryStore, ObjectStore
 
 DELAY = 15

@@ -46,3 +46,8 @@ def overlaps(one: HashRange, other: HashRange) -> bool:
 
 def _first_high_word(subtask_index: int, parallelism: int) -> int:
     return -(-(subtask_index << 32) // parallelism)
+
+
+def in_range(hashes: npt.NDArray[np.uint64], owned: HashRange) -> npt.NDArray[np.bool_]:
+    """Which hashes lie in the range."""
+    return (hashes >= np.uint64(owned.first)) & (hashes <= np.uint64(owned.last))

@@ -17,12 +17,12 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.columns import uint64_values
 from statebed.format.digest import crc32c, digest
-from statebed.format.ranges import overlaps, owned_range
+from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.window_aggregate import WindowAggregate
-from statebed.state.live_files import LiveFiles, in_range
-from statebed.state.time_keyed import MAX_FILES, RowsRead, read_rows, write_segment
+from statebed.state.live.files import LiveFiles
+from statebed.state.time_keyed.table import MAX_FILES, RowsRead, read_rows, write_segment
 from statebed.storage import ObjectStore
 
 

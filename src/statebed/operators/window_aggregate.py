@@ -26,7 +26,7 @@ from statebed.format.schema import BIN, KEY_HASH, TIME, TIMESTAMP, check_user_co
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.grouping import Grouping, group_rows, normalise_key
 from statebed.operators.windows import Times, Window
-from statebed.state.time_keyed import TimeKeyedTable
+from statebed.state.time_keyed.table import TimeKeyedTable
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"

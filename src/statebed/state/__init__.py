@@ -1,7 +1,6 @@
 """State of operators: tables, what is live in them, and how their rows are read and written."""
 
 from statebed.format.keyhash import hash_key
-from statebed.state.append_buffer import AppendBuffer
 from statebed.state.codec import Codec
 from statebed.state.config import (
     CommitPhases,
@@ -12,16 +11,17 @@ from statebed.state.config import (
     keyed_table_config,
     timestamp_table_config,
 )
-from statebed.state.global_keyed import GlobalKeyedTable, GlobalKeyedView
-from statebed.state.keyed_table import KeyedTable
-from statebed.state.keyed_view import KeyedCheckpoint, KeyedView
-from statebed.state.live_files import LiveFiles
-from statebed.state.manager import TableManager
-from statebed.state.manager_base import operator_entry
-from statebed.state.manager_compaction import CompactionReport
-from statebed.state.manager_options import CompactionMode, ManagerOptions
-from statebed.state.memory import MemoryController, MemorySnapshot, Purpose
-from statebed.state.merges import ColumnMerges, Merge, merge_columns
+from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
+from statebed.state.keyed.merges import ColumnMerges, Merge, merge_columns
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.keyed.view import KeyedCheckpoint, KeyedView
+from statebed.state.live.files import LiveFiles
+from statebed.state.manager.base import operator_entry
+from statebed.state.manager.compaction import CompactionReport
+from statebed.state.manager.options import CompactionMode, ManagerOptions
+from statebed.state.manager.table_manager import TableManager
+from statebed.state.memory.controller import MemoryController, MemorySnapshot, Purpose
+from statebed.state.memory.sizes import compacted, held_bytes
 from statebed.state.messages import (
     Checkpoint,
     CheckpointCompleted,
@@ -42,14 +42,14 @@ from statebed.state.messages import (
 )
 from statebed.state.metrics import CheckpointSpans, CompactionMetrics, ManagerMetrics, TableStatistics
 from statebed.state.migration import MigratableState
-from statebed.state.segments import Segment
-from statebed.state.selection import Selection
-from statebed.state.sizes import compacted, held_bytes
-from statebed.state.spill_folder import SpillFolder
-from statebed.state.tier import Layout, Tier
-from statebed.state.tiers import Tiers
-from statebed.state.time_keyed import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
-from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.spill_folder import SpillFolder
+from statebed.state.tiers.tier import Layout, Tier
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.append_buffer import AppendBuffer
+from statebed.state.time_keyed.table import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
+from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.state.upload import Upload
 
 __all__ = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.state.spill_files import ParquetFile
+from statebed.state.tiers.spill_files import ParquetFile
 from statebed.state.upload import Upload
 
 NameOf = Callable[[str], str]

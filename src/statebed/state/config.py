@@ -15,7 +15,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.keyhash import check_key_type
 from statebed.format.schema import assign_field_ids, schema_to_bytes
-from statebed.state.column_defaults import default_of, defaults_to_bytes
+from statebed.state.evolution.column_defaults import default_of, defaults_to_bytes
 
 TableConfig: TypeAlias = pb.TableConfig
 

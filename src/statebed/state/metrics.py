@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from statebed.state.memory import MemorySnapshot
+from statebed.state.memory.controller import MemorySnapshot
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from statebed.format.sealed import open_sealed
 from statebed.operators import SubtaskReport, SubtaskTask, WindowAggregate, run_subtask, tumbling
 from statebed.operators.functions import count
 from statebed.operators.functions import sum as sum_of
-from statebed.state.time_keyed import MAX_FILES
+from statebed.state.time_keyed.table import MAX_FILES
 from statebed.storage import Fault, FaultStore, LocalStore, MemoryStore, ObjectStore, SimulatedCrash, Verb
 
 OPERATOR = WindowAggregate(

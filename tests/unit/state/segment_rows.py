@@ -11,8 +11,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
-from statebed.state.memory import MemoryController
-from statebed.state.tiers import Tiers
+from statebed.state.memory.controller import MemoryController
+from statebed.state.tiers.tiers import Tiers
 
 MINUTE = 60_000_000
 COLUMNS = assign_field_ids(pa.schema([("driver", pa.int64()), ("city", pa.string()), ("fare", pa.float64())]))

@@ -9,7 +9,7 @@ import pytest
 
 from statebed.errors import IncompatibleSchemaError
 from statebed.format.schema import DELETED, assign_field_ids, reserved_field, with_field_id
-from statebed.state.adaptation import adapt
+from statebed.state.evolution.adaptation import adapt
 
 OLD = assign_field_ids(pa.schema([("rider", pa.int64()), ("trips", pa.int32()), ("city", pa.string())]))
 ROWS = pa.table({"rider": [1, 2], "trips": pa.array([10, None], pa.int32()), "city": ["Ulm", "Bonn"]})

@@ -12,9 +12,9 @@ from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import field_id, register_schema, schema_from_bytes
 from statebed.state import TimeToLiveClock, keyed_table_config, timestamp_table_config
-from statebed.state.column_defaults import defaults_from_bytes
-from statebed.state.evolution import Evolution, evolve
-from statebed.state.widening import widens
+from statebed.state.evolution.column_defaults import defaults_from_bytes
+from statebed.state.evolution.evolve import Evolution, evolve
+from statebed.state.evolution.widening import widens
 
 HOUR = dt.timedelta(hours=1)
 

@@ -15,8 +15,8 @@ from statebed.errors import CorruptObjectError, InputError, MigrationError, NotO
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import hash_columns
 from statebed.state import Codec, Compaction, TableManager, TaskInfo, global_table_config_with_version
-from statebed.state.global_keyed import MAX_FILES
-from statebed.state.global_keyed_hash import hash_of
+from statebed.state.global_keyed.hash import hash_of
+from statebed.state.global_keyed.table import MAX_FILES
 from statebed.storage import FaultStore, flip_byte
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from unit.state.table_cluster import TABLE, Cluster, managers_at
 
 from statebed.state import Compaction
-from statebed.state.global_keyed import MAX_FILES
+from statebed.state.global_keyed.table import MAX_FILES
 
 keys = st.one_of(st.integers(0, 6), st.sampled_from(["a", "b", 1.0, True, None, ("a", 1)]))
 values = st.one_of(st.integers(), st.text(max_size=3), st.none(), st.lists(st.integers(0, 3), max_size=2))

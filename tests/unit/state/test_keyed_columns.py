@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from statebed.format.columns import from_numpy
-from statebed.state.keyed_columns import FixedColumn, HeapColumn, Places, column_of, equal_rows, with_values
+from statebed.state.columns import FixedColumn, HeapColumn, Places, column_of, equal_rows, with_values
 
 KINDS: dict[str, tuple[pa.DataType, Callable[[int], object]]] = {
     "text": (pa.string(), lambda number: None if number % 11 == 0 else f"key {number}"),

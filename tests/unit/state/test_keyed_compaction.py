@@ -14,10 +14,10 @@ from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
 from statebed.state.compaction import CompactionJob
-from statebed.state.keyed_durable import HARD_MAX_DELTAS, MAX_DELTAS
-from statebed.state.keyed_files import BASE, deltas_of
-from statebed.state.keyed_output import RangeFiles
-from statebed.state.memory import MemoryController
+from statebed.state.keyed.durable import HARD_MAX_DELTAS, MAX_DELTAS
+from statebed.state.keyed.files import BASE, deltas_of
+from statebed.state.keyed.output import RangeFiles
+from statebed.state.memory.controller import MemoryController
 from statebed.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("total", pa.int64())])

@@ -13,7 +13,7 @@ from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
-from statebed.state.memory import MemoryController, Purpose
+from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("tags", pa.list_(pa.string()))])

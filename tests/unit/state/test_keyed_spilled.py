@@ -17,7 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
-from statebed.state.memory import MemoryController, Purpose
+from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
 KB = 1 << 10

@@ -19,7 +19,7 @@ from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import WHOLE_SPACE, owned_range, subtask_of
 from statebed.format.segment import decode_segment
 from statebed.state import KeyedCheckpoint, KeyedView, TableConfig, TimeToLiveClock, keyed_table_config
-from statebed.state.keyed_files import BASE
+from statebed.state.keyed.files import BASE
 from statebed.storage import LocalStore, MemoryStore, ObjectStore
 
 CONFIG = keyed_table_config("totals", "", ["id"], pa.schema([("id", pa.int64()), ("total", pa.int64())]))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE, owned_range
-from statebed.state.live_files import LiveFiles
+from statebed.state.live.files import LiveFiles
 
 
 def entry(path: str, *, times: tuple[int, int], sequence: int = 1, owned: pb.HashRange = WHOLE_SPACE) -> pb.FileEntry:

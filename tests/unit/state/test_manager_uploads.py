@@ -7,8 +7,8 @@ import pytest
 
 from statebed.errors import CheckpointTimeoutError, MissingFileError, ObjectMissingError
 from statebed.state import MemoryController, Purpose, Upload
-from statebed.state.manager_in_flight import InFlight
-from statebed.state.manager_uploads import Uploads
+from statebed.state.manager.in_flight import InFlight
+from statebed.state.manager.uploads import Uploads
 from statebed.storage import FaultStore, MemoryStore, ObjectStore, Operation, Verb
 
 OWNER = "counts"

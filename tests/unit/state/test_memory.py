@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from statebed.errors import InputError, SpillError, SpillTimeoutError
-from statebed.state.eviction import Candidate, borrowed, choose_victims
-from statebed.state.memory import Hold, MemoryController, Offer, Purpose
-from statebed.state.sizes import held_bytes
+from statebed.state.memory.controller import Hold, MemoryController, Offer, Purpose
+from statebed.state.memory.eviction import Candidate, borrowed, choose_victims
+from statebed.state.memory.sizes import held_bytes
 
 KB = 1024
 

@@ -14,8 +14,8 @@ from statebed.format.keyhash import hash_columns
 from statebed.format.order import first_disorder
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema
-from statebed.state.row_merge import Source, merged, newest, ordered
-from statebed.state.row_runs import merged_runs
+from statebed.state.time_keyed.row_merge import Source, merged, newest, ordered
+from statebed.state.time_keyed.row_runs import merged_runs
 
 NAN = float("nan")
 COLUMNS = assign_field_ids(pa.schema([("driver", pa.float64()), ("city", pa.string()), ("tips", pa.list_(pa.int64()))]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.state.sizes import compacted, held_bytes, pieces, shown_bytes
+from statebed.state.memory.sizes import compacted, held_bytes, pieces, shown_bytes
 
 
 def numbers(rows: int, *, start: int = 0) -> pa.Array:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from statebed.errors import SpillError
-from statebed.state import spill_folder
-from statebed.state.spill_folder import SpillFolder
+from statebed.state.tiers import spill_folder
+from statebed.state.tiers.spill_folder import SpillFolder
 
 CHILD = """
 import sys, time
-from statebed.state.spill_folder import SpillFolder
+from statebed.state.tiers.spill_folder import SpillFolder
 folder = SpillFolder(sys.argv[1])
 folder.new_file(".arrow").write_bytes(b"rows")
 print(folder.path, flush=True)

@@ -37,7 +37,7 @@ from statebed.state import (
     global_table_config,
     operator_entry,
 )
-from statebed.state.global_keyed_files import FILE_SCHEMA
+from statebed.state.global_keyed.files import FILE_SCHEMA
 from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
 
 TASK = TaskInfo(JOB, OPERATOR)

@@ -23,7 +23,7 @@ from statebed.state import (
     TaskInfo,
     keyed_table_config,
 )
-from statebed.state.keyed_durable import MAX_DELTAS
+from statebed.state.keyed.durable import MAX_DELTAS
 from statebed.storage import FaultStore, MemoryStore, Operation, ScopedStore, Verb
 
 SCHEMA = pa.schema([("driver", pa.string()), ("fare", pa.int64())])

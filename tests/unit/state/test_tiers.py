@@ -11,16 +11,16 @@ from statebed.errors import CorruptObjectError, InputError, MissingFileError, Sp
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.segment import encode_segment
-from statebed.state import segments as segments_module
-from statebed.state import tiers as tiers_module
-from statebed.state.memory import Purpose
-from statebed.state.segments import Segment
-from statebed.state.selection import Selection
-from statebed.state.sizes import held_bytes, root_buffers
-from statebed.state.spill_files import LocalFile, write_mapped
-from statebed.state.spill_folder import SpillFolder
-from statebed.state.tier import Layout, Tier
-from statebed.state.tiers import Tiers
+from statebed.state.memory.controller import Purpose
+from statebed.state.memory.sizes import held_bytes, root_buffers
+from statebed.state.tiers import segments as segments_module
+from statebed.state.tiers import tiers as tiers_module
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.spill_files import LocalFile, write_mapped
+from statebed.state.tiers.spill_folder import SpillFolder
+from statebed.state.tiers.tier import Layout, Tier
+from statebed.state.tiers.tiers import Tiers
 from statebed.storage.memory import MemoryStore
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout), ids=lambda layout: layout.name)

@@ -11,11 +11,11 @@ from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, spec
 
 from statebed.errors import InputError, SpillError
 from statebed.format.order import first_disorder
-from statebed.state.append_buffer import MAX_PIECES, AppendBuffer
-from statebed.state.selection import Selection
-from statebed.state.sizes import held_bytes
-from statebed.state.tier import Tier
-from statebed.state.tiers import Tiers
+from statebed.state.memory.sizes import held_bytes
+from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.tier import Tier
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.append_buffer import MAX_PIECES, AppendBuffer
 
 
 def make(tiers: Tiers, *, segment_bytes: int | None = None) -> AppendBuffer:

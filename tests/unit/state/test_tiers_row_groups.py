@@ -8,11 +8,11 @@ import pytest
 from unit.state.segment_rows import opened_tiers, sequences, sorted_rows, spec
 
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.state.segments import Segment
-from statebed.state.selection import Selection
-from statebed.state.sizes import held_bytes
-from statebed.state.tier import Tier
-from statebed.state.tiers import Tiers
+from statebed.state.memory.sizes import held_bytes
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.tier import Tier
+from statebed.state.tiers.tiers import Tiers
 from statebed.storage.memory import MemoryStore
 
 

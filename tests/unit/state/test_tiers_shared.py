@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from statebed.errors import InputError
-from statebed.state.memory_budget import MOST, SHARE, available_memory, budget_of
-from statebed.state.tiers import Tiers
+from statebed.state.memory.budget import MOST, SHARE, available_memory, budget_of
+from statebed.state.tiers.tiers import Tiers
 
 
 def test_a_process_has_one_budget_for_all_who_do_not_bring_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 from unit.state.segment_rows import opened_tiers, sequences, sorted_rows, spec
 
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.state.segments import Segment
-from statebed.state.tier import Layout
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.tier import Layout
 from statebed.storage.memory import MemoryStore
 
 SEGMENTS, ROWS, THREADS, STEPS = 8, 400, 6, 150

@@ -11,10 +11,9 @@ from unit.state.segment_rows import opened_tiers
 from statebed.errors import SpillError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE, owned_range
-from statebed.state.live_files import LiveFiles
-from statebed.state.tiers import Tiers
-from statebed.state.time_keyed import MAX_FILES
-from statebed.state.time_keyed_compaction import (
+from statebed.state.live.files import LiveFiles
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.compaction import (
     MAX_TOMBSTONES,
     MERGED_AT_ONCE,
     all_due_files,
@@ -22,8 +21,9 @@ from statebed.state.time_keyed_compaction import (
     like_sizes,
     surplus_files,
 )
-from statebed.state.time_keyed_files import MAX_BUCKETS, bucket_width
-from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.time_keyed.files import MAX_BUCKETS, bucket_width
+from statebed.state.time_keyed.table import MAX_FILES
+from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import FaultStore, MemoryStore
 
 HOUR = 3_600_000_000

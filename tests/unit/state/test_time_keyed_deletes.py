@@ -10,8 +10,8 @@ from unit.state.segment_rows import opened_tiers
 
 from statebed.errors import InputError, NotOwnerError
 from statebed.format.ranges import owned_range
-from statebed.state.tiers import Tiers
-from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import MemoryStore
 
 NAN = float("nan")

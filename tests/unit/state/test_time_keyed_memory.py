@@ -15,11 +15,11 @@ from unit.state.segment_rows import opened_tiers
 from statebed.errors import SpillError
 from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
-from statebed.state.memory import Purpose
-from statebed.state.tier import Tier
-from statebed.state.tiers import Tiers
-from statebed.state.time_keyed_files import file_bytes
-from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.tier import Tier
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.files import file_bytes
+from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import FaultStore, MemoryStore
 
 BUDGET = 400_000

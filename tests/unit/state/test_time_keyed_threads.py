@@ -7,7 +7,7 @@ from pathlib import Path
 from unit.state.fare_rows import Row, batch, counted, rows_of, store_all, view_on
 from unit.state.segment_rows import opened_tiers, sorted_rows, spec
 
-from statebed.state.time_keyed_view import TimeKeyedView
+from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import MemoryStore
 
 

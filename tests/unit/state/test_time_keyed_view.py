@@ -18,7 +18,7 @@ from statebed.state import (
     TableData,
     TimeKeyedView,
 )
-from statebed.state.time_keyed import MAX_FILES
+from statebed.state.time_keyed.table import MAX_FILES
 from statebed.storage import FaultStore, MemoryStore
 
 

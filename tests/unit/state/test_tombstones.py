@@ -14,10 +14,10 @@ from statebed.format.columns import from_numpy
 from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
-from statebed.state import tombstones
-from statebed.state.deletions import Deletions
-from statebed.state.live_files import LiveFiles
-from statebed.state.tombstones import Deleted
+from statebed.state.live import tombstones
+from statebed.state.live.deletions import Deletions
+from statebed.state.live.files import LiveFiles
+from statebed.state.live.tombstones import Deleted
 
 NAN = float("nan")
 KEYS = ["driver", "city"]

@@ -1,0 +1,93 @@
+"""Rows of older files as rows of the present: matched by field id, whole columns at a time.
+
+A file was written with one of the table's schemas. Columns that it lacks get their default (or null), columns that
+were dropped are not read, narrower ones are cast. Rows that say that a key was deleted have no values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import IncompatibleSchemaError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import boolean_values, from_numpy
+from statebed.format.schema import DELETED, field_id, find_schema, same_schema
+from statebed.format.segment_reader import SegmentReader
+from statebed.state.evolution.widening import widens
+
+
+@dataclass(frozen=True)
+class SchemaHistory:
+    """The schemas of a table's files, and the one that its rows have now."""
+
+    schemas: tuple[pb.TableSchema, ...]
+    current: pa.Schema
+    """Of files, with reserved columns and field ids."""
+    defaults: Mapping[str, pa.Scalar]
+    where: str
+
+    def check(self) -> None:
+        """Refuse a present schema that is none of the table's: which columns are the same, nobody has decided."""
+        if self.schemas and all(schema is not None for schema in self._stored.values()):
+            stored = find_schema(self.schemas, self.schemas[-1].schema_id, where=self.where)
+            raise IncompatibleSchemaError(
+                f"the state has the columns {_described(stored)}; the program defines {_described(self.current)}",
+                where=self.where,
+                fix="restore it with a TableManager, which compares the definitions, or put the definition back",
+            )
+
+    def read(self, reader: SegmentReader, *, row_groups: Sequence[int] | None = None) -> pa.Table:
+        """Rows of a file, in the current schema."""
+        stored = self._stored.get(reader.entry.schema_id)
+        if stored is None:
+            rows = reader.read(row_groups=row_groups, columns=self.current.names)
+            return pa.Table.from_arrays(rows.columns, schema=self.current)
+        present = {field_id(field) for field in self.current}
+        needed = [field.name for field in stored if field_id(field) in present]
+        return adapt(reader.read(row_groups=row_groups, columns=needed), stored, self.current, self.defaults)
+
+    @cached_property
+    def _stored(self) -> dict[int, pa.Schema | None]:
+        """By schema id; None: the current one, as those are that were written since."""
+        found = {}
+        for entry in self.schemas:
+            schema = find_schema([entry], entry.schema_id, where=self.where)
+            found[entry.schema_id] = None if same_schema(schema, self.current) else schema
+        return found
+
+
+def adapt(rows: pa.Table, stored: pa.Schema, current: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
+    """Rows of one schema as rows of another, which has the same columns by field id, or newer ones."""
+    there = {field_id(field): field.name for field in stored}
+    columns = []
+    for field in current:
+        name = there.get(field_id(field))
+        if name is None:
+            columns.append(_filled(field, rows, defaults.get(field.name)))
+        elif rows[name].type == field.type:
+            columns.append(rows[name])
+        elif widens(rows[name].type, field.type):
+            columns.append(rows[name].cast(field.type))
+        else:
+            raise IncompatibleSchemaError(
+                f"the column {field.name!r} is stored as {rows[name].type}, which cannot be read as {field.type}",
+                fix="put the column's type back",
+            )
+    return pa.Table.from_arrays(columns, schema=current)
+
+
+def _filled(field: pa.Field, rows: pa.Table, default: pa.Scalar | None) -> pa.Array:
+    if default is None or not default.is_valid:
+        return pa.nulls(rows.num_rows, field.type)
+    filled = pa.repeat(default, rows.num_rows)
+    if DELETED not in rows.column_names:
+        return filled
+    alive = ~boolean_values(rows[DELETED])
+    return filled.take(from_numpy(np.zeros(rows.num_rows, dtype=np.int64), pa.int64(), valid=alive))
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

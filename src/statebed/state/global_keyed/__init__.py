@@ -1,0 +1,1 @@
+"""Global keyed tables: small and dict-like, read by every subtask, each key written by its owner."""

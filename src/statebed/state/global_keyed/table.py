@@ -1,0 +1,378 @@
+"""Global keyed tables: small and dict-like, one writer per key, read by every subtask.
+
+A subtask writes the keys whose hash it owns, and sees its own writes at once. Keys of other subtasks it sees as of the
+last epoch that it was shown (`refresh`). Contents are held encoded, so a value that a program got and then changes is
+not changed in the table, and what a restart reads is what was there before it.
+
+An epoch adds at most one file: its changed keys, merged with the newest files when there are too many. Files that are
+not merged are carried forward. A deletion is a row of its own until a merge reaches the oldest file.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from statebed.errors import InputError, MigrationError, NotOwnerError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.ranges import overlaps
+from statebed.state.codec import Codec
+from statebed.state.global_keyed.files import (
+    KEY,
+    check_files,
+    clip,
+    encode_rows,
+    newest,
+    read_file,
+    rows_of,
+    values_of,
+    without_deleted,
+)
+from statebed.state.global_keyed.hash import hash_of
+from statebed.state.live.files import LiveFiles
+from statebed.state.messages import CommitData, KeyedData, RecordBatch, TaskInfo
+from statebed.state.migration import Decode, check_declared, check_not_newer, decoder
+from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+MAX_FILES = 8
+"""A subtask's part of a table has at most so many files."""
+_MERGE_FACTOR = 2
+"""A merge takes in the next older file while that is at most this many times as large as what is merged already."""
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """One subtask's part of a table at an epoch, as its metadata has it."""
+
+    config: pb.TableConfig
+    part: pb.TableSubtaskCheckpointMetadata
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a table changed since the last checkpoint: immutable, so that writing may go on while it is stored."""
+
+    config: pb.TableConfig
+    """With the version that the table's files will have."""
+    rows: Mapping[bytes, bytes | None] = field(default_factory=dict)
+    rewrite: bool = False
+    """The rows are all that there are; files so far are of an older version and leave."""
+    compact: bool = False
+    commit_data: tuple[bytes, ...] = ()
+
+
+@dataclass
+class _Other:
+    """The part of another subtask: the files that were read, and their contents."""
+
+    config: pb.TableConfig
+    files: frozenset[str]
+    values: dict[bytes, bytes]
+
+
+class GlobalKeyedTable:
+    """A table of one subtask: contents in memory, files in the store.
+
+    `write` belongs to the thread that checkpoints, everything else to the operator's.
+    """
+
+    def __init__(
+        self, config: pb.TableConfig, task: TaskInfo, store: ObjectStore, parts: Sequence[StoredPart] = ()
+    ) -> None:
+        """`parts` are those of all subtasks of the epoch that is restored; nothing is read yet."""
+        self.config = config
+        self.task = task
+        self._store = store
+        self._parts = [stored for stored in parts if stored.part.files]
+        for stored in parts:
+            check_files(stored.part, where=self.where)
+            check_not_newer(stored.config.state_version, current=config.state_version, where=self.where)
+        self._live = LiveFiles.restore([stored.part for stored in parts], owned=task.owned)
+        self._versions = {
+            stored.config.state_version for stored in self._parts if overlaps(stored.part.owned, task.owned)
+        }
+        self._declared: tuple[Any, Any] | None = None
+        self._own: dict[bytes, bytes] = {}
+        self._others: dict[int, _Other] = {}
+        self._dirty: dict[bytes, bytes | None] = {}
+        self._rewrite = False
+        self._compact = False
+        self._commit_data: list[bytes] = []
+        self._closed = ""
+
+    @property
+    def where(self) -> str:
+        return f"{self.task.where}, table {self.config.name!r}"
+
+    # ---- contents ----------------------------------------------------------------------------------------------
+
+    def load_with_version(self, key_type: Any = Any, value_type: Any = Any) -> "GlobalKeyedView[Any, Any]":
+        """Read all keys, migrate older versions, and give the view of them; once per table."""
+        if self._declared is None:
+            check_declared(value_type, current=self.config.state_version, where=self.where)
+            decoders = [self._decoder(stored.config, value_type) for stored in self._parts]
+            for number, (stored, decode) in enumerate(zip(self._parts, decoders, strict=True)):
+                self._load(-1 - number, stored, decode, Codec(value_type))
+            self._rewrite = bool(self._versions - {self.config.state_version})
+            self._declared = (key_type, value_type)
+            self._parts = []
+        elif self._declared != (key_type, value_type):
+            raise InputError(
+                f"the table is in use with the types {self._declared}, and now asked for with {(key_type, value_type)}",
+                where=self.where,
+                fix="declare the same types wherever the table is asked for",
+            )
+        return GlobalKeyedView(self, Codec(key_type), Codec(value_type))
+
+    def refresh(self, parts: Mapping[int, StoredPart]) -> None:
+        """See what the other subtasks wrote up to an epoch; `parts` are those of all its subtasks, by index."""
+        if self._declared is None:
+            self._parts = [stored for stored in parts.values() if stored.part.files]
+            return
+        value_type = self._declared[1]
+        others: dict[int, _Other] = {}
+        for index, stored in parts.items():
+            if index == self.task.subtask_index:
+                continue
+            check_files(stored.part, where=self.where)
+            decode = self._decoder(stored.config, value_type)
+            others[index] = self._read_other(self._others.get(index), stored, decode, Codec(value_type))
+        self._others = others
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._own:
+            return self._own[key]
+        return next((other.values[key] for other in self._others.values() if key in other.values), None)
+
+    def put(self, key: bytes, value: bytes | None) -> bytes | None:
+        """Write an encoded value, or with None delete it; gives back the one before."""
+        self._check_open()
+        if key not in self._own:
+            self._check_owner(key)
+        before = self._own.pop(key, None)
+        if value is not None:
+            self._own[key] = value
+        if value is not None or before is not None:
+            self._dirty[key] = value
+        return before
+
+    def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
+        """Write what a message brings, once it is known to be an encoded key and value."""
+        if isinstance(data, CommitData):
+            self.add_commit_data(data.data)
+            return
+        if isinstance(data, RecordBatch):
+            raise UnknownTableError(
+                "a global keyed table takes no record batches",
+                where=self.where,
+                fix="send KeyedData with keys and values from statebed.state.Codec, or write through its view",
+            )
+        if self._declared is None:
+            self.load_with_version()
+        for part in (data.key, data.value):
+            if part is not None:
+                Codec().decode(part)
+        self.put(data.key, data.value)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values, in the order of encoded keys."""
+        everything = {key: value for other in self._others.values() for key, value in other.values.items()}
+        yield from sorted((everything | self._own).items())
+
+    def __len__(self) -> int:
+        return len(self._own) + sum(len(other.values) for other in self._others.values())
+
+    def owns(self, key: bytes) -> bool:
+        return self.task.owned.first <= hash_of(key) <= self.task.owned.last
+
+    def add_commit_data(self, data: bytes) -> None:
+        """Keep what was prepared for a two-phase commit with the next checkpoint."""
+        self._check_open()
+        if not self.config.global_keyed.uses_two_phase_commit:
+            raise InputError(
+                "the table does not take part in two-phase commits",
+                where=self.where,
+                fix="configure it with phases=CommitPhases.TWO",
+            )
+        self._commit_data.append(data)
+
+    def compact_data(self) -> None:
+        """Merge all files of this subtask with the next checkpoint; superseded rows and deletions leave."""
+        self._check_open()
+        self._compact = True
+
+    def close(self, reason: str) -> None:
+        """Refuse every later write: nothing would make it durable."""
+        self._closed = reason
+
+    def _load(self, index: int, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> None:
+        rows = without_deleted(newest(read_file(self._store, file) for file in stored.part.files))
+        values = self._migrated(values_of(rows), stored.config, decode, codec)
+        own = {key: values[key] for key in values_of(clip(rows, self.task.owned))}
+        self._own |= own
+        rest = {key: value for key, value in values.items() if key not in own}
+        self._others[index] = _Other(stored.config, frozenset(), rest)
+
+    def _read_other(self, before: _Other | None, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> _Other:
+        files = {file.path: file for file in stored.part.files}
+        # Only additions can be read alone: a merge may have dropped deletions that were never seen here.
+        added = before is not None and before.config == stored.config and before.files <= set(files)
+        seen = before.files if before is not None and added else frozenset()
+        values = dict(before.values) if before is not None and added else {}
+        rows = newest(read_file(self._store, file) for path, file in files.items() if path not in seen)
+        for key in rows[KEY].to_pylist():
+            values.pop(key, None)
+        values |= self._migrated(values_of(without_deleted(rows)), stored.config, decode, codec)
+        return _Other(stored.config, frozenset(files), values)
+
+    def _decoder(self, stored: pb.TableConfig, value_type: Any) -> Decode:
+        return decoder(value_type, stored=stored.state_version, current=self.config.state_version, where=self.where)
+
+    def _migrated(
+        self, values: dict[bytes, bytes], stored: pb.TableConfig, decode: Decode, codec: Codec[Any]
+    ) -> dict[bytes, bytes]:
+        if stored.state_version == self.config.state_version:
+            return values
+        return {key: codec.encode(decode(value)) for key, value in values.items()}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError(
+                f"the table takes no more writes: {self._closed}",
+                where=self.where,
+                fix="restore a new TableManager from the last committed record",
+            )
+
+    def _check_owner(self, key: bytes) -> None:
+        if not self.owns(key):
+            raise NotOwnerError(
+                f"the key {Codec().decode(key)!r} belongs to another subtask",
+                where=self.where,
+                fix="send each key to its owner: view.owns(key) tells; every subtask may read it",
+            )
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
+    def take_changes(self, *, epoch: int) -> Changes:  # noqa: ARG002 - other kinds need it
+        """Everything since the last time, to be written; the table goes on with none."""
+        changes = Changes(
+            config=self._stored_config(),
+            rows=dict(self._own) if self._rewrite else self._dirty,
+            rewrite=self._rewrite,
+            compact=self._compact and self._declared is not None,
+            commit_data=tuple(self._commit_data),
+        )
+        self._dirty, self._rewrite, self._compact, self._commit_data = {}, False, False, []
+        return changes
+
+    def write(self, changes: Changes, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
+        """Encode and upload the changes; gives this subtask's part of the epoch, which may be unchanged files."""
+        config = changes.config
+        live = replace(self._live, files=()) if changes.rewrite else self._live
+        merged = _to_merge(live, changes)
+        if changes.rows or merged:
+            delta = rows_of(changes.rows, sequence=live.next_sequence)
+            rows = newest([delta, *(read_file(self._store, file) for file in merged)])
+            kept = tuple(file for file in live.files if file not in merged)
+            live = replace(live, files=kept, next_sequence=live.next_sequence + 1)
+            # With no older file left, there is nothing that a deletion could still hide.
+            rows = rows if kept else without_deleted(rows)
+            if rows.num_rows:
+                segment, schemas = encode_rows(rows, live.schemas, config)
+                task = self.task
+                path = names.data_file(epoch, task.operator_id, config.name, task.subtask_index, segment.digest)
+                upload(Upload.of_bytes(path, segment.data))
+                level = max((file.level + 1 for file in merged), default=0)
+                entry = segment.file_entry(path, owned=live.owned, level=level)
+                live = replace(live, files=(*kept, entry), schemas=schemas)
+        self._live = live
+        return StoredPart(config, self._part(live, changes.commit_data))
+
+    def _stored_config(self) -> pb.TableConfig:
+        """The configuration with the version that the files really have."""
+        if self._declared is not None or not self._versions:
+            return self.config
+        if len(self._versions) > 1:
+            raise MigrationError(
+                f"the restored state has the versions {sorted(self._versions)}, and was not migrated",
+                where=self.where,
+                fix="open the table with get_global_keyed_state before the first checkpoint",
+            )
+        config = pb.TableConfig()
+        config.CopyFrom(self.config)
+        config.state_version = min(self._versions)
+        return config
+
+    def _part(self, live: LiveFiles, commit_data: tuple[bytes, ...]) -> pb.TableSubtaskCheckpointMetadata:
+        index = self.task.subtask_index
+        return pb.TableSubtaskCheckpointMetadata(
+            subtask_index=index,
+            owned=live.owned,
+            next_sequence=live.next_sequence,
+            files=live.files,
+            schemas=live.schemas,
+            commit_data=[pb.CommitData(subtask_index=index, data=data) for data in commit_data],
+            bytes=sum(file.size for file in live.files),
+            rows=sum(file.rows for file in live.files),
+        )
+
+
+def _to_merge(live: LiveFiles, changes: Changes) -> list[pb.FileEntry]:
+    """The files that the next one replaces, newest first: all when asked to, some when there are too many."""
+    by_age = sorted(live.files, key=lambda file: (-file.max_sequence, file.path))
+    added = 1 if changes.rows else 0
+    if changes.compact:
+        single = len(by_age) == 1 and not added and by_age[0].level and by_age[0].owned == live.owned
+        return [] if single else by_age
+    surplus = len(by_age) + added - MAX_FILES
+    if surplus <= 0:
+        return []
+    count = surplus + MAX_FILES // 2
+    size = sum(file.size for file in by_age[:count])
+    while count < len(by_age) and by_age[count].size <= _MERGE_FACTOR * size:
+        size += by_age[count].size
+        count += 1
+    return by_age[:count]
+
+
+class GlobalKeyedView(Generic[K, V]):
+    """What an operator reads and writes: a table with typed keys and values."""
+
+    def __init__(self, table: GlobalKeyedTable, keys: Codec[K], values: Codec[V]) -> None:
+        self._table = table
+        self._keys = keys
+        self._values = values
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, or None."""
+        return self._decoded(self._table.get(self._keys.encode_key(key)))
+
+    def insert(self, key: K, value: V) -> None:
+        """Write a value; durable with the next committed checkpoint."""
+        self._table.put(self._keys.encode_key(key), self._values.encode(value))
+
+    def remove(self, key: K) -> V | None:
+        """Delete a key; gives back the value that it had, or None."""
+        return self._decoded(self._table.put(self._keys.encode_key(key), None))
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """All keys and values: of this subtask as they are now, of others as of the last epoch seen."""
+        for key, value in self._table.items():
+            yield self._keys.decode(key), self._values.decode(value)
+
+    def owns(self, key: K) -> bool:
+        """Whether this subtask is the one that writes the key."""
+        return self._table.owns(self._keys.encode_key(key))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, key: K) -> bool:
+        return self._table.get(self._keys.encode_key(key)) is not None
+
+    def _decoded(self, data: bytes | None) -> V | None:
+        return None if data is None else self._values.decode(data)

@@ -1,0 +1,208 @@
+"""A batch of keys, sorted by hash, and what happens to keys that stand in it more than once.
+
+Rows with equal keys are neighbours after sorting, in the order in which the batch had them. A hash never stands for a
+key: neighbours with equal hashes are compared.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy, one_chunk
+from statebed.format.keyhash import Hashes, normalise_key
+from statebed.format.order import sort_indices
+from statebed.state.columns import Mask, Rows, equal_rows, plain
+from statebed.state.keyed.merges import ColumnMerges
+
+HashFunction = Callable[[Sequence[pa.Array]], Hashes]
+MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
+"""Old rows and new rows of the same keys, both as value columns, to the rows that replace them."""
+
+
+@dataclass(frozen=True)
+class KeyBatch:
+    """Keys sorted by hash; `order` has for each its row in the batch."""
+
+    hashes: Hashes
+    columns: tuple[pa.Array, ...]
+    """The keys as they came, and perhaps others."""
+    order: Rows
+    repeats: Mask | None
+    """Where a key equals the one before it; None: nowhere."""
+
+    @classmethod
+    def of(cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction) -> "KeyBatch":
+        columns = tuple(normalise_key(column) for column in table_columns(keys, schema, what="keys"))
+        hashes = hash_function(columns)
+        order = _stable_order(hashes)
+        hashes = hashes[order]
+        same = np.flatnonzero(hashes[1:] == hashes[:-1])
+        if not len(same):
+            return cls(hashes, columns, order, None)
+        equal = _equal_keys(columns, order[same], order[same + 1])
+        if not equal.all():
+            # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
+            names = [str(index) for index in range(len(columns) + 1)]
+            table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(columns, order)], names=names)
+            order = order[_rows_of(sort_indices(table, names))]
+            equal = _equal_keys(columns, order[same], order[same + 1])
+        repeats = np.zeros(len(hashes), dtype=np.bool_)
+        repeats[same + 1] = equal
+        return cls(hashes, columns, order, repeats if equal.any() else None)
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @cached_property
+    def keys(self) -> tuple[pa.Array, ...]:
+        """The keys in the order of the hashes."""
+        return _take(self.columns, self.order)
+
+    def select(self, rows: Rows) -> "KeyBatch":
+        """Some rows, in ascending order and free of repeats."""
+        if len(rows) == len(self):
+            return self
+        return KeyBatch(self.hashes.take(rows), self.columns, self.order.take(rows), None)
+
+    def slice(self, start: int, end: int) -> "KeyBatch":
+        if (start, end) == (0, len(self)):
+            return self
+        repeats = None if self.repeats is None else self.repeats[start:end]
+        return KeyBatch(self.hashes[start:end], self.columns, self.order[start:end], repeats)
+
+    def starts(self) -> Rows:
+        """The first row of each key."""
+        repeats = self.repeats
+        return np.arange(len(self), dtype=np.int64) if repeats is None else np.flatnonzero(~repeats)
+
+    def ends(self) -> Rows:
+        """The last row of each key."""
+        return np.append(self.starts()[1:], len(self)) - 1 if len(self) else self.starts()
+
+
+def last_of_each(batch: KeyBatch, values: pa.Table) -> tuple[KeyBatch, pa.Table]:
+    """Each key once, with the values of its last row in the batch."""
+    if batch.repeats is None:
+        return batch, take_rows(values, batch.order)
+    ends = batch.ends()
+    return batch.select(ends), take_rows(values, batch.order[ends])
+
+
+def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[KeyBatch, pa.Table]:
+    """Each key once, its rows folded by the merge function, earlier row first."""
+    if isinstance(function, ColumnMerges):
+        function.check(values.schema)
+    values = take_rows(values, batch.order)
+    if batch.repeats is None:
+        return batch, values
+    starts = batch.starts()
+    unique = batch.select(starts)
+    if isinstance(function, ColumnMerges) and (at_once := function.fold(values, starts)) is not None:
+        return unique, at_once
+    counts = np.diff(starts, append=len(batch))
+    several = np.flatnonzero(counts > 1)
+    # Most keys may stand alone: only the others take part in the folding.
+    rows = np.flatnonzero(np.repeat(counts > 1, counts))
+    pieces, places = _folded_groups(take_rows(values, rows), counts[several], function)
+    source = starts.copy()
+    source[several[places]] = values.num_rows + np.arange(len(several), dtype=np.int64)
+    return unique, take_rows(pa.concat_tables([values, *pieces]), source)
+
+
+def _folded_groups(values: pa.Table, counts: Rows, function: MergeFunction) -> tuple[list[pa.Table], Rows]:
+    """One row for each group of `counts` neighbours, in pieces, and the groups that the rows stand for."""
+    pieces = []
+    places = []
+    groups = np.arange(len(counts), dtype=np.int64)
+    while len(groups):
+        rank = np.arange(values.num_rows, dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+        even = rank % 2 == 0
+        left = np.flatnonzero(even & (rank + 1 < np.repeat(counts, counts)))
+        merged = call_merge(function, take_rows(values, left), take_rows(values, left + 1))
+        source = np.arange(values.num_rows, dtype=np.int64)
+        source[left] += values.num_rows - left + np.arange(len(left), dtype=np.int64)
+        source = source[even]
+        values = pa.concat_tables([values, merged])
+        counts = (counts + 1) // 2
+        done = np.repeat(counts == 1, counts)
+        pieces.append(take_rows(values, source[done]))
+        places.append(groups[counts == 1])
+        values, groups, counts = take_rows(values, source[~done]), groups[counts > 1], counts[counts > 1]
+    return pieces, np.concatenate(places)
+
+
+def latest_times(batch: KeyBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The latest time of each key; `times` are in the order of the batch as it came."""
+    ordered = times[batch.order]
+    return ordered if batch.repeats is None else np.maximum.reduceat(ordered, batch.starts())
+
+
+def call_merge(function: MergeFunction, old: pa.Table, new: pa.Table) -> pa.Table:
+    """What the merge function makes of the rows, with the columns that it has to have."""
+    merged = function(old, new)
+    if merged.num_rows != new.num_rows:
+        raise InputError(
+            f"the merge function made {merged.num_rows} rows of {new.num_rows}",
+            fix="give back one row for each row, in the same order",
+        )
+    columns = table_columns(merged, new.schema, what="rows of the merge function")
+    return pa.Table.from_arrays(columns, schema=new.schema)
+
+
+def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str) -> list[pa.Array]:
+    """The columns of the schema as arrays, whatever their order in the table; a difference is an error."""
+    if sorted(table.schema.names) != sorted(schema.names):
+        raise InputError(f"the {what} have the columns {table.schema.names} instead of {schema.names}")
+    columns = []
+    for field in schema:
+        found = table.schema.field(field.name).type
+        if found != field.type:
+            raise InputError(f"the column {field.name!r} of the {what} has the type {found} instead of {field.type}")
+        column = plain(table[field.name], field.type)
+        if column.null_count and not field.nullable:
+            raise InputError(f"the column {field.name!r} of the {what} holds nulls, which it may not")
+        columns.append(column)
+    return columns
+
+
+def _stable_order(hashes: Hashes) -> Rows:
+    """The rows by hash, equal hashes in the order of the rows."""
+    bits = np.uint64(max(len(hashes) - 1, 1).bit_length())
+    # Sorting numbers is several times faster than a stable argsort: the upper bits of the hash, then the row.
+    packed = np.sort((hashes >> bits << bits) | np.arange(len(hashes), dtype=np.uint64))
+    order = (packed & np.uint64((1 << int(bits)) - 1)).astype(np.int64)
+    found = hashes[order]
+    if (found[1:] < found[:-1]).any():
+        return np.argsort(hashes, kind="stable")
+    return order
+
+
+def _equal_keys(columns: Sequence[pa.Array], some: Rows, others: Rows) -> Mask:
+    equal = np.ones(len(some), dtype=np.bool_)
+    for column in columns:
+        equal &= equal_rows(column, some, others)
+    return equal
+
+
+def _rows_of(indices: pa.Array) -> Rows:
+    return np.frombuffer(indices.buffers()[1], dtype=np.uint64, count=len(indices)).astype(np.int64)
+
+
+def _take(columns: Sequence[pa.Array], rows: Rows) -> tuple[pa.Array, ...]:
+    indices = from_numpy(rows, pa.int64())
+    return tuple(column.take(indices) for column in columns)
+
+
+def take_rows(table: pa.Table, rows: Rows) -> pa.Table:
+    """Some rows of the table, in the order given."""
+    return pa.Table.from_arrays(_take([one_chunk(column) for column in table.columns], rows), schema=table.schema)
+
+
+def ascending_rows(table: pa.Table, rows: Rows) -> pa.Table:
+    """Some rows of the table, each at most once, in its order."""
+    return table if len(rows) == table.num_rows else take_rows(table, rows)

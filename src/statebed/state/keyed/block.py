@@ -1,0 +1,377 @@
+"""A block: the rows of one range of hashes, in memory, in mapped files, or in the files of the store alone.
+
+In memory a block holds a large run, and in front of it an overlay with the keys that came since; no key is in both.
+Values change in place in either. The overlay is merged into the large run when it has grown to a part of it, so that
+many small batches of new keys cost what few large ones cost.
+
+Spilled, its rows are frozen runs in mapped files, newest first, and the overlay wins over them: a write to a row of a
+frozen run lays a new row over it, with the mark that says whether files hold the key. Spilling again freezes the
+overlay into one more run. A block does not know about memory budgets and locks; `Blocks` does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import one_chunk
+from statebed.format.keyhash import Hashes
+from statebed.state.columns import Mask, Rows
+from statebed.state.keyed.batch import KeyBatch, ascending_rows
+from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times
+from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, newest
+from statebed.state.keyed.table import KeyedTable
+
+BLOCK_BYTES = 64 << 20
+MAX_FROZEN = 4
+_LARGE = 3
+"""A spilled block of more than so many times the size of a block is made one run and split."""
+_LEAST_OVERLAY = 1 << 15
+_OVERLAY_SHARE = 4
+
+Pick = Callable[[Marks, Times | None], Mask]
+"""Which rows are wanted, by their marks and times."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of a batch that a run of a block holds, and where."""
+
+    block: "Block"
+    run: Run
+    frozen: FrozenRun | None
+    """None: the run is in memory, and changes in place."""
+    at: Rows
+    rows: Rows
+
+    def where(self, mask: Mask) -> "Found":
+        return self if mask.all() else Found(self.block, self.run, self.frozen, self.at[mask], self.rows[mask])
+
+
+class Block:
+    """One range of hashes of a keyed table."""
+
+    def __init__(
+        self, owned: pb.HashRange, table: KeyedTable, *, main: Run | None = None, frozen: tuple[FrozenRun, ...] = ()
+    ) -> None:
+        self.owned = owned
+        self._table = table
+        self._main = main
+        self._overlay: Run | None = None
+        self._frozen = frozen
+        self.asked = 0
+        """Keys looked up since it was spilled."""
+
+    # ---- what it holds -----------------------------------------------------------------------------------
+
+    @property
+    def present(self) -> bool:
+        """Whether its rows are here, in memory or in mapped files."""
+        return self._main is not None or bool(self._frozen)
+
+    @property
+    def spilled(self) -> bool:
+        return bool(self._frozen)
+
+    @property
+    def frozen_runs(self) -> int:
+        return len(self._frozen)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory."""
+        return sum(run.held_bytes for run in (self._main, self._overlay) if run is not None)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of mapped files."""
+        return sum(one.disk_bytes for one in self._frozen)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all runs: more than there are keys where some were written or deleted again."""
+        return sum(len(run) for run, _ in self._runs())
+
+    @property
+    def dirty_rows(self) -> int:
+        in_memory = sum(run.dirty_rows for run in (self._main, self._overlay) if run is not None)
+        return in_memory + sum(one.dirty_rows for one in self._frozen)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """About what the changed rows take."""
+        return self.dirty_rows * (self.held_bytes + self.disk_bytes) // max(self.rows, 1)
+
+    def _runs(self) -> Iterator[tuple[Run, FrozenRun | None]]:
+        """Its runs, newest first; the large one of memory first, which has most keys."""
+        if self._main is not None:
+            yield self._main, None
+        if self._overlay is not None:
+            yield self._overlay, None
+        for one in self._frozen:
+            yield one.run, one
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    def locate(self, batch: KeyBatch, start: int, end: int) -> tuple[list[Found], Rows]:
+        """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
+        pieces: list[Found] = []
+        rows = np.arange(start, end, dtype=np.int64)
+        part = batch.slice(start, end)
+        self.asked += len(rows)
+        for run, frozen in self._runs():
+            if not len(rows):
+                break
+            at = run.find(part)
+            missing = np.flatnonzero(at < 0)
+            if not len(missing):
+                pieces.append(Found(self, run, frozen, at, rows))
+                rows = rows[:0]
+            elif len(missing) < len(rows):
+                held = np.flatnonzero(at >= 0)
+                pieces.append(Found(self, run, frozen, at.take(held), rows.take(held)))
+                part, rows = part.select(missing), rows.take(missing)
+        return pieces, rows
+
+    def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
+        """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks.
+
+        None wants those that changed since the last checkpoint.
+        """
+        newer: list[Run] = []
+        for run, frozen in self._runs():
+            if pick is not None or (run if frozen is None else frozen).dirty_rows:
+                start = int(np.searchsorted(run.hashes, np.uint64(first)))
+                end = int(np.searchsorted(run.hashes, np.uint64(last), side="right"))
+                if pick is None:
+                    rows = run.dirty_between(start, end)
+                else:
+                    times = None if run.times is None else run.times[start:end]
+                    rows = start + np.flatnonzero(pick(run.marks[start:end], times))
+                if frozen is not None:
+                    rows = _not_in(run, rows, newer)
+                if len(rows):
+                    yield run, rows, run.marks[rows] if frozen is None else frozen.marks_at(rows)
+            newer.append(run)
+
+    def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks]]:
+        """Rows in a range of hashes that files must learn of; a key that came and went between checkpoints is none."""
+        for run, rows, marks in self.current(first, last, None):
+            known = (marks & (DELETED | STORED)) != DELETED
+            if known.any():
+                yield run, rows[known], marks[known]
+
+    def cut(self, first: int, *, piece_bytes: int) -> int:
+        """A hash so that the rows from `first` up to and with it take about as many bytes."""
+        longest = max((run for run, _ in self._runs()), key=len)
+        rows = max(piece_bytes * self.rows // max(self.held_bytes + self.disk_bytes, 1), 1)
+        end = int(np.searchsorted(longest.hashes, np.uint64(first))) + rows
+        return self.owned.last if end >= len(longest) else int(longest.hashes[end])
+
+    # ---- writing -----------------------------------------------------------------------------------------
+
+    def put(
+        self, pieces: Sequence[Found], missing: Rows, batch: KeyBatch, values: pa.Table, times: Times | None
+    ) -> None:
+        """Write rows of a batch, each key once: those that were found, and those that were not."""
+        over: list[tuple[Rows, Marks]] = []
+        for piece in pieces:
+            if piece.frozen is None:
+                part = ascending_rows(values, piece.rows)
+                piece.run.put(piece.at, [one_chunk(column) for column in part.columns], _at(times, piece.rows))
+            else:
+                over.append((piece.rows, (piece.frozen.marks_at(piece.at) & STORED) | DIRTY))
+        if len(missing):
+            over.append((missing, np.full(len(missing), DIRTY, dtype=np.uint8)))
+        if over:
+            rows, marks = _by_row(over)
+            keys, columns = batch.select(rows), ascending_rows(values, rows).columns
+            arrays = [one_chunk(column) for column in columns]
+            self._lay_over(Run.of(keys.hashes, keys.keys, arrays, _at(times, rows), marks))
+
+    def delete(self, pieces: Sequence[Found]) -> None:
+        """Delete rows that were found; they may have been found several times."""
+        for piece in pieces:
+            self._delete(piece.run, piece.frozen, np.unique(piece.at))
+
+    def delete_where(self, pick: Pick) -> int:
+        """Delete the rows that are wanted and alive, and give their number."""
+        wanted = {id(run): rows for run, rows, _ in self.current(self.owned.first, self.owned.last, pick)}
+        for run, frozen in list(self._runs()):
+            if id(run) in wanted:
+                self._delete(run, frozen, wanted[id(run)])
+        return sum(len(rows) for rows in wanted.values())
+
+    def expire(self, until_us: int) -> int:
+        """Delete the rows whose time is over, and give their number."""
+        count = 0
+        newer: list[Run] = []
+        for run, frozen in list(self._runs()):
+            rows = run.expired(until_us)
+            if frozen is not None:
+                rows = _not_in(run, rows, newer)
+            self._delete(run, frozen, rows)
+            count += len(rows)
+            newer.append(run)
+        return count
+
+    def may_expire(self, until_us: int) -> bool:
+        """Whether it is worth looking for rows whose time is over."""
+        return any(run.may_expire(until_us) for run, _ in self._runs())
+
+    def mark_written(self) -> None:
+        """All changes are in files now."""
+        for run, frozen in self._runs():
+            (run if frozen is None else frozen).mark_written()
+
+    def _delete(self, run: Run, frozen: FrozenRun | None, rows: Rows) -> None:
+        if not len(rows):
+            return
+        if frozen is None:
+            run.delete(rows)
+            return
+        marks = (frozen.marks_at(rows) & STORED) | DELETED | DIRTY
+        values = [pa.nulls(len(rows), field.type) for field in self._table.value_schema]
+        times = None if run.times is None else np.zeros(len(rows), dtype=np.int64)
+        self._lay_over(Run.of(run.hashes[rows], [key.take(rows) for key in run.keys], values, times, marks))
+
+    def _lay_over(self, run: Run) -> None:
+        """Add rows whose keys are in no run of memory."""
+        if self._main is None:
+            # What is deleted must stay: it hides rows of frozen runs.
+            self._overlay = run if self._overlay is None else self._overlay.merged(run, forget=False)
+            return
+        self._overlay = run if self._overlay is None else self._overlay.merged(run)
+        if len(self._overlay) > max(_LEAST_OVERLAY, len(self._main) // _OVERLAY_SHARE):
+            self._settle()
+
+    # ---- moving ------------------------------------------------------------------------------------------
+
+    def install(self, run: Run) -> None:
+        """Have its rows in memory, as files have them."""
+        self._main = run
+
+    def loose(self) -> Run | None:
+        """What lies in memory, as one run; None: nothing."""
+        return self._overlay if self._main is None else self._settle()
+
+    def freeze(self, frozen: FrozenRun) -> None:
+        """Leave memory: what was loose is in a mapped file now."""
+        self._frozen = (frozen, *self._frozen)
+        self._main = self._overlay = None
+        self.asked = 0
+
+    def thaw(self) -> None:
+        """Come back to memory."""
+        self._main = newest(self._frozen, self._overlay, complete=True)
+        self._overlay = None
+        self._drop_files()
+
+    def forget(self) -> None:
+        """Give everything up, to be read from the files of the store again."""
+        self._main = self._overlay = None
+        self._drop_files()
+
+    def to_merge(self, *, block_bytes: int) -> int:
+        """How many of the newest frozen runs should become one: none, or as many as no older one is small against; all
+        of a block that has become large, so that it can be split.
+        """
+        if len(self._frozen) > 1 and self.disk_bytes > _LARGE * block_bytes:
+            return len(self._frozen)
+        if len(self._frozen) <= MAX_FROZEN:
+            return 0
+        sizes = [one.disk_bytes for one in self._frozen]
+        count = 2
+        for index in range(2, len(sizes)):
+            if sizes[index] <= sum(sizes[:index]):
+                count = index + 1
+        return max(count, len(sizes) - MAX_FROZEN + 1)
+
+    def merge_bytes(self, count: int) -> int:
+        """About the memory that merging takes."""
+        return 3 * sum(one.disk_bytes for one in self._frozen[:count])
+
+    def merged(self, count: int, *, block_bytes: int) -> "list[tuple[Block, Run]]":
+        """The newest frozen runs as one; if that is all of a large block, blocks to take its place, and their runs."""
+        complete = count == len(self._frozen)
+        if complete and self.disk_bytes > block_bytes:
+            whole = newest(self._frozen, self._overlay, complete=True)
+            parts = self._parts(whole, parts=-(-2 * self.disk_bytes // block_bytes))
+            if parts != [self]:
+                return [(part, run) for part in parts if (run := part.loose()) is not None]
+        return [(self, newest(self._frozen[:count], None, complete=complete))]
+
+    def replace_newest(self, count: int, frozen: FrozenRun) -> None:
+        """Have one frozen run in the place of the newest ones."""
+        for one in self._frozen[:count]:
+            one.remove()
+        self._frozen = (frozen, *self._frozen[count:])
+
+    def split(self, *, block_bytes: int) -> "list[Block]":
+        """The block or, in its place, several that do not take too much memory."""
+        if self._main is None or self.held_bytes <= block_bytes:
+            return [self]
+        return self._parts(self._settle(), parts=max(-(-self.held_bytes // block_bytes), 2))
+
+    def _parts(self, run: Run, *, parts: int) -> "list[Block]":
+        edges = _edges(run.hashes, parts=parts)
+        if not len(edges):
+            return [self]
+        cuts = [0, *np.searchsorted(run.hashes, edges).tolist(), len(run)]
+        firsts = [self.owned.first, *edges.tolist()]
+        lasts = [*(edges - np.uint64(1)).tolist(), self.owned.last]
+        return [
+            Block(
+                pb.HashRange(first=first, last=last),
+                self._table,
+                main=run.select(np.arange(start, end, dtype=np.int64)),
+            )
+            for start, end, first, last in zip(cuts[:-1], cuts[1:], firsts, lasts, strict=True)
+        ]
+
+    def _settle(self) -> Run:
+        """All rows of memory as one run."""
+        assert self._main is not None
+        if self._overlay is not None:
+            self._main, self._overlay = self._main.merged(self._overlay), None
+        return self._main
+
+    def _drop_files(self) -> None:
+        for one in self._frozen:
+            one.remove()
+        self._frozen = ()
+
+
+def _not_in(run: Run, rows: Rows, newer: Sequence[Run]) -> Rows:
+    """Those of the rows whose keys no newer run has."""
+    for one in newer:
+        if len(rows):
+            rows = rows[one.find(batch_of(run, rows)) < 0]
+    return rows
+
+
+def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate([part[0] for part in parts])
+    marks = np.concatenate([part[1] for part in parts])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], marks[order]
+
+
+def _edges(hashes: Hashes, *, parts: int) -> Hashes:
+    """First hashes of all parts but the first; a hash stays in one part."""
+    if not len(hashes) or hashes[0] == hashes[-1]:
+        return hashes[:0]
+    edges = np.unique(hashes[[len(hashes) * part // parts for part in range(1, parts)]])
+    # Where many keys share the lowest hash, the others are the second part.
+    upper: Hashes = edges[edges > hashes[0]] if edges[-1] > hashes[0] else hashes[hashes > hashes[0]][:1]
+    return upper
+
+
+def _at(times: Times | None, rows: Rows) -> Times | None:
+    return None if times is None else times[rows]

@@ -1,0 +1,378 @@
+"""The blocks of a keyed view and the memory they take: charged, offered for eviction, loaded, dropped.
+
+One thread works on a view, and holds its lock while it does. Any other thread may make a block leave memory for a
+mapped file, but only while the lock is free; else it is told that the block is in use. Room for what an operation adds
+is made before it begins, with no lock held, so that a failing disk refuses an operation that has changed nothing.
+
+Files of blocks whose rows are all in the store are copies: the cache counts them, and may drop them. It does so at
+once or, while the view is in use, when the view's own thread comes to it.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
+
+import numpy as np
+
+from statebed.errors import InputError, SpillTimeoutError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import Hashes
+from statebed.state.keyed.block import BLOCK_BYTES, Block
+from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.files import block_ranges
+from statebed.state.keyed.slots import Counts, Slot, give_back
+from statebed.state.keyed.spilled import FrozenRun
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.memory.controller import Purpose
+from statebed.state.memory.pages import give_back_pages
+from statebed.state.tiers.tiers import Tiers
+
+BLOCKS_IN_BUDGET = 16
+_MERGED_SEGMENTS = 4
+"""Frozen runs are merged until they would take more memory than so many segments."""
+
+
+class Blocks:
+    """All blocks of a view, ordered by hash."""
+
+    def __init__(
+        self, table: KeyedTable, durable: DurableRows, tiers: Tiers, *, owner: str, block_bytes: int | None
+    ) -> None:
+        self._table = table
+        self._durable = durable
+        self._tiers = tiers
+        self._memory = tiers.memory
+        self._owner = owner
+        self.block_bytes = block_bytes or max(1, min(BLOCK_BYTES, self._memory.budget // BLOCKS_IN_BUDGET))
+        self.counts = Counts()
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._operating = False
+        self._lost = False
+        self._to_drop: list[Slot] = []
+        self._to_merge: list[Slot] = []
+        self._to_count: list[Slot] = []
+        ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
+        self._slots = [self._slot(Block(one, table)) for one in ranges]
+        self._edges = self._edges_of_slots()
+        end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache)
+        end.atexit = False  # the spill folder goes as a whole
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(tuple(self._slots))
+
+    # ---- finding -----------------------------------------------------------------------------------------
+
+    def at(self, hash_value: int) -> Slot:
+        """The block that a hash belongs to."""
+        return self._slots[int(np.searchsorted(self._edges, np.uint64(hash_value), side="right"))]
+
+    def of(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
+        """The blocks of ascending hashes, each with the first of its hashes and the one after its last."""
+        cuts = [0, *np.searchsorted(hashes, self._edges).tolist(), len(hashes)]
+        return [(slot, cuts[n], cuts[n + 1]) for n, slot in enumerate(self._slots) if cuts[n] < cuts[n + 1]]
+
+    def within(self, owned: pb.HashRange) -> list[Slot]:
+        """The block of a range, or those that it was split into."""
+        return [slot for slot in self._slots if owned.first <= slot.block.owned.first <= owned.last]
+
+    # ---- operations --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def operation(self, growth: int) -> Iterator[None]:
+        """An operation that adds at most about `growth` bytes; room is made first. Files stay until it is over."""
+        if self._lost:
+            raise InputError(
+                f"the table {self._table.name!r} was given up with changes that no checkpoint has",
+                fix="restore a new view from the last committed record",
+            )
+        self.tidy()
+        with self._memory.reserve(self._owner, Purpose.WRITES, growth):
+            self._operating = True
+            try:
+                yield
+            finally:
+                self._operating = False
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nothing else happens to the blocks meanwhile."""
+        if self._holder == threading.get_ident():
+            raise InputError(
+                f"the table {self._table.name!r} was used while it was being written",
+                fix="do not use the view inside of a merge function",
+            )
+        if not self._lock.acquire(timeout=self._memory.wait_seconds):
+            raise SpillTimeoutError(
+                f"a block of the table {self._table.name!r} was not moved to disk within "
+                f"{self._memory.wait_seconds:g} s",
+                fix="look at the disk that holds the spill folder: it is slow, or hangs; then repeat the call",
+            )
+        self._holder = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._holder = None
+            self._lock.release()
+
+    def available(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
+        """As `of`, with the rows of all those blocks in memory or in mapped files. Without the lock."""
+        found = self.of(hashes)
+        moved = [slot for slot, _, _ in found if self.fetch(slot)]
+        return self.of(hashes) if moved else found
+
+    def fetch(self, slot: Slot) -> bool:
+        """Have the rows of a block here; True when it may have been split for that."""
+        block = slot.block
+        if block.present:
+            self.counts.hits += 1
+            return block.spilled and block.asked > block.rows and self._thaw(slot)
+        self.counts.misses += 1
+        self.load(slot)
+        return True
+
+    def settle(self, slots: Iterable[Slot]) -> None:
+        """After blocks were read or changed: charge what they take now. With the lock."""
+        moment = self._memory.moment()
+        for slot in slots:
+            if slot.cached is not None and slot.block.dirty_rows:
+                self._tiers.cache.remove(slot.cached)
+                slot.cached = None
+            elif slot.cached is not None:
+                self._tiers.cache.touch(slot.cached)
+            blocks = slot.block.split(block_bytes=self.block_bytes)
+            for one in self._replaced(slot, blocks):
+                self._account(one, moment)
+            if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+                self._to_merge.append(slot)
+
+    # ---- moving ------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Do what other threads left to this one: merge frozen runs, drop and count files. Without the lock."""
+        merging, self._to_merge = self._to_merge, []
+        for slots in self._in_groups(merging):
+            self._merge(slots)
+        dropping, self._to_drop = self._to_drop, []
+        for slot in dropping:
+            self._drop(slot)
+        if self._to_count and self._durable.all_stored:
+            counted, self._to_count = self._to_count, []
+            for slot in counted:
+                self._count(slot)
+
+    def saved(self) -> None:
+        """All changes are in files: what lies in mapped files are copies, as soon as those are stored."""
+        self._to_count = [slot for slot in self._slots if slot.block.spilled]
+
+    def give_up(self) -> None:
+        """Take no memory and no disk any more. What was not in files is lost, and nothing is answered without it."""
+        with self.locked():
+            self._lost = self._lost or any(slot.block.dirty_rows for slot in self._slots)
+            for slot in self._slots:
+                slot.block.forget()
+                slot.changes += 1
+                self._uncharge(slot)
+
+    def release(self, slot: Slot) -> int:
+        """Give up a block all of whose rows are in the store; gives the bytes of memory that are free now."""
+        with self.locked():
+            held = slot.block.held_bytes
+            return held if self._forget(slot) else 0
+
+    def load(self, slot: Slot) -> None:
+        """Read a block from the files of the store: into memory if there is room, else to a mapped file. By any thread,
+        without the lock.
+        """
+        changes, owned = slot.changes, slot.block.owned
+        with self._memory.reserve(self._owner, Purpose.RESTORES, self._durable.loading_bytes(owned)):
+            run = self._durable.load(owned, piece_bytes=self._memory.segment_bytes)
+            with self.locked():
+                if slot.gone or slot.block.present or slot.changes != changes:
+                    return
+                slot.block.install(run)
+                slot.changes += 1
+                self.counts.loads += 1
+                self._account(slot, self._memory.moment())
+        if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
+            self._evict(slot)
+
+    def load_soon(self, slot: Slot) -> Future[bool]:
+        """As `load`, on one of the threads for that."""
+        return self._tiers.load_soon(partial(self.load, slot))
+
+    def _thaw(self, slot: Slot) -> bool:
+        """Come back to memory, if there is plenty."""
+        if self._memory.used + slot.block.merge_bytes(slot.block.frozen_runs) > self._memory.low_bytes:
+            return False
+        with self.locked():
+            if slot.cached is not None:
+                self._tiers.cache.remove(slot.cached)
+                slot.cached = None
+            slot.block.thaw()
+            self.counts.loads += 1
+            self.settle([slot])
+        return True
+
+    def _evict(self, slot: Slot) -> bool:
+        """Leave memory for a mapped file. By any thread; False while the view is in use."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            group = [(one, run) for one in self._as_cold_as(slot) if (run := one.block.loose()) is not None]
+            if not group:
+                return True
+            with self._memory.charge(self._owner, Purpose.WRITES, sum(one.block.held_bytes for one, _ in group)):
+                written = FrozenRun.write([run for _, run in group], self._table, self._tiers.folder)
+            for (one, _), frozen in zip(group, written, strict=True):
+                one.block.freeze(frozen)
+                self._account(one, 0)
+                if one.block.to_merge(block_bytes=self.block_bytes):
+                    self._to_merge.append(one)
+                self._to_count.append(one)
+            self.counts.spills += len(group)
+        finally:
+            self._lock.release()
+        give_back_pages()
+        return True
+
+    def _as_cold_as(self, slot: Slot) -> list[Slot]:
+        """The block, and others that are as cold: together they are worth a file."""
+        if slot.offer is None:
+            return [slot]
+        until, left = slot.offer.last_used, self._memory.segment_bytes - slot.offer.nbytes
+        group = [slot]
+        for one in self._slots:
+            if one is not slot and one.offer is not None and one.offer.last_used <= until and not one.offer.spilling:
+                left -= one.offer.nbytes
+                if left < 0:
+                    break
+                group.append(one)
+        return group
+
+    def _in_groups(self, slots: list[Slot]) -> Iterator[list[tuple[Slot, int]]]:
+        """Blocks with how many of their runs are to be merged, a few at a time."""
+        group: list[tuple[Slot, int]] = []
+        size = 0
+        for slot in dict.fromkeys(slots):
+            if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+                self._evict(slot)
+            count = slot.block.to_merge(block_bytes=self.block_bytes)
+            if not count:
+                continue
+            added = slot.block.merge_bytes(count)
+            if group and size + added > _MERGED_SEGMENTS * self._memory.segment_bytes:
+                yield group
+                group, size = [], 0
+            group.append((slot, count))
+            size += added
+        if group:
+            yield group
+
+    def _merge(self, group: list[tuple[Slot, int]]) -> None:
+        """Merge frozen runs of some blocks, and split blocks that have become large; one file for all."""
+        give_back_pages()
+        nbytes = sum(slot.block.merge_bytes(count) for slot, count in group)
+        with self._memory.reserve(self._owner, Purpose.MERGES, nbytes), self.locked():
+            made = [slot.block.merged(count, block_bytes=self.block_bytes) for slot, count in group]
+            runs = [run for targets in made for _, run in targets]
+            written = iter(FrozenRun.write(runs, self._table, self._tiers.folder))
+            for (slot, count), targets in zip(group, made, strict=True):
+                if slot.cached is not None:
+                    self._tiers.cache.remove(slot.cached)
+                    slot.cached = None
+                blocks = [block for block, _ in targets]
+                if blocks == [slot.block]:
+                    slot.block.replace_newest(count, next(written))
+                else:
+                    for block in blocks:
+                        block.freeze(next(written))
+                self._to_count += self._replaced(slot, blocks)
+
+    def _replaced(self, slot: Slot, blocks: list[Block]) -> list[Slot]:
+        """The slots of the blocks that take the place of a block, if it is not still itself."""
+        if blocks == [slot.block]:
+            return [slot]
+        slot.block.forget()
+        slot.gone = True
+        self._uncharge(slot)
+        index = self._slots.index(slot)
+        made = [self._slot(block) for block in blocks]
+        self._slots[index : index + 1] = made
+        self._edges = self._edges_of_slots()
+        return made
+
+    def _count(self, slot: Slot) -> None:
+        """Let the cache count the files of a block that are copies."""
+        block = slot.block
+        if block.spilled and not block.dirty_rows and slot.cached is None:
+            blocks = weakref.ref(self)
+
+            def drop() -> None:
+                alive = blocks()
+                if alive is not None:
+                    alive._drop(slot)  # noqa: SLF001 - of this class
+
+            cached = self._tiers.cache.add(block.disk_bytes, drop)
+            slot.cached = cached if block.spilled else None  # it may have been dropped at once
+
+    def _drop(self, slot: Slot) -> None:
+        """Drop the files of a block, or leave that to the view's own thread while it is in use."""
+        if self._operating or not self._lock.acquire(blocking=False):
+            self._to_drop.append(slot)
+            return
+        try:
+            slot.cached = None
+            if slot.block.spilled and not self._forget(slot):
+                self._to_count.append(slot)
+        finally:
+            self._lock.release()
+
+    def _forget(self, slot: Slot) -> bool:
+        if not slot.block.present or slot.block.dirty_rows or not self._durable.all_stored:
+            return False
+        slot.block.forget()
+        slot.changes += 1
+        self._uncharge(slot)
+        return True
+
+    # ---- charges -----------------------------------------------------------------------------------------
+
+    def _slot(self, block: Block) -> Slot:
+        return Slot(block, self._memory.charge(self._owner, Purpose.SEGMENTS, 0))
+
+    def _account(self, slot: Slot, moment: int) -> None:
+        held = slot.block.held_bytes
+        slot.charge.set(held)
+        if not held:
+            self._withdraw(slot)
+            return
+        if slot.offer is None:
+            blocks = weakref.ref(self)
+
+            def spill() -> bool:
+                alive = blocks()
+                return alive is None or alive._evict(slot)  # noqa: SLF001 - of this class
+
+            slot.offer = self._memory.offer(self._owner, held, spill)
+        else:
+            self._memory.resize(slot.offer, held)
+        slot.offer.touch(moment)
+
+    def _uncharge(self, slot: Slot) -> None:
+        slot.charge.release()
+        self._withdraw(slot)
+        if slot.cached is not None:
+            self._tiers.cache.remove(slot.cached)
+            slot.cached = None
+
+    def _withdraw(self, slot: Slot) -> None:
+        if slot.offer is not None:
+            self._memory.withdraw(slot.offer)
+            slot.offer = None
+
+    def _edges_of_slots(self) -> Hashes:
+        return np.array([slot.block.owned.first for slot in self._slots[1:]], dtype=np.uint64)

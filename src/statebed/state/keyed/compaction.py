@@ -1,0 +1,132 @@
+"""Compaction of keyed tables: base and deltas of some ranges of hashes become new base files.
+
+A compaction reads all files that have rows in its ranges, so nothing older lies below: deleted and expired rows leave.
+Its outputs carry the greatest sequence of what they replace; a delta that comes meanwhile is newer. The ranges are
+those of the base's files, or of what lies between them; the ones with most rows of deltas for each row of the base come
+first, as many as the bytes allow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.segment import SegmentSpec
+from statebed.format.segment_writer import ROW_GROUP_BYTES
+from statebed.state.compaction import Edit
+from statebed.state.keyed.files import (
+    BASE,
+    RangeReader,
+    block_ranges,
+    bytes_in,
+    intersection,
+    rows_in,
+    with_sequence,
+    without_range,
+)
+from statebed.state.keyed.output import RangeFiles
+from statebed.state.keyed.rows import without_deleted
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.spill_files import ParquetFile
+from statebed.state.tiers.tiers import Tiers
+from statebed.storage import ObjectStore
+
+WORTH_COMPACTING = 0.5
+"""A range is written again when deltas hold this many rows for each row of its base."""
+_ROOM = 12
+"""Merging takes so many times the bytes of small files: decoded, sorted, and encoded again."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which ranges to write again, and the files that have rows in them."""
+
+    ranges: tuple[pb.HashRange, ...]
+    inputs: tuple[pb.FileEntry, ...]
+    input_bytes: int
+
+
+def debt(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> float:
+    """Rows of deltas for each row of the base, about."""
+    deltas = rows_in((file for file in files if file.level != BASE), owned)
+    return deltas / max(rows_in((file for file in files if file.level == BASE), owned), 1.0)
+
+
+def plan(
+    files: Sequence[pb.FileEntry],
+    owned: pb.HashRange,
+    *,
+    most_bytes: int | None,
+    block_bytes: int,
+    row_bytes: int,
+) -> Plan | None:
+    """What is worth being compacted, at most about `most_bytes` of it but at least one range; None: all that can be."""
+    least = 0.0 if most_bytes is None else WORTH_COMPACTING
+    ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
+    debts = [(debt(files, one), one) for one in ranges]
+    due = sorted(((much, one) for much, one in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
+    chosen: list[pb.HashRange] = []
+    spent = 0.0
+    for _, one in due:
+        size = bytes_in(files, one)
+        if chosen and most_bytes is not None and spent + size > most_bytes:
+            break
+        chosen.append(one)
+        spent += size
+    if not chosen:
+        return None
+    chosen.sort(key=lambda one: one.first)
+    inputs = tuple(file for file in files if any(_holds(file, one) for one in chosen))
+    return Plan(tuple(chosen), inputs, int(spent))
+
+
+@dataclass(frozen=True)
+class KeyedCompaction:
+    """A compaction that was planned."""
+
+    plan: Plan
+    table: KeyedTable
+    spec: SegmentSpec
+    store: ObjectStore
+    tiers: Tiers
+    owner: str
+    file_bytes: int
+    expired_until: int | None
+
+    @property
+    def input_bytes(self) -> int:
+        return self.plan.input_bytes
+
+    def run(self) -> Edit:
+        """Merge. On any thread; reads immutable files alone, within the memory budget."""
+        outputs: list[ParquetFile] = []
+        memory = self.tiers.memory
+        try:
+            # Pieces, and a row group of what is read or written; small inputs take less.
+            most = min(4 * memory.segment_bytes + ROW_GROUP_BYTES, _ROOM * self.input_bytes)
+            with memory.reserve(self.owner, Purpose.MERGES, most):
+                for one in self.plan.ranges:
+                    outputs += self._merged(one)
+        except BaseException:
+            Edit(inputs=(), outputs=tuple(outputs)).discard()
+            raise
+        remains = self.plan.inputs
+        for one in self.plan.ranges:
+            remains = without_range(remains, one)
+        return Edit(inputs=self.plan.inputs, outputs=tuple(outputs), remains=remains)
+
+    def _merged(self, owned: pb.HashRange) -> tuple[ParquetFile, ...]:
+        inputs = [file for file in self.plan.inputs if _holds(file, owned)]
+        sequence = max(int(file.max_sequence) for file in inputs)
+        reader = RangeReader(self.table, inputs, self.store)
+        folder = self.tiers.folder
+        with RangeFiles(self.spec, folder, owned=owned, level=BASE, file_bytes=self.file_bytes) as files:
+            for rows in reader.newest(owned, piece_bytes=self.tiers.memory.segment_bytes):
+                files.write(with_sequence(without_deleted(rows, expired_until=self.expired_until), sequence))
+            return files.finish()
+
+
+def _holds(file: pb.FileEntry, owned: pb.HashRange) -> bool:
+    """Whether the file may have rows in the range."""
+    clipped = intersection(file.owned, owned)
+    return clipped is not None and file.min_key_hash <= clipped.last and clipped.first <= file.max_key_hash

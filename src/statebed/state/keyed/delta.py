@@ -1,0 +1,96 @@
+"""What a checkpoint writes: the changed rows of all blocks, block after block, within a bounded piece of memory.
+
+Few changes become one file in memory. Many are written to local files piece by piece, a range of hashes at a time,
+together with the rows of the deltas that they replace: the same rows in the same order, whatever the pieces.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state.compaction import NameOf
+from statebed.state.keyed.block import Block
+from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.files import (
+    DELTA,
+    MERGED_DELTAS,
+    Delta,
+    RangeReader,
+    intersection,
+    memory_in,
+    newest_rows,
+    with_sequence,
+)
+from statebed.state.keyed.output import RangeFiles, row_bytes
+from statebed.state.keyed.rows import file_rows
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.tiers.spill_folder import SpillFolder
+from statebed.state.upload import Upload
+
+
+def write_delta(
+    blocks: Sequence[Block],
+    table: KeyedTable,
+    durable: DurableRows,
+    name_of: NameOf,
+    *,
+    merged: Delta,
+    folder: SpillFolder,
+    piece_bytes: int,
+    file_bytes: int,
+) -> tuple[Upload, ...]:
+    """The changes of the blocks as a delta, which replaces the deltas it is merged with; none when there are none."""
+    spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
+    pieces = _pieces(blocks, spans, table, durable.reader(merged), sequence=durable.next_sequence)
+    if len(spans) == 1:
+        rows = next(pieces)
+        if row_bytes(rows).sum() <= file_bytes:
+            return (durable.add_delta(rows, name_of, merged=merged),) if rows.num_rows else ()
+        pieces = iter([rows])
+    level = MERGED_DELTAS if merged else DELTA
+    with RangeFiles(durable.spec, folder, owned=durable.owned, level=level, file_bytes=file_bytes) as files:
+        for piece in pieces:
+            files.write(piece)
+        written = files.finish()
+    return durable.add_large_delta(written, name_of, merged=merged) if written else ()
+
+
+def _pieces(
+    blocks: Sequence[Block], spans: Sequence[pb.HashRange], table: KeyedTable, older: RangeReader, *, sequence: int
+) -> Iterator[pa.Table]:
+    for span in spans:
+        changed = [
+            file_rows(table, run, rows, marks)
+            for block in blocks
+            if block.dirty_rows and (inside := intersection(block.owned, span)) is not None
+            for run, rows, marks in block.changed(inside.first, inside.last)
+        ]
+        rows = pa.concat_tables([older.read(span), *changed])
+        yield with_sequence(newest_rows(table, rows), sequence)
+
+
+def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:
+    """Ranges of hashes, neighbours, with about `piece_bytes` of rows to be written in each."""
+    spans: list[pb.HashRange] = []
+    first, size = blocks[0].owned.first, 0.0
+    for block in blocks:
+        added = block.dirty_bytes + memory_in(merged, block.owned, row_bytes=row_bytes)
+        if size and size + added > piece_bytes:
+            spans.append(pb.HashRange(first=first, last=block.owned.first - 1))
+            first, size = block.owned.first, 0.0
+        if added > piece_bytes:
+            *whole, rest = _cut(pb.HashRange(first=first, last=block.owned.last), parts=int(added // piece_bytes) + 1)
+            spans += whole
+            first, size = rest.first, float(piece_bytes)
+        else:
+            size += added
+    spans.append(pb.HashRange(first=first, last=blocks[-1].owned.last))
+    return spans
+
+
+def _cut(whole: pb.HashRange, *, parts: int) -> list[pb.HashRange]:
+    width = whole.last - whole.first + 1
+    parts = min(parts, width)
+    edges = [whole.first + width * part // parts for part in range(parts + 1)]
+    return [pb.HashRange(first=edges[part], last=edges[part + 1] - 1) for part in range(parts)]

@@ -1,0 +1,182 @@
+"""The durable part of a keyed view: its live files, read into runs and extended by deltas and edits.
+
+A file counts as stored once its upload says so. Until then it is read from nowhere: blocks keep their rows.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from statebed.errors import CorruptObjectError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.ranges import overlaps
+from statebed.format.schema import register_schema
+from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
+from statebed.state.compaction import Edit, NameOf, staged
+from statebed.state.keyed.files import (
+    DELTA,
+    MERGED_DELTAS,
+    Delta,
+    RangeReader,
+    bytes_of,
+    deltas_of,
+    memory_in,
+    to_merge,
+)
+from statebed.state.keyed.rows import run_of, without_deleted
+from statebed.state.keyed.run import Run
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.live.files import LiveFiles
+from statebed.state.tiers.spill_files import ParquetFile
+from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
+
+MAX_DELTAS = 8
+HARD_MAX_DELTAS = 2 * MAX_DELTAS
+"""With so many, deltas are merged even if a compaction that is under way then comes to nothing."""
+
+_COPIES = 3
+"""How often rows are in memory while they are loaded: as they were read, sorted, and as a run."""
+
+
+class DurableRows:
+    """What files hold of a keyed table in the range of one subtask."""
+
+    def __init__(
+        self,
+        table: KeyedTable,
+        store: ObjectStore,
+        parts: Sequence[pb.TableSubtaskCheckpointMetadata],
+        owned: pb.HashRange,
+    ) -> None:
+        if any(part.tombstones for part in parts):
+            raise CorruptObjectError(
+                f"the keyed table {table.name!r} has tombstones; its deletions are rows", fix=DAMAGED_FIX
+            )
+        self._table = table
+        self._store = store
+        self._live = LiveFiles.restore(parts, owned=owned)
+        self._on_their_way: set[str] = set()
+        table.check_schema(self._live)
+
+    @property
+    def owned(self) -> pb.HashRange:
+        return self._live.owned
+
+    @property
+    def files(self) -> tuple[pb.FileEntry, ...]:
+        return self._live.files
+
+    @property
+    def next_sequence(self) -> int:
+        return self._live.next_sequence
+
+    @property
+    def all_stored(self) -> bool:
+        """Whether the store is known to have every live file."""
+        return not self._on_their_way or self._on_their_way.isdisjoint([file.path for file in self.files])
+
+    def is_stored(self, file: pb.FileEntry) -> bool:
+        return file.path not in self._on_their_way
+
+    def metadata(self, subtask_index: int) -> pb.TableSubtaskCheckpointMetadata:
+        return pb.TableSubtaskCheckpointMetadata(
+            subtask_index=subtask_index,
+            owned=self.owned,
+            next_sequence=self._live.next_sequence,
+            files=self.files,
+            schemas=self._live.schemas,
+            bytes=bytes_of(self.files),
+            rows=sum({file.path: file.rows for file in self.files}.values()),
+        )
+
+    def reader(self, files: Iterable[pb.FileEntry]) -> RangeReader:
+        return RangeReader(self._table, files, self._store)
+
+    def load(self, owned: pb.HashRange, *, piece_bytes: int) -> Run:
+        """The rows of a range of hashes: of each key the newest, without those that are deleted."""
+        files = [file for file in self.files if overlaps(file.owned, owned)]
+        pieces = self.reader(files).newest(owned, piece_bytes=piece_bytes)
+        return run_of(self._table, pa.concat_tables([without_deleted(rows) for rows in pieces]))
+
+    def loading_bytes(self, owned: pb.HashRange) -> int:
+        """About the memory that loading a range takes."""
+        return int(_COPIES * memory_in(self.files, owned, row_bytes=self._table.row_bytes))
+
+    def may_hold(self, owned: pb.HashRange, first_us: int | None, last_us: int) -> bool:
+        """Whether files may have rows of the range with a time from the first (None: any) to the last."""
+        return any(
+            overlaps(file.owned, owned)
+            and file.HasField("min_time_us")
+            and file.min_time_us <= last_us
+            and (first_us is None or file.max_time_us >= first_us)
+            for file in self.files
+        )
+
+    # ---- growing -----------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> SegmentSpec:
+        """Of new files."""
+        return self._table.segment_spec(register_schema(self._live.schemas, self._table.file_schema)[0])
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Several changes that are made together or, after a failure, not at all."""
+        before, on_their_way = self._live, set(self._on_their_way)
+        try:
+            yield
+        except BaseException:
+            self._live = before
+            self._on_their_way &= on_their_way
+            raise
+
+    def deltas_to_merge(self, compacting: frozenset[str]) -> Delta:
+        """Which deltas the next one is written together with. Those that a compaction reads are left to it."""
+        deltas = deltas_of(self.files)
+        if len(deltas) < HARD_MAX_DELTAS:
+            taken = [index for index, delta in enumerate(deltas) if any(file.path in compacting for file in delta)]
+            deltas = deltas[taken[-1] + 1 :] if taken else deltas
+        return to_merge(deltas, most=MAX_DELTAS)
+
+    def add_delta(self, rows: pa.Table, name_of: NameOf, *, merged: Delta) -> Upload:
+        """One file of all changes, with the rows of the deltas that it replaces; sorted, with their sequence."""
+        segment = encode_segment(rows, spec=self.spec)
+        path = name_of(segment.digest)
+        entry = segment.file_entry(path, owned=self.owned, level=MERGED_DELTAS if merged else DELTA)
+        return self._added([entry], [Upload.of_bytes(path, segment.data)], merged)[0]
+
+    def add_large_delta(self, files: Sequence[ParquetFile], name_of: NameOf, *, merged: Delta) -> tuple[Upload, ...]:
+        """As `add_delta`, with the changes in local files that share the range of the subtask."""
+        pairs = [staged(file, name_of) for file in files]
+        return self._added([entry for entry, _ in pairs], [upload for _, upload in pairs], merged)
+
+    def apply(self, edit: Edit, name_of: NameOf) -> tuple[Upload, ...] | None:
+        """Live files as the edit says; None when it does not apply any more."""
+        if not edit.applies_to(self.files):
+            return None
+        pairs = [staged(file, name_of) for file in edit.outputs]
+        self._set(edit.applied_to(self.files, [entry for entry, _ in pairs]), next_sequence=self.next_sequence)
+        return tuple(self._watched(upload) for _, upload in pairs)
+
+    def _added(self, entries: list[pb.FileEntry], uploads: list[Upload], merged: Delta) -> tuple[Upload, ...]:
+        replaced = {file.path for file in merged}
+        kept = [file for file in self.files if file.path not in replaced]
+        self._set((*kept, *entries), next_sequence=self.next_sequence + 1)
+        return tuple(self._watched(upload) for upload in uploads)
+
+    def _set(self, files: tuple[pb.FileEntry, ...], *, next_sequence: int) -> None:
+        schemas = register_schema(self._live.schemas, self._table.file_schema)[1]
+        self._live = replace(self._live, files=files, next_sequence=next_sequence, schemas=schemas)
+
+    def _watched(self, upload: Upload) -> Upload:
+        """The upload, which says here when the store has it."""
+        self._on_their_way.add(upload.path)
+
+        def on_stored() -> None:
+            self._on_their_way.discard(upload.path)
+            upload.on_stored()
+
+        return replace(upload, on_stored=on_stored)

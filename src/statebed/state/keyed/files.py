@@ -1,0 +1,215 @@
+"""Files of keyed tables: rows of a range of hashes read from them, the newest of each key, and edits of what is live.
+
+Files of level BASE hold blocks: their ranges do not overlap, and no file of theirs is older than what they replace.
+All others are deltas; those of one sequence are parts of one delta. In memory and here, of two rows with the same key
+the one with the greater sequence counts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import MissingFileError, ObjectMissingError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, uint64_values
+from statebed.format.ranges import in_range, overlaps
+from statebed.format.schema import KEY_HASH, SEQUENCE
+from statebed.format.segment import DAMAGED_FIX
+from statebed.format.segment_reader import GetRange, SegmentReader
+from statebed.state.keyed.batch import KeyBatch, take_rows
+from statebed.state.keyed.table import KeyedTable
+from statebed.storage import ObjectStore
+
+DELTA = 0
+MERGED_DELTAS = 1
+BASE = 2
+
+Delta = list[pb.FileEntry]
+"""Entries of one sequence."""
+
+
+class RangeReader:
+    """Reads ranges of hashes from some files, each opened once. Not thread-safe."""
+
+    def __init__(self, table: KeyedTable, files: Iterable[pb.FileEntry], store: ObjectStore) -> None:
+        self._table = table
+        self._files = sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first))
+        self._store = store
+        self._readers: dict[str, SegmentReader] = {}
+
+    @property
+    def files(self) -> Sequence[pb.FileEntry]:
+        return self._files
+
+    def read(self, wanted: pb.HashRange) -> pa.Table:
+        """All rows of a range, oldest first, with deletions and older versions; one row group is decoded at a time."""
+        pieces = [self._table.file_schema.empty_table()]
+        for file in self._files:
+            clipped = intersection(file.owned, wanted)
+            if clipped is None or file.max_key_hash < clipped.first or clipped.last < file.min_key_hash:
+                continue
+            reader = self._reader(file)
+            for group in reader.select_row_groups(owned=clipped):
+                rows = self._table.history.read(reader, row_groups=[group])
+                inside = in_range(uint64_values(rows[KEY_HASH]), clipped)
+                kept = rows if inside.all() else take_rows(rows, np.flatnonzero(inside))
+                pieces.append(pa.Table.from_arrays(kept.columns, schema=self._table.file_schema))
+        rows = pa.concat_tables(pieces)
+        sequences = uint64_values(rows[SEQUENCE])
+        if (sequences[1:] < sequences[:-1]).any():
+            rows = take_rows(rows, np.argsort(sequences, kind="stable"))
+        return rows
+
+    def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
+        """Of each key the newest row, deletions too, in the order of files; in pieces of about this many bytes."""
+        for piece in pieces_of(self._files, wanted, piece_bytes=piece_bytes, row_bytes=self._table.row_bytes):
+            yield newest_rows(self._table, self.read(piece))
+
+    def _reader(self, file: pb.FileEntry) -> SegmentReader:
+        if file.path not in self._readers:
+            self._readers[file.path] = SegmentReader(file, _fetch_from(self._store))
+        return self._readers[file.path]
+
+
+def deltas_of(files: Iterable[pb.FileEntry]) -> list[Delta]:
+    """The deltas, oldest first."""
+    by_sequence: dict[int, Delta] = {}
+    for file in files:
+        if file.level != BASE:
+            by_sequence.setdefault(file.max_sequence, []).append(file)
+    return [by_sequence[sequence] for sequence in sorted(by_sequence)]
+
+
+def newest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
+    """The last row of each key, in the order of files."""
+    hashes = uint64_values(rows[KEY_HASH])
+    batch = KeyBatch.of(rows.select(table.key_names), table.key_schema, lambda _: hashes)
+    return take_rows(rows, batch.order[batch.ends()])
+
+
+def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:
+    """The rows, all with this sequence."""
+    index = rows.schema.get_field_index(SEQUENCE)
+    sequences = from_numpy(np.full(rows.num_rows, sequence, dtype=np.uint64), pa.uint64())
+    return rows.set_column(index, rows.schema.field(index), sequences)
+
+
+def to_merge(deltas: Sequence[Delta], *, most: int) -> Delta:
+    """Which deltas to write again together with a new one so that at most `most` are left: the youngest ones, as many
+    as are not larger than all that is younger.
+    """
+    if len(deltas) < most:
+        return []
+    sizes = [bytes_of(delta) for delta in deltas]
+    first = len(deltas) - 1
+    for index in range(len(deltas)):
+        if sizes[index] <= sum(sizes[index + 1 :]):
+            first = index
+            break
+    first = min(first, most - 1)
+    return [file for delta in deltas[first:] for file in delta]
+
+
+def bytes_of(files: Iterable[pb.FileEntry]) -> int:
+    """Bytes of the files, each counted once."""
+    return sum({file.path: int(file.size) for file in files}.values())
+
+
+def without_range(files: Iterable[pb.FileEntry], hole: pb.HashRange) -> tuple[pb.FileEntry, ...]:
+    """The entries without a range of hashes: clipped, split in two, or gone."""
+    kept = []
+    for file in files:
+        if not overlaps(file.owned, hole):
+            kept.append(file)
+            continue
+        if file.owned.first < hole.first:
+            kept.append(_owning(file, file.owned.first, hole.first - 1))
+        if hole.last < file.owned.last:
+            kept.append(_owning(file, hole.last + 1, file.owned.last))
+    return tuple(file for file in kept if holds_some(file))
+
+
+def holds_some(file: pb.FileEntry) -> bool:
+    """Whether the file may have rows in the range that its entry owns."""
+    return file.min_key_hash <= file.owned.last and file.owned.first <= file.max_key_hash
+
+
+def rows_in(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> float:
+    """About how many rows the files have in a range, hashes being spread evenly."""
+    return sum(file.rows * share_in(file, owned) for file in files)
+
+
+def bytes_in(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> float:
+    """About how many bytes the files have in a range."""
+    return sum(file.size * share_in(file, owned) for file in files)
+
+
+def share_in(file: pb.FileEntry, owned: pb.HashRange) -> float:
+    clipped = intersection(file.owned, owned)
+    if clipped is None:
+        return 0.0
+    held = file.max_key_hash - file.min_key_hash + 1
+    width = min(clipped.last, file.max_key_hash) - max(clipped.first, file.min_key_hash) + 1
+    return max(width, 0) / held
+
+
+def intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
+    if not overlaps(one, other):
+        return None
+    return pb.HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
+
+
+def block_ranges(
+    files: Sequence[pb.FileEntry], owned: pb.HashRange, *, block_bytes: int, row_bytes: int
+) -> list[pb.HashRange]:
+    """Ranges for blocks: those of the base's files and what lies between, cut by size."""
+    whole = []
+    start = owned.first
+    for file in sorted((file for file in files if file.level == BASE), key=lambda entry: entry.owned.first):
+        if start < file.owned.first:
+            whole.append(pb.HashRange(first=start, last=file.owned.first - 1))
+        whole.append(file.owned)
+        start = file.owned.last + 1
+    if start <= owned.last:
+        whole.append(pb.HashRange(first=start, last=owned.last))
+    return [one for range_ in whole for one in pieces_of(files, range_, piece_bytes=block_bytes, row_bytes=row_bytes)]
+
+
+def pieces_of(
+    files: Iterable[pb.FileEntry], whole: pb.HashRange, *, piece_bytes: int, row_bytes: int
+) -> list[pb.HashRange]:
+    """The range cut into equal parts whose rows take about this much memory."""
+    width = whole.last - whole.first + 1
+    parts = min(max(-int(-memory_in(files, whole, row_bytes=row_bytes) // piece_bytes), 1), width)
+    edges = [whole.first + width * part // parts for part in range(parts + 1)]
+    return [pb.HashRange(first=edges[part], last=edges[part + 1] - 1) for part in range(parts)]
+
+
+def memory_in(files: Iterable[pb.FileEntry], owned: pb.HashRange, *, row_bytes: int) -> float:
+    """About what the rows of a range take in memory: more than in files, where they may be packed well.
+
+    Twice as much is a guess, and blocks that turn out too large are split.
+    """
+    return sum(max(2 * file.size, file.rows * row_bytes) * share_in(file, owned) for file in files)
+
+
+def _owning(file: pb.FileEntry, first: int, last: int) -> pb.FileEntry:
+    clipped = pb.FileEntry()
+    clipped.CopyFrom(file)
+    clipped.owned.CopyFrom(pb.HashRange(first=first, last=last))
+    return clipped
+
+
+def _fetch_from(store: ObjectStore) -> GetRange:
+    """Ranges of files, with the error that readers of state expect."""
+
+    def get_range(path: str, start: int, length: int) -> bytes:
+        try:
+            return store.get_range(path, start, length)
+        except ObjectMissingError as error:
+            raise MissingFileError(
+                "metadata names a data file that is not there", where=f"{store.url}/{path}", fix=DAMAGED_FIX
+            ) from error
+
+    return get_range

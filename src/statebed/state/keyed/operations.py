@@ -1,0 +1,365 @@
+"""What is done with the rows of a keyed view: get, scan, upsert, merge, delete, expire.
+
+Each operation makes room and fetches the blocks it needs first, then works on them under the view's lock, and charges
+what they take afterwards.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, one_chunk, uint64_values
+from statebed.format.ranges import in_range
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.state.columns import Mask, Rows, with_values
+from statebed.state.keyed.batch import (
+    HashFunction,
+    KeyBatch,
+    MergeFunction,
+    ascending_rows,
+    call_merge,
+    folded,
+    last_of_each,
+    latest_times,
+    take_rows,
+)
+from statebed.state.keyed.block import Block, Found, Pick
+from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times
+from statebed.state.keyed.rows import file_rows
+from statebed.state.keyed.run import DELETED, Run, Times
+from statebed.state.keyed.spilled import Marks
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.live.row_set import RowSet
+from statebed.state.memory.controller import MemoryController
+
+LARGE_BATCH = 4
+"""A batch that could take more than this part of the budget is not written at once."""
+_ROW_BYTES = 48
+"""What a row takes beside its keys and values: its hash, time and marks, its place in the index and in the batch."""
+
+
+class KeyedOperations:
+    """The operations of a view."""
+
+    def __init__(
+        self,
+        table: KeyedTable,
+        durable: DurableRows,
+        blocks: Blocks,
+        memory: MemoryController,
+        hash_function: HashFunction,
+    ) -> None:
+        self.table = table
+        self._durable = durable
+        self._blocks = blocks
+        self._memory = memory
+        self._hash = hash_function
+        self._now_us: int | None = None
+        self._closed = ""
+        self.expired_rows = 0
+        """Rows that expired since the view was made."""
+
+    @property
+    def owned(self) -> pb.HashRange:
+        return self._durable.owned
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    def get(self, keys: Batch) -> tuple[pa.Table, Mask]:
+        """The values of each key, null where it has none, and which keys have some. Keys may repeat."""
+        batch = self._batch(keys)
+        found = np.zeros(len(batch), dtype=np.bool_)
+        source = np.full(len(batch), -1, dtype=np.int64)
+        tables = [pa.schema([field.with_nullable(True) for field in self.table.value_schema]).empty_table()]
+        count = 0
+        with self._blocks.operation(_ROW_BYTES * len(batch)):
+            for slot, start, end in self._blocks.available(batch.hashes):
+                with self._blocks.locked():
+                    for piece in self._alive(slot.block.locate(batch, start, end)[0]):
+                        rows = batch.order[piece.rows]
+                        found[rows] = True
+                        source[rows] = np.arange(count, count + len(rows), dtype=np.int64)
+                        count += len(rows)
+                        tables.append(_values_of(piece.run, piece.at, tables[0].schema))
+                    self._blocks.settle([slot])
+        table = pa.concat_tables(tables)
+        indices = from_numpy(source, pa.int64(), valid=found)
+        columns = [one_chunk(column).take(indices) for column in table.columns]
+        return pa.Table.from_arrays(columns, schema=table.schema), found
+
+    def scan(self) -> Iterator[pa.Table]:
+        """All rows by hash, in pieces that fit into memory: keys, `_time` where rows expire, values.
+
+        Each piece shows the rows as they are when it is reached: of writes that are made meanwhile, those behind the
+        last piece are seen.
+        """
+        first = self.owned.first
+        while first <= self.owned.last:
+            rows, first = self._piece_from(first)
+            if rows.num_rows:
+                yield rows
+
+    def prefetch(self, keys: Batch) -> tuple[Future[bool], ...]:
+        """Bring the rows of these keys nearer in the background: from the store to memory or to mapped files.
+
+        A hint: a future that is False was one too many.
+        """
+        slots = [slot for slot, _, _ in self._blocks.of(self._batch(keys).hashes) if not slot.block.present]
+        return tuple(self._blocks.load_soon(slot) for slot in slots)
+
+    # ---- writing -----------------------------------------------------------------------------------------
+
+    def upsert(self, keys: Batch, values: Batch, *, times: pa.Array | None = None) -> None:
+        """Set the values of keys; of several rows with one key the last counts.
+
+        The time of a key is the latest that it was written with.
+        """
+        self._write(keys, values, times, None)
+
+    def merge(self, keys: Batch, values: Batch, function: MergeFunction, *, times: pa.Array | None = None) -> None:
+        """Set each key to function(its values, the new ones); a key that has none gets the new ones.
+
+        Rows of one key inside the batch are first folded by the same function, two and two, earlier ones first: it
+        has to be associative. It is called with whole columns, and must not use the view. If it raises, nothing has
+        changed.
+        """
+        self._write(keys, values, times, function)
+
+    def delete(self, keys: Batch) -> Mask:
+        """Delete keys, and say which of them had values. Keys may repeat."""
+        self._check_open()
+        batch = self._batch(keys)
+        found = np.zeros(len(batch), dtype=np.bool_)
+        with self._blocks.operation(2 * int(keys.nbytes) + _ROW_BYTES * len(batch)):
+            parts = self._blocks.available(batch.hashes)
+            with self._blocks.locked():
+                for slot, start, end in parts:
+                    alive = self._alive(slot.block.locate(batch, start, end)[0])
+                    for piece in alive:
+                        found[batch.order[piece.rows]] = True
+                    slot.block.delete(alive)
+                self._blocks.settle(slot for slot, _, _ in parts)
+        return found
+
+    def delete_values(self, keys: Batch, values: Batch) -> Mask:
+        """Delete keys that have exactly these values, and say which rows of the batch had their way.
+
+        Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0.
+        """
+        columns = checked_values(self.table, keys, values)
+        return self._delete_equal(keys, dict(zip(columns.column_names, columns.columns, strict=True)))
+
+    def delete_at(self, keys: Batch, times: pa.Array) -> Mask:
+        """Delete keys that have exactly these times, and say which rows of the batch had their way."""
+        check_timed(self.table, "deleting by key and time")
+        moments = given_times(self.table, keys.num_rows, times)
+        return self._delete_equal(keys, {TIME: from_numpy(moments, TIMESTAMP)})
+
+    def delete_times(self, start_us: int, end_us: int) -> int:
+        """Delete the rows with start_us <= time < end_us, and give their number."""
+        self._check_open()
+        check_timed(self.table, "deleting by time")
+        until = self._expired_until()
+
+        def pick(marks: Marks, times: Times | None) -> Mask:
+            assert times is not None
+            return _alive_at(until)(marks, times) & (times >= start_us) & (times < end_us)
+
+        return sum(
+            self._change_blocks(slot.block.owned, lambda block: block.delete_where(pick))
+            for slot in self._blocks
+            if slot.block.present or self._durable.may_hold(slot.block.owned, start_us, end_us - 1)
+        )
+
+    def advance(self, now_us: int) -> int:
+        """Move the table's clock, never back, and give the number of rows that expired."""
+        self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
+        return self._expire()
+
+    def close(self, reason: str) -> None:
+        """Refuse later writes; it may be read on."""
+        self._closed = self._closed or reason
+
+    # ---- inside ------------------------------------------------------------------------------------------
+
+    def _batch(self, keys: Batch) -> KeyBatch:
+        batch = KeyBatch.of(keys, self.table.key_schema, self._hash)
+        if len(batch) and not in_range(batch.hashes[[0, -1]], self.owned).all():
+            raise InputError(
+                f"keys of table {self.table.name!r} belong to another subtask",
+                fix="send each row to the subtask that owns the hash of its key",
+            )
+        return batch
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError(
+                f"the table {self.table.name!r} takes no more: {self._closed}",
+                fix="restore a new view from the last committed record",
+            )
+
+    def _alive(self, pieces: Sequence[Found]) -> list[Found]:
+        until = self._expired_until()
+        alive = [piece.where(piece.run.alive(piece.at, until)) for piece in pieces]
+        return [piece for piece in alive if len(piece.rows)]
+
+    def _write(self, keys: Batch, values: Batch, times: pa.Array | None, function: MergeFunction | None) -> None:
+        """Write a batch, in pieces by hash if it is large; all of it is checked first."""
+        self._check_open()
+        table = checked_values(self.table, keys, values)
+        moments = written_times(self.table, keys.num_rows, times, now_us=self._now_us)
+        batch = self._batch(keys)
+        unique, rows = last_of_each(batch, table) if function is None else folded(batch, table, function)
+        latest = None if moments is None else latest_times(batch, moments)
+        step = self._rows_at_once(len(unique), _growth(rows))
+        for start in range(0, len(unique), step):
+            end = min(start + step, len(unique))
+            part = None if latest is None else latest[start:end]
+            self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
+
+    def _rows_at_once(self, count: int, growth: int) -> int:
+        """All rows of a batch, unless it is large against the budget: then as many as are not."""
+        if growth <= self._memory.budget // LARGE_BATCH:
+            return max(count, 1)
+        return max(count * (self._memory.budget // (2 * LARGE_BATCH)) // growth, 1)
+
+    def _write_piece(
+        self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
+    ) -> None:
+        # New keys make a block settle, or split: its rows are there twice meanwhile.
+        with self._blocks.operation(_growth(values) + 2 * self._blocks.block_bytes):
+            parts = self._blocks.available(unique.hashes)
+            with self._blocks.locked():
+                found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
+                alive = self._alive([piece for _, pieces, _ in found for piece in pieces])
+                times = _latest(times, alive)
+                if function is not None and alive:
+                    values = _merged_values(values, alive, function)
+                for slot, pieces, missing in found:
+                    slot.block.put(pieces, missing, unique, values, times)
+                self._blocks.settle(slot for slot, _, _ in found)
+
+    def _piece_from(self, first: int) -> tuple[pa.Table, int]:
+        """The rows of some hashes from the first on, and the hash to go on with."""
+        with self._blocks.operation(2 * self._memory.segment_bytes):
+            self._blocks.fetch(self._blocks.at(first))
+            slot = self._blocks.at(first)
+            with self._blocks.locked():
+                block, until = slot.block, self._expired_until()
+                last = block.cut(first, piece_bytes=self._memory.segment_bytes)
+                parts = [
+                    file_rows(self.table, run, rows, marks)
+                    for run, rows, marks in block.current(first, last, _alive_at(until))
+                ]
+                self._blocks.settle([slot])
+        rows = pa.concat_tables([self.table.file_schema.empty_table(), *parts])
+        if len(parts) > 1:
+            rows = take_rows(rows, np.argsort(uint64_values(rows[KEY_HASH]), kind="stable"))
+        rows = rows.select(self.table.row_schema.names)
+        return pa.Table.from_arrays(rows.columns, schema=self.table.row_schema), last + 1
+
+    def _expired_until(self) -> int | None:
+        if self.table.time_to_live_us is None or self._now_us is None:
+            return None
+        return self._now_us - self.table.time_to_live_us
+
+    def _expire(self) -> int:
+        until = self._expired_until()
+        if until is None:
+            return 0
+        count = 0
+        for slot in self._blocks:
+            owned = slot.block.owned
+            due = slot.block.may_expire(until) if slot.block.present else self._durable.may_hold(owned, None, until)
+            if due:
+                count += self._change_blocks(owned, lambda block: block.expire(until))
+        self.expired_rows += count
+        return count
+
+    def _change_blocks(self, owned: pb.HashRange, change: Callable[[Block], int]) -> int:
+        """Change rows of the block of a range, or of the blocks that it was split into."""
+        # Rows of mapped files are laid over; those in memory change in place.
+        with self._blocks.operation(sum(slot.block.disk_bytes for slot in self._blocks.within(owned)) // 2):
+            for slot in self._blocks.within(owned):
+                self._blocks.fetch(slot)
+            with self._blocks.locked():
+                slots = self._blocks.within(owned)
+                count = sum(change(slot.block) for slot in slots)
+                self._blocks.settle(slots)
+        return count
+
+    def _delete_equal(self, keys: Batch, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Mask:
+        """Delete the keys whose rows equal the batch in some more columns."""
+        self._check_open()
+        batch = self._batch(keys)
+        hashes = np.empty(len(batch), dtype=np.uint64)
+        hashes[batch.order] = batch.hashes
+        names = list(self.table.key_names)
+        wanted = {KEY_HASH: from_numpy(hashes, pa.uint64()), **{name: keys[name] for name in names}, **columns}
+        rows = RowSet(pa.table(wanted), keys=names)
+        done = np.zeros(len(batch), dtype=np.bool_)
+        with self._blocks.operation(2 * int(keys.nbytes) + _ROW_BYTES * len(batch)):
+            parts = self._blocks.available(batch.hashes)
+            with self._blocks.locked():
+                for slot, start, end in parts:
+                    for piece in self._alive(slot.block.locate(batch, start, end)[0]):
+                        at = np.unique(piece.at)
+                        held = file_rows(self.table, piece.run, at, piece.run.marks[at]).select(list(wanted))
+                        gone = np.zeros(len(at), dtype=np.bool_)
+                        for theirs, ours in rows.pairs(held):
+                            gone[theirs] = True
+                            done[ours] = True
+                        slot.block.delete([Found(slot.block, piece.run, piece.frozen, at[gone], at[gone])])
+                self._blocks.settle(slot for slot, _, _ in parts)
+        return done
+
+
+def _alive_at(expired_until: int | None) -> Pick:
+    def pick(marks: Marks, times: Times | None) -> Mask:
+        alive: Mask = (marks & DELETED) == 0
+        return alive if times is None or expired_until is None else alive & (times > expired_until)
+
+    return pick
+
+
+def _growth(values: pa.Table) -> int:
+    """About the memory that writing these values takes."""
+    return 2 * int(values.nbytes) + _ROW_BYTES * int(values.num_rows)
+
+
+def _latest(times: Times | None, alive: Sequence[Found]) -> Times | None:
+    """The times, or those of rows that are there where they are later."""
+    if times is None:
+        return None
+    times = times.copy()
+    for piece in alive:
+        if piece.run.times is not None:
+            times[piece.rows] = np.maximum(times[piece.rows], piece.run.times[piece.at])
+    return times
+
+
+def _merged_values(values: pa.Table, alive: Sequence[Found], function: MergeFunction) -> pa.Table:
+    """The new rows, merged with the old ones where there are some."""
+    rows = np.concatenate([piece.rows for piece in alive])
+    # Each block has its rows in order, and blocks come in order: most often these are all rows as they stand.
+    in_order = len(alive) == 1 or bool((rows[1:] > rows[:-1]).all())
+    new = ascending_rows(values, rows) if in_order else take_rows(values, rows)
+    old = pa.concat_tables([_values_of(piece.run, piece.at, values.schema) for piece in alive])
+    merged = call_merge(function, old.combine_chunks(), new)
+    if in_order and len(rows) == values.num_rows:
+        return merged
+    columns = [
+        with_values(one_chunk(column), rows, one_chunk(other))
+        for column, other in zip(values.columns, merged.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=values.schema)
+
+
+def _values_of(run: Run, at: Rows, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_arrays([column.take(at) for column in run.values], schema=schema)

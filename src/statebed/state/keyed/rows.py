@@ -1,0 +1,55 @@
+"""Rows of runs as rows of files, and back."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.schema import DELETED as DELETED_COLUMN
+from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
+from statebed.state.columns import Rows
+from statebed.state.keyed.batch import take_rows
+from statebed.state.keyed.run import DELETED, STORED, Run
+from statebed.state.keyed.spilled import Marks
+from statebed.state.keyed.table import KeyedTable
+
+
+def file_rows(table: KeyedTable, run: Run, rows: Rows, marks: Marks) -> pa.Table:
+    """Rows of a run as rows of files, without their sequence; deletions have neither time nor values."""
+    deleted = (marks & DELETED) != 0
+    alive = from_numpy(np.arange(len(rows), dtype=np.int64), pa.int64(), valid=~deleted)
+    columns: dict[str, pa.Array] = {
+        KEY_HASH: from_numpy(run.hashes[rows], pa.uint64()),
+        SEQUENCE: from_numpy(np.zeros(len(rows), dtype=np.uint64), pa.uint64()),
+        DELETED_COLUMN: pa.Array.from_buffers(
+            pa.bool_(), len(rows), [None, pa.py_buffer(np.packbits(deleted, bitorder="little"))]
+        ),
+    }
+    for name, key in zip(table.key_schema.names, run.keys, strict=True):
+        columns[name] = key.take(rows)
+    if run.times is not None:
+        columns[TIME] = from_numpy(run.times[rows], TIMESTAMP, valid=~deleted)
+    for name, value in zip(table.value_schema.names, run.values, strict=True):
+        taken = value.take(rows)
+        columns[name] = taken.take(alive) if deleted.any() else taken
+    schema = table.file_schema
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def run_of(table: KeyedTable, rows: pa.Table) -> Run:
+    """Rows of files, each key once and none deleted, as a run in memory."""
+    return Run.of(
+        uint64_values(rows[KEY_HASH]),
+        [one_chunk(rows[name]) for name in table.key_schema.names],
+        [one_chunk(rows[name]) for name in table.value_schema.names],
+        int64_values(rows[TIME]) if table.expires else None,
+        STORED,
+    )
+
+
+def without_deleted(rows: pa.Table, *, expired_until: int | None = None) -> pa.Table:
+    """The rows of files that are part of the state."""
+    gone = boolean_values(rows[DELETED_COLUMN])
+    if expired_until is not None and TIME in rows.column_names:
+        gone = gone | boolean_values(pc.less_equal(rows[TIME].cast(pa.int64()), expired_until))
+    return take_rows(rows, np.flatnonzero(~gone)) if gone.any() else rows

@@ -1,0 +1,209 @@
+"""A run: rows of keyed state, sorted by hash; in memory values are written in place.
+
+Looking keys up: the run's index says where a hash begins, then keys are compared. Rows carry marks: changed since the
+last checkpoint, deleted, and stored, which means that files hold the key as alive.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format.keyhash import Hashes
+from statebed.state.columns import Column, Mask, Places, Rows, column_of
+from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.index import HashIndex
+
+DIRTY = np.uint8(1)
+DELETED = np.uint8(2)
+STORED = np.uint8(4)
+
+Times = npt.NDArray[np.int64]
+
+FOR_EVER = (1 << 63) - 1
+"""A time that no row has."""
+_MANY_CHANGES = 16
+"""When more than one of so many rows has changed, looking at all marks is faster than remembering which."""
+
+
+@dataclass
+class Run:
+    """Rows sorted by hash, each key once."""
+
+    hashes: Hashes
+    keys: tuple[Column, ...]
+    values: tuple[Column, ...]
+    times: Times | None
+    marks: npt.NDArray[np.uint8]
+    dirty_rows: int = 0
+    index: HashIndex = field(init=False, repr=False)
+    _oldest: int | None = field(default=None, init=False, repr=False)
+    _changed: list[Rows] | None = field(default=None, init=False, repr=False)
+    """Rows that changed, so that a checkpoint need not look at all; None: they are not known, or are many."""
+    _changes: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.index = HashIndex(self.hashes)
+        self._changed = None if self.dirty_rows else []
+
+    @classmethod
+    def of(
+        cls,
+        hashes: Hashes,
+        keys: Sequence[pa.Array],
+        values: Sequence[pa.Array],
+        times: Times | None,
+        marks: npt.NDArray[np.uint8] | np.uint8,
+    ) -> "Run":
+        """A copy of rows that are sorted by hash."""
+        return cls(
+            hashes=hashes.copy(),
+            keys=tuple(column_of(key) for key in keys),
+            values=tuple(column_of(value) for value in values),
+            times=None if times is None else times.copy(),
+            marks=np.full(len(hashes), marks, dtype=np.uint8),
+            dirty_rows=int(np.count_nonzero(np.broadcast_to(marks & DIRTY, len(hashes)))),
+        )
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def held_bytes(self) -> int:
+        columns = sum(column.held_bytes for column in (*self.keys, *self.values))
+        times = 0 if self.times is None else self.times.nbytes
+        return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes + 8 * self._changes
+
+    def find(self, batch: KeyBatch) -> Rows:
+        """The row of each key of the batch, -1 where it is not in the run."""
+        found = np.full(len(batch), -1, dtype=np.int64)
+        if not len(self):
+            return found
+        at = self.index.first_not_below(batch.hashes)
+        # A hash that is greater than all of them is not equal to the last one.
+        waiting = np.flatnonzero(self.hashes.take(at, mode="clip") == batch.hashes)
+        whole = len(waiting) == len(batch)
+        at = at if whole else at[waiting]
+        equal = self._equal(at, batch if whole else batch.select(waiting))
+        if equal.all():
+            if whole:
+                return at
+            found[waiting] = at
+            return found
+        while len(waiting):
+            found[waiting[equal]] = at[equal]
+            # Another key with the same hash: the one that is looked for may stand behind it.
+            waiting, at = waiting[~equal], at[~equal] + 1
+            held = (at < len(self)) & (self.hashes.take(at, mode="clip") == batch.hashes[waiting])
+            waiting, at = waiting[held], at[held]
+            equal = self._equal(at, batch.select(waiting))
+        return found
+
+    def _equal(self, at: Rows, batch: KeyBatch) -> Mask:
+        """Whether the keys of rows are those of the batch."""
+        equal = np.ones(len(at), dtype=np.bool_)
+        for column, key in zip(self.keys, batch.keys, strict=True):
+            equal &= column.equals(at, key)
+        return equal
+
+    def alive(self, rows: Rows, expired_until: int | None) -> Mask:
+        """Which of the rows are part of the state."""
+        alive: Mask = (self.marks[rows] & DELETED) == 0
+        if self.times is not None and expired_until is not None:
+            alive &= self.times[rows] > expired_until
+        return alive
+
+    def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
+        """Write rows in place."""
+        for column, array in zip(self.values, values, strict=True):
+            column.put(rows, array)
+        if self.times is not None and times is not None:
+            self.times[rows] = times
+            # A deleted row may come back with any time.
+            self._oldest = None if self._oldest is None else min(self._oldest, int(times.min(initial=FOR_EVER)))
+        before = self.marks[rows]
+        self._mark(rows, before, (before & STORED) | DIRTY)
+
+    def delete(self, rows: Rows) -> None:
+        before = self.marks[rows]
+        self._mark(rows, before, before | DELETED | DIRTY)
+
+    def may_expire(self, until_us: int) -> bool:
+        """False when surely no row's time is over."""
+        return self.times is not None and (self._oldest is None or self._oldest <= until_us)
+
+    def expired(self, expired_until: int) -> Rows:
+        """Rows that are not deleted and whose time is over."""
+        if self.times is None or not self.may_expire(expired_until):
+            return np.zeros(0, dtype=np.int64)
+        there = (self.marks & DELETED) == 0
+        over = self.times <= expired_until
+        self._oldest = int(self.times.min(where=there & ~over, initial=FOR_EVER))
+        return np.flatnonzero(over & there)
+
+    def mark_written(self) -> None:
+        """All changes are in files now: what is alive is stored, what is deleted is not."""
+        if self.dirty_rows:
+            changed = self.dirty_between(0, len(self))
+            self.marks[changed] = np.where(self.marks[changed] & DELETED, DELETED, STORED)
+            self.dirty_rows = 0
+        self._changed, self._changes = [], 0
+
+    def dirty_between(self, start: int, end: int) -> Rows:
+        """Rows that changed since the last checkpoint, in order."""
+        if self._changed is None:
+            # The mark is the lowest bit: what is left of it is a boolean already.
+            return start + np.flatnonzero((self.marks[start:end] & DIRTY).view(np.bool_))
+        if len(self._changed) > 1:
+            self._changed = [np.unique(np.concatenate(self._changed))]
+            self._changes = len(self._changed[0])
+        changed = self._changed[0] if self._changed else np.zeros(0, dtype=np.int64)
+        return changed[slice(*np.searchsorted(changed, [start, end]).tolist())]
+
+    def merged(self, other: "Run", *, forget: bool = True) -> "Run":
+        """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to."""
+        places = Places(np.searchsorted(self.hashes, other.hashes), len(self))
+        times = None
+        if self.times is not None and other.times is not None:
+            times = places.merge(self.times, other.times)
+        run = Run(
+            hashes=places.merge(self.hashes, other.hashes),
+            keys=merged_columns(self.keys, other.keys, places),
+            values=merged_columns(self.values, other.values, places),
+            times=times,
+            marks=places.merge(self.marks, other.marks),
+            dirty_rows=self.dirty_rows + other.dirty_rows,
+        )
+        return run.without_forgotten() if forget else run
+
+    def without_forgotten(self) -> "Run":
+        """Without the rows that are deleted and that no file holds as alive."""
+        forgotten = (self.marks & (DELETED | STORED)) == DELETED
+        return self.select(np.flatnonzero(~forgotten)) if forgotten.any() else self
+
+    def select(self, rows: Rows) -> "Run":
+        marks = self.marks[rows]
+        return Run(
+            hashes=self.hashes[rows],
+            keys=tuple(column.select(rows) for column in self.keys),
+            values=tuple(column.select(rows) for column in self.values),
+            times=None if self.times is None else self.times[rows],
+            marks=marks,
+            dirty_rows=int(np.count_nonzero(marks & DIRTY)),
+        )
+
+    def _mark(self, rows: Rows, before: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8]) -> None:
+        self.dirty_rows += len(rows) - int(np.count_nonzero(before & DIRTY))
+        self.marks[rows] = marks
+        if self._changed is not None:
+            self._changes += len(rows)
+            self._changed.append(rows)
+            if self._changes > len(self) // _MANY_CHANGES:
+                self._changed, self._changes = None, 0
+
+
+def merged_columns(ours: Iterable[Column], theirs: Iterable[Column], places: Places) -> tuple[Column, ...]:
+    """Columns of two runs as those of one."""
+    return tuple(one.merged(other, places) for one, other in zip(ours, theirs, strict=True))  # type: ignore[arg-type]  # columns of one table have one kind

@@ -1,0 +1,119 @@
+"""A keyed table, as its configuration defines it: its columns, its files, and how long its rows live.
+
+A keyed table holds one row per key. Keys are of any type that has a key hash, in one or several columns; null equals
+null, NaN equals NaN, and -0.0 equals 0.0. With a time to live, each row has a time, and leaves the state once the clock
+has reached that time plus the time to live. The clock is event time (writes carry the times of their rows) or epoch
+time (writes take the time of their epoch).
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.schema import TIME, schema_from_bytes
+from statebed.format.segment import SegmentSpec, segment_schema
+from statebed.state.config import TableConfig, TimeToLiveClock
+from statebed.state.evolution.adaptation import SchemaHistory
+from statebed.state.evolution.column_defaults import defaults_from_bytes
+from statebed.state.live.files import LiveFiles
+
+_OTHER_BYTES = 16
+
+
+@dataclass(frozen=True)
+class KeyedTable:
+    """The definition of a keyed table, from what `keyed_table_config` made."""
+
+    config: TableConfig
+    schemas: tuple[pb.TableSchema, ...] = ()
+    """Of the files that it is restored from."""
+
+    def __post_init__(self) -> None:
+        if self.config.WhichOneof("kind") != "keyed":
+            raise InputError(
+                f"the table {self.config.name!r} is no keyed table", fix="configure it with keyed_table_config"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @cached_property
+    def key_names(self) -> tuple[str, ...]:
+        return tuple(self.config.keyed.key_columns)
+
+    @cached_property
+    def time_to_live_us(self) -> int | None:
+        kind = self.config.keyed
+        return kind.time_to_live_us if kind.HasField("time_to_live_us") else None
+
+    @property
+    def expires(self) -> bool:
+        return self.time_to_live_us is not None
+
+    @cached_property
+    def clock(self) -> TimeToLiveClock | None:
+        """Which clock makes rows expire; None: they stay."""
+        return TimeToLiveClock(self.config.keyed.time_to_live_clock) if self.expires else None
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """Keys and values, with their field ids."""
+        return schema_from_bytes(self.config.keyed.schema, where=f"table {self.name!r}")
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.columns.field(name).remove_metadata() for name in self.key_names])
+
+    @cached_property
+    def value_schema(self) -> pa.Schema:
+        return pa.schema([field.remove_metadata() for field in self.columns if field.name not in self.key_names])
+
+    @cached_property
+    def row_schema(self) -> pa.Schema:
+        """The columns of rows as readers see them: keys, `_time` where rows expire, values."""
+        times = [self.file_schema.field(TIME).remove_metadata()] if self.expires else []
+        return pa.schema([*self.key_schema, *times, *self.value_schema])
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        """The columns of its files. Values may be null there: deletions have none."""
+        fields = [field if field.name in self.key_names else field.with_nullable(True) for field in self.columns]
+        return segment_schema(
+            pa.schema(fields),
+            sort_order=pb.HASH_FIRST,
+            key_columns=self.key_names,
+            timed=self.expires,
+            deletions=True,
+        )
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """What a row takes in memory at least, about: its values, hash, marks, and its place in an index."""
+        kinds = [field.type for field in self.row_schema]
+        return _OTHER_BYTES + sum(
+            kind.bit_width // 8 if pa.types.is_primitive(kind) and kind.bit_width > 1 else _OTHER_BYTES
+            for kind in kinds
+        )
+
+    def segment_spec(self, schema_id: int) -> SegmentSpec:
+        return SegmentSpec(
+            table=self.name,
+            schema_id=schema_id,
+            schema=self.file_schema,
+            sort_order=pb.HASH_FIRST,
+            key_columns=self.key_names,
+        )
+
+    @cached_property
+    def history(self) -> SchemaHistory:
+        """How files of any age are read."""
+        defaults = defaults_from_bytes(self.config.keyed.defaults)
+        return SchemaHistory(self.schemas, self.file_schema, defaults, where=f"table {self.name!r}")
+
+    def check_schema(self, live: LiveFiles) -> None:
+        """Refuse state that was written with other columns, unless a comparison has led from those to these."""
+        replace(self, schemas=live.schemas).history.check()

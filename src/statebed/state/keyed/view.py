@@ -1,0 +1,203 @@
+"""The view of a keyed table: what one subtask reads and writes, in whole batches.
+
+    view = KeyedView(config, owned=owned_range(0, 1), store=store)
+    view.merge(keys, values, add)
+    values, found = view.get(keys)
+    checkpoint = view.checkpoint(name_of)      # put its uploads, say so to each (on_stored), then commit its metadata
+
+Rows live in blocks, which change in place in memory and lie in mapped files when memory is short (`tiers`: one budget
+for all tables of a process). A checkpoint writes the rows that changed, and the keys that were deleted or expired, as
+one delta: its bytes grow with what changed, and are the same in whatever order the changes came. When there are
+MAX_DELTAS, the youngest are written again with the new one. Compactions turn base and deltas into a new base, beside
+the view: `plan_compaction` gives the work, `offer_edit` takes its result, and the next checkpoint applies it.
+
+A view is for one thread, except for what says otherwise. A batch that is large against the memory budget is applied in
+pieces, one after the other; each piece is applied as a whole or, when it is refused or fails, not at all.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import hash_columns
+from statebed.format.schema import merge_schema_lists
+from statebed.format.segment_writer import ROW_GROUP_BYTES
+from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
+from statebed.state.config import TableConfig
+from statebed.state.keyed.batch import HashFunction
+from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.compaction import KeyedCompaction, Plan, plan
+from statebed.state.keyed.delta import write_delta
+from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.files import bytes_of
+from statebed.state.keyed.operations import KeyedOperations
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.metrics import TableStatistics
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
+
+PIECES_IN_BUDGET = 64
+"""A checkpoint of more changes than this part of the budget is written to local files first, segment by segment."""
+
+
+@dataclass(frozen=True)
+class KeyedCheckpoint:
+    """What makes the state durable: files to put, and then the metadata that names them and all earlier ones."""
+
+    metadata: pb.TableSubtaskCheckpointMetadata
+    uploads: tuple[Upload, ...]
+
+
+class KeyedView(KeyedOperations):
+    """The state of one keyed table in the range of hashes that one subtask owns."""
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        owned: pb.HashRange,
+        store: ObjectStore,
+        parts: Sequence[pb.TableSubtaskCheckpointMetadata] = (),
+        hash_function: HashFunction = hash_columns,
+        block_bytes: int | None = None,
+        tiers: Tiers | None = None,
+        owner: str | None = None,
+    ) -> None:
+        """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
+
+        `tiers` is the memory and local disk that it shares with other tables (None: those of the process), `owner` its
+        name there. Blocks take at most `block_bytes`; None: what suits the budget.
+        """
+        table = KeyedTable(config, merge_schema_lists(part.schemas for part in parts))
+        self._tiers = tiers or Tiers.shared()
+        self._owner = owner or config.name
+        self._store = store
+        durable = DurableRows(table, store, parts, owned)
+        blocks = Blocks(table, durable, self._tiers, owner=self._owner, block_bytes=block_bytes)
+        super().__init__(table, durable, blocks, self._tiers.memory, hash_function)
+        self._edits = EditQueue()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all arrays and indexes in memory."""
+        return sum(slot.block.held_bytes for slot in self._blocks)
+
+    @property
+    def dirty_rows(self) -> int:
+        """Rows that changed since the last checkpoint; a spilled one may count more than once."""
+        return sum(slot.block.dirty_rows for slot in self._blocks)
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def metadata(self, *, subtask_index: int = 0) -> pb.TableSubtaskCheckpointMetadata:
+        """What is in files: everything up to the last checkpoint."""
+        return self._durable.metadata(subtask_index)
+
+    def checkpoint(self, name_of: NameOf, *, subtask_index: int = 0) -> KeyedCheckpoint:
+        """All changes since the last checkpoint, and the metadata of the whole state.
+
+        Changes are one file, or several where there are more than fit into a block. When this fails, nothing has
+        happened, and it may be repeated.
+        """
+        self._expire()
+        piece_bytes = max(self._memory.segment_bytes, self._memory.budget // PIECES_IN_BUDGET)
+        edits = self._edits.waiting
+        # A piece as it is gathered, sorted and cut, and the row group that is being written.
+        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, self._memory.budget // 8)
+        with self._blocks.operation(room), self._blocks.locked(), self._durable.changing():
+            blocks = [slot.block for slot in self._blocks]
+            made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
+            uploads = [upload for _, some in made for upload in some or ()]
+            if any(block.dirty_rows for block in blocks):
+                uploads += write_delta(
+                    blocks,
+                    self.table,
+                    self._durable,
+                    name_of,
+                    merged=self._durable.deltas_to_merge(self._edits.reading),
+                    folder=self._tiers.folder,
+                    piece_bytes=piece_bytes,
+                    file_bytes=self._blocks.block_bytes,
+                )
+            for block in blocks:
+                block.mark_written()
+            self._blocks.saved()
+        self._edits.settle(edits, applied=[edit for edit, some in made if some is not None])
+        return KeyedCheckpoint(metadata=self.metadata(subtask_index=subtask_index), uploads=tuple(uploads))
+
+    def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> CompactionJob | None:
+        """Work that would make reading and restoring cheaper, about `most_bytes` of files; None: there is none.
+
+        `everything` takes all that can be compacted, whatever its size. By any thread, when a checkpoint is durable.
+        """
+        files = self._durable.files
+        chosen = self._plan(files, most_bytes=None if everything else most_bytes)
+        if chosen is None or not all(self._durable.is_stored(file) for file in chosen.inputs):
+            return None
+        self._edits.reading = frozenset(file.path for file in chosen.inputs)
+        return KeyedCompaction(
+            plan=chosen,
+            table=self.table,
+            spec=self._durable.spec,
+            store=self._store,
+            tiers=self._tiers,
+            owner=self._owner,
+            file_bytes=self._blocks.block_bytes,
+            expired_until=self._expired_until(),
+        )
+
+    def offer_edit(self, edit: Edit) -> None:
+        """Have the next checkpoint apply what a compaction made. By any thread."""
+        self._edits.offer(edit)
+
+    def release(self, wanted_bytes: int) -> int:
+        """Forget blocks without changes until that many bytes of memory are free or none is left; gives the bytes.
+
+        They are read from files again, so nothing is forgotten before those are stored.
+        """
+        freed = 0
+        for slot in self._blocks:
+            if freed >= wanted_bytes:
+                break
+            freed += self._blocks.release(slot)
+        return freed
+
+    def give_up(self) -> None:
+        """Take no memory and no local disk any more, whatever has changed since the last checkpoint.
+
+        Without such changes it can still be read, from the store.
+        """
+        self.close("it was given up")
+        self._blocks.give_up()
+
+    def statistics(self) -> TableStatistics:
+        """What it counts; reads no file. By any thread."""
+        files = self._durable.files
+        blocks = [slot.block for slot in self._blocks]
+        counts = self._blocks.counts
+        due = self._plan(files, most_bytes=None)
+        return TableStatistics(
+            rows=self.metadata().rows + sum(block.dirty_rows for block in blocks),
+            memory_bytes=sum(block.held_bytes for block in blocks),
+            disk_bytes=sum(block.disk_bytes for block in blocks),
+            store_bytes=bytes_of(files),
+            files=Counter(level for _, level in {(file.path, file.level) for file in files}),
+            spills=counts.spills,
+            loads=counts.loads,
+            hits=counts.hits,
+            compaction_debt_bytes=0 if due is None else due.input_bytes,
+            expired_rows=self.expired_rows,
+            edits_applied=self._edits.applied,
+            edits_discarded=self._edits.discarded,
+        )
+
+    def _plan(self, files: Sequence[pb.FileEntry], *, most_bytes: int | None) -> Plan | None:
+        return plan(
+            files,
+            self.owned,
+            most_bytes=most_bytes,
+            block_bytes=self._blocks.block_bytes,
+            row_bytes=self.table.row_bytes,
+        )

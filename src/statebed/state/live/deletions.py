@@ -1,0 +1,64 @@
+"""Which rows tombstones hide, decided for whole tables of rows at once.
+
+All tombstones of one kind make one set of rows, each with the sequence of its tombstone; the tombstones that are
+alive change far less often than rows are read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import int64_values, uint64_values
+from statebed.format.schema import KEY_HASH, SEQUENCE, TIME
+from statebed.state.live import tombstones
+from statebed.state.live.row_set import RowSet
+from statebed.state.live.tombstones import Deleted
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of all tombstones of one kind."""
+
+    found: RowSet
+    sequences: npt.NDArray[np.uint64]
+
+
+class Deletions:
+    """What some tombstones hide."""
+
+    def __init__(self, some: Sequence[pb.Tombstone], *, keys: Sequence[str]) -> None:
+        self._ranges = [one for one in some if tombstones.kind_of(one) is None]
+        self._rows = [
+            _of_kind([one for one in some if tombstones.kind_of(one) is kind], keys)
+            for kind in Deleted
+            if any(tombstones.kind_of(one) is kind for one in some)
+        ]
+        self.nbytes = sum(one.found.nbytes + one.sequences.nbytes for one in self._rows)
+
+    def visible(self, rows: pa.Table) -> Mask:
+        """Which rows none of them hides; the rows have the columns of files."""
+        hashes, sequences = uint64_values(rows[KEY_HASH]), uint64_values(rows[SEQUENCE])
+        visible = np.ones(rows.num_rows, dtype=np.bool_)
+        times = int64_values(rows[TIME]) if self._ranges else None
+        for one in self._ranges:
+            assert times is not None
+            span = one.delete_time_range
+            hidden = (times >= span.start_us) & (times < span.end_us) & (sequences <= np.uint64(one.sequence))
+            visible &= ~(hidden & (hashes >= np.uint64(one.owned.first)) & (hashes <= np.uint64(one.owned.last)))
+        for kind in self._rows:
+            # A tombstone's rows all lie in its own range, so equal keys are enough.
+            for theirs, ours in kind.found.pairs(rows):
+                visible[theirs[sequences[theirs] <= kind.sequences[ours]]] = False
+        return visible
+
+
+def _of_kind(some: Sequence[pb.Tombstone], keys: Sequence[str]) -> _Rows:
+    parts = [tombstones.rows_of(one) for one in some]
+    sequences = [np.full(part.num_rows, one.sequence, dtype=np.uint64) for part, one in zip(parts, some, strict=True)]
+    return _Rows(RowSet(pa.concat_tables(parts).combine_chunks(), keys=keys), np.concatenate(sequences))

@@ -1,0 +1,140 @@
+"""What is live in one table of one subtask: files, tombstones and the next sequence, as pure values.
+
+Everything here decides on entries alone and reads no file. A row is visible when its hash lies in its file's owned
+range and no tombstone hides it. A tombstone stays while a file may hold rows that it hides. Rows that are in no file
+yet take part through `fresh`: entries that say what they span.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.ranges import overlaps
+from statebed.format.schema import merge_schema_lists
+from statebed.state.live import tombstones as marks
+from statebed.state.live.tombstones import Deleted
+
+FIRST_SEQUENCE = 1
+BEGINNING = -(1 << 63)
+END = (1 << 63) - 1
+"""Before and after all times."""
+
+
+@dataclass(frozen=True)
+class LiveFiles:
+    """The live part of a table, clipped to the range that its subtask owns."""
+
+    owned: pb.HashRange
+    next_sequence: int = FIRST_SEQUENCE
+    files: tuple[pb.FileEntry, ...] = ()
+    tombstones: tuple[pb.Tombstone, ...] = ()
+    schemas: tuple[pb.TableSchema, ...] = ()
+
+    @classmethod
+    def restore(cls, parts: Sequence[pb.TableSubtaskCheckpointMetadata], *, owned: pb.HashRange) -> "LiveFiles":
+        """The parts of one or more earlier subtasks, clipped to `owned`: nothing is read or rewritten."""
+        files = [
+            _with_owned(file, clipped)
+            for part in parts
+            for file in part.files
+            if (clipped := _intersection(file.owned, owned)) is not None and _may_hold(file, clipped)
+        ]
+        tombstones = [
+            mine
+            for part in parts
+            for tombstone in part.tombstones
+            if (mine := marks.clipped(tombstone, owned)) is not None
+        ]
+        live = cls(
+            owned=owned,
+            next_sequence=max((part.next_sequence for part in parts), default=FIRST_SEQUENCE),
+            files=_join_neighbours(files),
+            tombstones=tuple(tombstones),
+            schemas=merge_schema_lists(part.schemas for part in parts),
+        )
+        return live.without_idle_tombstones()
+
+    def delete_before(self, end_us: int) -> "LiveFiles":
+        """All rows with a time before `end_us` deleted."""
+        return self.delete_range(BEGINNING, end_us)
+
+    def delete_range(self, start_us: int, end_us: int, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """All rows with start_us <= time < end_us deleted: files that hold no others leave unread, one tombstone hides
+        the rest. Unchanged when no row is affected.
+        """
+        kept = tuple(file for file in self.files if file.min_time_us < start_us or file.max_time_us >= end_us)
+        partly = [file for file in (*kept, *fresh) if file.min_time_us < end_us and start_us <= file.max_time_us]
+        live = replace(self, files=kept)
+        if not all(self._hides_range(file, start_us, end_us) for file in partly):
+            start = max(start_us, min(file.min_time_us for file in partly))
+            tombstone = marks.of_range(start, end_us, sequence=self.next_sequence, owned=self.owned)
+            return live.with_tombstone(tombstone, fresh=fresh)
+        return live.without_idle_tombstones(fresh=fresh)
+
+    def delete_rows(self, kind: Deleted, rows: pa.Table, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """All rows deleted that equal one of these (`_key_hash`, keys, and `_time` or values), by one tombstone."""
+        if not rows.num_rows:
+            return self
+        tombstone = marks.of_rows(kind, rows, sequence=self.next_sequence, owned=self.owned)
+        return self.with_tombstone(tombstone, fresh=fresh)
+
+    def with_tombstone(self, tombstone: pb.Tombstone, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """With a tombstone that takes the next sequence. Unchanged when it can hide nothing."""
+        if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
+            return self
+        others = tuple(one for one in self.tombstones if not marks.replaces(tombstone, one))
+        every = (*others, tombstone)
+        kept = self.files
+        if marks.kind_of(tombstone) is None:
+            kept = tuple(file for file in kept if not marks.hide_all(every, file))
+        live = replace(self, files=kept, tombstones=every, next_sequence=self.next_sequence + 1)
+        return live.without_idle_tombstones(fresh=fresh)
+
+    def append(self, file: pb.FileEntry) -> "LiveFiles":
+        """With one more file, whose rows carry `next_sequence`."""
+        return replace(self, files=(*self.files, file), next_sequence=self.next_sequence + 1)
+
+    def hidden_until(self, file: pb.FileEntry) -> int | None:
+        """A time before which every row of the file is known to be deleted, or None."""
+        ranges = [one for one in self.tombstones if marks.hides_range(one, file, BEGINNING, file.min_time_us + 1)]
+        return max((one.delete_time_range.end_us for one in ranges), default=None)
+
+    def without_idle_tombstones(self, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
+        """Without the tombstones that can hide no row of any live file, and no fresh row."""
+        held = (*self.files, *fresh)
+        needed = tuple(one for one in self.tombstones if any(marks.may_hide(one, file) for file in held))
+        return self if needed == self.tombstones else replace(self, tombstones=needed)
+
+    def _hides_range(self, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
+        return any(marks.hides_range(one, file, start_us, end_us) for one in self.tombstones)
+
+
+def _intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
+    if not overlaps(one, other):
+        return None
+    return pb.HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
+
+
+def _may_hold(file: pb.FileEntry, owned: pb.HashRange) -> bool:
+    return file.min_key_hash <= owned.last and owned.first <= file.max_key_hash
+
+
+def _with_owned(file: pb.FileEntry, owned: pb.HashRange) -> pb.FileEntry:
+    clipped = pb.FileEntry()
+    clipped.CopyFrom(file)
+    clipped.owned.CopyFrom(owned)
+    return clipped
+
+
+def _join_neighbours(files: Iterable[pb.FileEntry]) -> tuple[pb.FileEntry, ...]:
+    """Entries of one file whose ranges touch become one entry, as when ranges are joined again."""
+    joined: list[pb.FileEntry] = []
+    for file in sorted(files, key=lambda entry: (entry.path, entry.owned.first)):
+        last = joined[-1] if joined else None
+        if last is not None and last.path == file.path and last.owned.last + 1 == file.owned.first:
+            last.owned.last = file.owned.last
+        else:
+            joined.append(file)
+    return tuple(joined)

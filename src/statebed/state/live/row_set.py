@@ -1,0 +1,139 @@
+"""A set of rows, found again among others: by hash first, then by comparing columns.
+
+Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0. Each row of the set is known by its position, so that who asks
+gets pairs of rows that are equal. Work goes over whole columns; only values of nested types are compared one by one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy, one_chunk, uint64_values
+from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
+from statebed.format.schema import KEY_HASH
+from statebed.state.columns import Column, column_of
+from statebed.state.tiers.selection import among
+
+Hashes = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class RowSet:
+    """Rows with `_key_hash`, the key columns, and perhaps more columns (`_time`, values) that must be equal, too."""
+
+    def __init__(self, rows: pa.Table, *, keys: Sequence[str]) -> None:
+        self._more = [name for name in rows.column_names if name not in {KEY_HASH, *keys}]
+        # A key may have many rows here, each with its own time or values: these take part in the hash.
+        self._hashed = [name for name in self._more if _is_hashable(rows.schema.field(name))]
+        self.key_hashes = np.unique(uint64_values(rows[KEY_HASH]))
+        mixed = _mixed(uint64_values(rows[KEY_HASH]), rows, self._hashed)
+        self._order = np.argsort(mixed, kind="stable")
+        self._hashes = mixed[self._order]
+        self._columns = {name: _Compared(rows[name]) for name in (*keys, *self._more)}
+        self.nbytes = self._order.nbytes + self._hashes.nbytes + self.key_hashes.nbytes + int(rows.nbytes)
+
+    def pairs(self, rows: pa.Table) -> Iterator[tuple[Numbers, Numbers]]:
+        """Positions of rows, and of rows of the set that equal them; a row is in each answer at most once."""
+        candidates = np.flatnonzero(among(uint64_values(rows[KEY_HASH]), self.key_hashes))
+        if not len(candidates):
+            return
+        needed = [KEY_HASH, *self._columns]
+        some = rows.select(needed).take(from_numpy(candidates, pa.int64()))
+        mixed = _mixed(uint64_values(some[KEY_HASH]), some, self._hashed)
+        first = np.searchsorted(self._hashes, mixed, side="left")
+        behind = np.searchsorted(self._hashes, mixed, side="right")
+        while len(open_rows := np.flatnonzero(first < behind)):
+            ours = self._order[first[open_rows]]
+            equal = np.ones(len(open_rows), dtype=np.bool_)
+            taken = some if len(open_rows) == some.num_rows else some.take(from_numpy(open_rows, pa.int64()))
+            for name, column in self._columns.items():
+                equal &= column.equals(ours, one_chunk(taken[name]))
+            if equal.any():
+                yield candidates[open_rows[equal]], ours[equal]
+            first[open_rows] += 1
+
+    def contains(self, rows: pa.Table) -> Mask:
+        """Which rows are in the set."""
+        found = np.zeros(rows.num_rows, dtype=np.bool_)
+        for theirs, _ in self.pairs(rows):
+            found[theirs] = True
+        return found
+
+    def repeated(self, rows: pa.Table) -> Mask:
+        """Which rows, being those of the set, equal an earlier one with the same hash."""
+        starts = np.flatnonzero(np.append(True, self._hashes[1:] != self._hashes[:-1]))
+        lengths = np.diff(np.append(starts, len(self._hashes)))
+        maybe = np.flatnonzero(np.repeat(lengths > 1, lengths))
+        repeated = np.zeros(rows.num_rows, dtype=np.bool_)
+        if len(maybe):
+            first = self._order[np.repeat(starts, lengths)[maybe]]
+            mine = self._order[maybe]
+            equal = mine != first
+            some = rows.take(from_numpy(mine, pa.int64()))
+            for name, column in self._columns.items():
+                equal &= column.equals(first, one_chunk(some[name]))
+            repeated[mine] = equal
+        return repeated
+
+
+def distinct(rows: pa.Table, *, keys: Sequence[str]) -> pa.Table:
+    """Of equal rows the first."""
+    if rows.num_rows <= 1:
+        return rows
+    repeated = RowSet(rows, keys=keys).repeated(rows)
+    return rows.take(from_numpy(np.flatnonzero(~repeated), pa.int64())) if repeated.any() else rows
+
+
+class _Compared:
+    """One column of the set."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        array = normalise_key(one_chunk(column))
+        self._column: Column | None = None
+        self._values: list[Any] = []
+        if pa.types.is_nested(array.type):
+            self._values = [_plain(value) for value in array.to_pylist()]
+        else:
+            self._column = column_of(array)
+
+    def equals(self, rows: Numbers, array: pa.Array) -> Mask:
+        if self._column is not None:
+            return self._column.equals(rows, normalise_key(array))
+        theirs = [_plain(value) for value in array.to_pylist()]
+        return np.array([self._values[row] == value for row, value in zip(rows.tolist(), theirs, strict=True)])
+
+
+def _plain(value: Any) -> Any:
+    """A value whose `==` has NaN equal to itself."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN", None
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value
+
+
+def _mixed(key_hashes: Hashes, rows: pa.Table, names: Sequence[str]) -> Hashes:
+    """A hash of the key and of these columns."""
+    if not names:
+        return key_hashes
+    more = hash_columns([normalise_key(one_chunk(rows[name])) for name in names])
+    with np.errstate(over="ignore"):
+        return np.asarray((key_hashes ^ (more >> np.uint64(31))) * _MIX + more)
+
+
+def _is_hashable(field: pa.Field) -> bool:
+    try:
+        check_key_type(field)
+    except InputError:
+        return False
+    return True

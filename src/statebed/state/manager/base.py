@@ -1,0 +1,132 @@
+"""What a record hands to a subtask that is restored from it, and what a record needs from its subtasks."""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+
+from statebed.errors import InputError, SubtaskError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.ranges import overlaps
+from statebed.state.global_keyed.table import StoredPart
+from statebed.state.messages import CheckpointCompleted, TaskInfo
+
+Parts = Mapping[int, pb.OperatorCheckpointMetadata]
+"""Metadata of an operator's subtasks, by their index."""
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry:
+    """The entry of an operator in the record of an epoch, from the answers of all its subtasks."""
+    if not completed:
+        raise SubtaskError("no subtask answered", fix="wait for the checkpoints of all subtasks")
+    first = completed[0]
+    indices = sorted(one.task.subtask_index for one in completed)
+    alike = {(one.task.job_id, one.task.operator_id, one.task.parallelism, one.epoch) for one in completed}
+    if len(alike) > 1 or indices != list(range(first.task.parallelism)):
+        raise SubtaskError(
+            f"the subtasks {indices} answered, of {first.task.parallelism}, for {sorted(alike)}",
+            where=first.task.where,
+            fix="give one answer of every subtask, all of one operator and epoch",
+        )
+    watermarks = [one.watermark_us for one in completed]
+    known = [one for one in watermarks if one is not None]
+    return pb.OperatorEntry(
+        operator_id=first.task.operator_id,
+        parallelism=first.task.parallelism,
+        subtasks=[one.reference for one in sorted(completed, key=lambda one: one.task.subtask_index)],
+        output_watermark_us=min(known) if known and len(known) == len(watermarks) else None,
+    )
+
+
+def references_of(record: pb.CheckpointMetadata, task: TaskInfo) -> dict[int, pb.SubtaskReference]:
+    """The references of the task's operator; none if the record does not name it."""
+    if record.job_id != task.job_id:
+        raise InputError(
+            f"record {record.epoch} is of job {record.job_id!r}", where=task.where, fix="give a record of this job"
+        )
+    return {
+        reference.subtask_index: reference
+        for operator in record.operators
+        if operator.operator_id == task.operator_id
+        for reference in operator.subtasks
+    }
+
+
+def parts_of(parts: Parts, table: str) -> dict[int, StoredPart]:
+    """One table's parts, by subtask."""
+    return {
+        index: StoredPart(metadata.tables[table].config, part)
+        for index, metadata in parts.items()
+        if table in metadata.tables
+        for part in metadata.tables[table].subtasks.values()
+    }
+
+
+def check_stored(
+    parts: Iterable[pb.OperatorCheckpointMetadata], configs: Mapping[str, pb.TableConfig], task: TaskInfo
+) -> None:
+    """Refuse to go on with stored tables that are not registered, or as another kind: they would be lost."""
+    for metadata in parts:
+        for name, table in metadata.tables.items():
+            stored = table.config.WhichOneof("kind")
+            if name not in configs:
+                raise UnknownTableError(
+                    f"the restored state has a table {name!r} ({stored}), which is not registered",
+                    where=task.where,
+                    fix="register it too (it may stay unused), or give the operator another name to begin anew",
+                )
+            if configs[name].WhichOneof("kind") != stored:
+                raise UnknownTableError(
+                    f"the table {name!r} is stored as {stored} and registered as {configs[name].WhichOneof('kind')}",
+                    where=task.where,
+                    fix="register it as what it is, or give the new table another name",
+                )
+
+
+def commit_data_of(parts: Parts, table: str, task: TaskInfo) -> tuple[bytes, ...]:
+    """What was prepared by subtasks whose range begins in the task's own: each piece falls to one subtask."""
+    return tuple(
+        piece.data
+        for _, stored in sorted(parts_of(parts, table).items())
+        if task.owned.first <= stored.part.owned.first <= task.owned.last
+        for piece in stored.part.commit_data
+    )
+
+
+def restored_watermark(parts: Iterable[pb.OperatorCheckpointMetadata], task: TaskInfo) -> int | None:
+    """Up to where time had come for all subtasks whose range the task takes over; None where one does not say."""
+    mine = [metadata for metadata in parts if overlaps(metadata.owned, task.owned)]
+    marks = [metadata.watermark_us for metadata in mine if metadata.HasField("watermark_us")]
+    return min(marks) if mine and len(marks) == len(mine) else None
+
+
+def stored_alike(
+    references: Mapping[int, pb.SubtaskReference], parts: Parts, task: TaskInfo
+) -> tuple[pb.OperatorCheckpointMetadata, pb.SubtaskReference] | None:
+    """Metadata of the restored epoch that may be handed over while nothing changes: of the same subtask."""
+    metadata = parts.get(task.subtask_index)
+    if metadata is None or metadata.parallelism != task.parallelism:
+        return None
+    return metadata, references[task.subtask_index]
+
+
+def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointMetadata) -> bool:
+    """Whether two metadata objects of one subtask differ in their epoch alone."""
+    return (
+        one.HasField("watermark_us") == other.HasField("watermark_us")
+        and one.watermark_us == other.watermark_us
+        and sorted(one.tables) == sorted(other.tables)
+        and all(one.tables[name] == other.tables[name] for name in one.tables)
+    )
+
+
+def micros(time: dt.datetime | None, *, where: str) -> int | None:
+    """Microseconds since 1970 of a time with its zone."""
+    if time is None:
+        return None
+    if time.utcoffset() is None:
+        raise InputError(
+            f"the watermark {time} has no time zone", where=where, fix="use datetimes with tzinfo, e.g. UTC"
+        )
+    return (time - _EPOCH) // _MICROSECOND

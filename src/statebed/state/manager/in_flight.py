@@ -1,0 +1,107 @@
+"""A store that already reads what is still being uploaded.
+
+A table may have to read a file of its last checkpoint while that is on its way; until it is durable, its bytes come
+from where they are: from memory, which is charged to the budget, or from a file that was spilled.
+"""
+
+from collections.abc import Iterator
+from threading import Lock
+
+from statebed.errors import MissingFileError
+from statebed.state.memory.controller import MemoryController, Purpose, Reservation
+from statebed.state.upload import Upload
+from statebed.storage import Listing, ObjectInfo, ObjectStore, PutOutcome
+
+
+class InFlight:
+    """`store`, and the objects that were announced and not put yet. Uploading an object ends its announcement."""
+
+    def __init__(self, store: ObjectStore, memory: MemoryController, *, owner: str) -> None:
+        self._store = store
+        self._memory = memory
+        self._owner = owner
+        self._lock = Lock()
+        self._waiting: dict[str, tuple[Upload, Reservation | None]] = {}
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    def announce(self, upload: Upload) -> None:
+        """From now on its path can be read; it is put later."""
+        charged = self._memory.reserve(self._owner, Purpose.WRITES, upload.size) if upload.resident else None
+        with self._lock:
+            replaced = self._waiting.get(upload.path)
+            self._waiting[upload.path] = (upload, charged)
+        _release(replaced)
+
+    def withdraw(self, path: str) -> None:
+        """It is not put after all, and nobody will read it."""
+        with self._lock:
+            waiting = self._waiting.pop(path, None)
+        _release(waiting)
+
+    def close(self) -> None:
+        """Nothing more is put: what a failed checkpoint left gives up its memory and its local files."""
+        with self._lock:
+            left, self._waiting = list(self._waiting.values()), {}
+        for waiting in left:
+            _release(waiting)
+            waiting[0].on_stored()
+
+    def upload(self, upload: Upload) -> None:
+        """Put an object into the store."""
+        if upload.resident:
+            self._store.put(upload.path, upload.content())
+        else:
+            with self._memory.reserve(self._owner, Purpose.WRITES, upload.size):
+                self._store.put(upload.path, upload.content())
+        self.withdraw(upload.path)
+        upload.on_stored()
+
+    def put(self, path: str, data: bytes) -> None:
+        self._store.put(path, data)
+
+    def get(self, path: str) -> bytes:
+        data = self._announced_bytes(path)
+        return self._store.get(path) if data is None else data
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        data = self._announced_bytes(path)
+        return self._store.get_range(path, start, length) if data is None else data[start : start + length]
+
+    def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
+        return self._store.put_if_absent(path, data)
+
+    def head(self, path: str) -> ObjectInfo | None:
+        return self._store.head(path)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return self._store.list(prefix)
+
+    def list_level(self, prefix: str) -> Listing:
+        return self._store.list_level(prefix)
+
+    def delete(self, path: str) -> None:
+        self._store.delete(path)
+
+    def _announced_bytes(self, path: str) -> bytes | None:
+        upload = self._announced(path)
+        if upload is None:
+            return None
+        try:
+            return upload.content()
+        except (FileNotFoundError, MissingFileError):
+            if self._announced(path) is None:
+                return None  # it was stored a moment ago, and its local file has left
+            raise
+
+    def _announced(self, path: str) -> Upload | None:
+        with self._lock:
+            waiting = self._waiting.get(path)
+        return None if waiting is None else waiting[0]
+
+
+def _release(waiting: tuple[Upload, Reservation | None] | None) -> None:
+    if waiting is not None and waiting[1] is not None:
+        waiting[1].release()

@@ -1,0 +1,358 @@
+"""All tables of one subtask: registered from their configurations, restored, written, checkpointed together.
+
+A checkpoint takes what changed and lets the operator go on. One thread per manager then does, epoch after epoch:
+encode each table, upload (on a pool, with back-pressure), collect files, byte counts and schemas into the subtask's
+metadata, write that and read it back, release what is held for epochs below `min_epoch`, and notify. Only then is it
+acknowledged; the record that makes the epoch visible is committed by whoever runs the job, from the references of all
+subtasks.
+
+A checkpoint that fails takes the manager with it: what it should have stored is in no later one. The way on is a new
+manager, restored from the last committed record.
+"""
+
+import datetime as dt
+import time as clock
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from threading import BoundedSemaphore
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from statebed.checkpoint.objects import fetch_subtask
+from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state.config import check_configs
+from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView, StoredPart
+from statebed.state.keyed.view import KeyedView
+from statebed.state.manager.base import (
+    check_stored,
+    commit_data_of,
+    micros,
+    parts_of,
+    references_of,
+    restored_watermark,
+    stored_alike,
+)
+from statebed.state.manager.checkpoints import Checkpoints, Order
+from statebed.state.manager.compaction import CompactionReport, Compactor
+from statebed.state.manager.evolved_parts import evolved
+from statebed.state.manager.in_flight import InFlight
+from statebed.state.manager.options import ManagerOptions
+from statebed.state.manager.tables import (
+    ManagedGlobalTable,
+    ManagedKeyedTable,
+    ManagedTable,
+    ManagedTimeKeyedTable,
+    Moment,
+)
+from statebed.state.manager.uploads import Uploads
+from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
+from statebed.state.metrics import ManagerMetrics
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.view import TimeKeyedView
+from statebed.storage import ObjectStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
+Notify = Callable[[CheckpointCompleted], None]
+
+
+class TableManager:
+    """The tables of one subtask; `store` is the job's folder, as for `Run.open`."""
+
+    def __init__(
+        self,
+        task: TaskInfo,
+        configs: Mapping[str, pb.TableConfig],
+        store: ObjectStore,
+        *,
+        restore_from: pb.CheckpointMetadata | None = None,
+        on_completed: Notify | None = None,
+        options: ManagerOptions | None = None,
+        tiers: Tiers | None = None,
+    ) -> None:
+        """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
+        budget of memory and the local disk; None: those that all tables of the process share.
+        """
+        self.task = task
+        self._tiers = Tiers.shared() if tiers is None else tiers
+        self._store = store
+        self._options = options or ManagerOptions()
+        self._on_completed = on_completed
+        check_configs(configs)
+        base = {} if restore_from is None else references_of(restore_from, task)
+        parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
+        check_stored(parts.values(), configs, task)
+        found = {name: evolved(configs[name], list(parts_of(parts, name).values())) for name in sorted(configs)}
+        self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
+        """In what the definitions differ from the stored ones, by table; all of it was taken."""
+        self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
+        self._tables = {name: self._made(table.config, table.parts) for name, table in found.items()}
+        self._moment = Moment(None, None)
+        if restore_from is not None:
+            self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
+            for table in self._tables.values():
+                table.advance(self._moment)
+        self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
+        self._last_epoch = 0 if restore_from is None else restore_from.epoch
+        self._read: dict[str, pb.OperatorCheckpointMetadata] = {}
+        self._min_epoch = 0
+        self._failure: BaseException | None = None
+        self._closed = ""
+        self._pending = BoundedSemaphore(self._options.max_pending)
+        self._under_way: list[Future[CheckpointCompleted]] = []
+        self._uploads = Uploads(
+            self._in_flight,
+            threads=self._options.upload_threads,
+            max_bytes=self._options.max_upload_bytes,
+            timeout_seconds=self._options.timeout_seconds,
+        )
+        stored = stored_alike(base, parts, task)
+        self._checkpoints = Checkpoints(task, self._tables, store, self._uploads, stored=stored)
+        self._compactor = Compactor(
+            tuple(self._tables.values()), self._options, merging=self._tiers.merging, where=task.where
+        )
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-checkpoint")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- tables --------------------------------------------------------------------------------------------------
+
+    @overload
+    def get_global_keyed_state(self, name: str, *, key_type: type[K], value_type: type[V]) -> GlobalKeyedView[K, V]: ...
+
+    @overload
+    def get_global_keyed_state(
+        self, name: str, *, key_type: Any = Any, value_type: Any = Any
+    ) -> GlobalKeyedView[Any, Any]: ...
+
+    def get_global_keyed_state(
+        self, name: str, *, key_type: Any = Any, value_type: Any = Any
+    ) -> GlobalKeyedView[Any, Any]:
+        """The view of a global keyed table. Dataclasses and Structs need their type declared; others may be."""
+        return self._of_kind(name, GlobalKeyedTable).load_with_version(key_type, value_type)
+
+    def get_keyed(self, name: str) -> KeyedView:
+        """The view of a keyed table; it belongs to the thread that calls `checkpoint`."""
+        return self._of_kind(name, ManagedKeyedTable).view
+
+    def get_time_keyed(self, name: str) -> TimeKeyedView:
+        """The view of a time-keyed table; it belongs to the thread that calls `checkpoint`."""
+        return self._of_kind(name, ManagedTimeKeyedTable).view
+
+    def commit_data(self, name: str) -> tuple[bytes, ...]:
+        """What the restored epoch had prepared for a two-phase commit: to be committed (again) before going on.
+
+        Each piece is handed to exactly one subtask, at any parallelism.
+        """
+        self._table(name)
+        return self._restored_commit_data[name]
+
+    def refresh(self, record: pb.CheckpointMetadata) -> None:
+        """See what the other subtasks wrote up to a committed epoch of this parallelism."""
+        references = references_of(record, self.task)
+        if sorted(references) != list(range(self.task.parallelism)):
+            raise InputError(
+                f"record {record.epoch} names the subtasks {sorted(references)} of the operator",
+                where=self.task.where,
+                fix="give a record that was committed since all subtasks of this parallelism were restored",
+            )
+        self._read = {
+            path: self._read[path] if path in self._read else fetch_subtask(self._store, reference)
+            for reference in references.values()
+            for path in [reference.path]
+        }
+        parts = {index: self._read[reference.path] for index, reference in references.items()}
+        for name, table in self._tables.items():
+            table.refresh(parts_of(parts, name))
+
+    @overload
+    def send(self, message: Checkpoint) -> Future[CheckpointCompleted]: ...
+
+    @overload
+    def send(self, message: Compaction) -> Future[CompactionReport]: ...
+
+    @overload
+    def send(self, message: TableData) -> None: ...
+
+    def send(self, message: StateMessage) -> Future[CheckpointCompleted] | Future[CompactionReport] | None:
+        """Apply a message. Orders to checkpoint and to compact give what `checkpoint` and `compact` give."""
+        if isinstance(message, Checkpoint):
+            order = message.message
+            return self.checkpoint(order.epoch, self._min_epoch, order.watermark, order.then_stop, time=order.time)
+        if isinstance(message, Compaction):
+            return self.compact(*message.tables)
+        self._check_usable()
+        self._table(message.table).apply(message.data)
+        return None
+
+    def compact(self, *tables: str) -> Future[CompactionReport]:
+        """Merge all files of these tables (none named: of all), beside the running tables.
+
+        The answer is there when they are merged; the next checkpoint waits for that, and takes the result.
+        """
+        self._check_usable()
+        chosen = [self._table(name) for name in tables or self._tables]
+        return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
+
+    def metrics(self) -> ManagerMetrics:
+        """What the manager and its tables count, now; for the thread that calls `checkpoint`."""
+        return ManagerMetrics(
+            tables={name: table.statistics() for name, table in self._tables.items()},
+            memory=self._tiers.memory.snapshot(),
+            checkpoints=self._checkpoints.spans,
+            pending_checkpoints=sum(not one.done() for one in self._under_way),
+            upload_bytes=self._uploads.in_flight_bytes,
+            compaction=self._compactor.metrics(),
+        )
+
+    def _made(self, config: pb.TableConfig, parts: Sequence[StoredPart]) -> ManagedTable:
+        kind = config.WhichOneof("kind")
+        if kind == "keyed":
+            return ManagedKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
+        if kind == "time_keyed":
+            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
+        return ManagedGlobalTable(config, self.task, self._store, parts, tiers=self._tiers)
+
+    def _table(self, name: str) -> ManagedTable:
+        if name not in self._tables:
+            raise UnknownTableError(
+                f"no table is registered as {name!r}; there are {sorted(self._tables)}",
+                where=self.task.where,
+                fix="pass its configuration to the TableManager",
+            )
+        return self._tables[name]
+
+    def _of_kind(self, name: str, kind: type[T]) -> T:
+        table = self._table(name)
+        if not isinstance(table, kind):
+            raise UnknownTableError(
+                f"the table {name!r} is of the kind {table.config.WhichOneof('kind')}",
+                where=self.task.where,
+                fix="use get_global_keyed_state for global keyed tables, get_keyed and get_time_keyed for the others",
+            )
+        return table
+
+    # ---- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoint(
+        self,
+        epoch: int,
+        min_epoch: int = 0,
+        watermark: dt.datetime | None = None,
+        then_stop: bool = False,
+        *,
+        time: dt.datetime | None = None,
+    ) -> Future[CheckpointCompleted]:
+        """Take what changed; the answer is there when it is durable and was read back.
+
+        `epoch` is the number of the record that will name it (`run.next_epoch`). What is held for epochs below
+        `min_epoch` is released. After `then_stop` no more writes are taken. `time` is the processing time of the
+        epoch, by which rows of tables with that clock expire.
+        """
+        self._check_usable()
+        if epoch <= self._last_epoch or min_epoch > epoch:
+            raise InputError(
+                f"the checkpoint of epoch {epoch} (min_epoch {min_epoch}) cannot follow epoch {self._last_epoch}",
+                where=self.task.where,
+                fix="give run.next_epoch; numbers grow, and min_epoch is not above them",
+            )
+        moment = self._moment.later(*(micros(one, where=self.task.where) for one in (watermark, time)))
+        self._compactor.hand_over()
+        if not self._pending.acquire(timeout=self._options.timeout_seconds):
+            raise CheckpointTimeoutError(
+                f"{self._options.max_pending} checkpoints are still under way "
+                f"after {self._options.timeout_seconds:g} seconds",
+                where=self.task.where,
+                fix="see whether the store answers; nothing was taken, so this checkpoint may be asked for again",
+            )
+        self._last_epoch, self._min_epoch = epoch, max(self._min_epoch, min_epoch)
+        self._moment = moment
+        start = clock.perf_counter()
+        changes = self._take_changes(epoch, moment)
+        if then_stop:
+            self._shut("it was stopped with its last checkpoint")
+        seconds = clock.perf_counter() - start
+        order = Order(epoch, self._min_epoch, moment.watermark_us, then_stop, changes, seconds)
+        answer = self._thread.submit(self._run, order)
+        self._under_way = [*(one for one in self._under_way if not one.done()), answer]
+        return answer
+
+    def _take_changes(self, epoch: int, moment: Moment) -> dict[str, Any]:
+        try:
+            for table in self._tables.values():
+                table.advance(moment)
+            return {name: table.take_changes(epoch=epoch) for name, table in self._tables.items()}
+        except BaseException as error:
+            # Tables before the one that failed have given their changes away.
+            self._failure = error
+            self._pending.release()
+            raise
+
+    @property
+    def held_epochs(self) -> tuple[int, ...]:
+        """The epochs whose completion is still known here; `min_epoch` of later checkpoints releases them."""
+        return self._checkpoints.held_epochs
+
+    def completed(self, epoch: int) -> CheckpointCompleted | None:
+        """What a checkpoint answered, for a coordinator that asks again; None when unknown or released."""
+        return self._checkpoints.completed(epoch)
+
+    def close(self) -> None:
+        """Finish the checkpoints under way and take no more; memory and local files of the tables are given up."""
+        self._shut("its manager was closed")
+        self._thread.shutdown(wait=True)
+        self._compactor.close()
+        self._uploads.close()
+        self._in_flight.close()
+        for table in self._tables.values():
+            table.release()
+
+    def _run(self, order: Order) -> CheckpointCompleted:
+        try:
+            self._check_no_failure()
+            completed = self._checkpoints.store(order)
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
+        finally:
+            self._pending.release()
+        if not order.then_stop:
+            self._compactor.after_checkpoint()
+        if self._on_completed is not None:
+            self._on_completed(completed)
+        return completed
+
+    def _wait_for(self, checkpoints: Sequence[Future[CheckpointCompleted]]) -> None:
+        for one in checkpoints:
+            one.result(timeout=self._options.timeout_seconds)
+
+    def _check_usable(self) -> None:
+        self._check_no_failure()
+        if self._closed:
+            raise InputError(
+                f"the manager takes no more: {self._closed}",
+                where=self.task.where,
+                fix="restore a new TableManager from the last committed record",
+            )
+
+    def _check_no_failure(self) -> None:
+        if self._failure is not None:
+            raise SubtaskError(
+                "an earlier checkpoint of this subtask failed, so what it held is in no later one",
+                where=self.task.where,
+                fix="restore a new TableManager from the last committed record, and read the input after it again",
+            ) from self._failure
+
+    def _shut(self, reason: str) -> None:
+        self._closed = self._closed or reason
+        for table in self._tables.values():
+            table.close(self._closed)

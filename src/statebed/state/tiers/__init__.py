@@ -1,0 +1,1 @@
+"""Segments and where they live: memory, local disk, object store."""

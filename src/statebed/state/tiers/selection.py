@@ -1,0 +1,120 @@
+"""Rows of segments: what a read wants of them, and the one shape that they have in every tier."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, int64_values, uint64_values
+from statebed.format.ranges import in_range
+from statebed.format.schema import BIN, KEY_HASH, TIME
+from statebed.format.segment import SegmentSpec
+from statebed.state.memory.sizes import ArrowRows
+
+FEW_HASHES = 64
+"""For so many hashes row groups are chosen hash by hash."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows and columns that a read wants; None does not limit."""
+
+    columns: tuple[str, ...] | None = None
+    owned: pb.HashRange | None = None
+    start_us: int | None = None
+    """First bin (or time, in a table without bins) that is wanted."""
+    end_us: int | None = None
+    """First bin (or time) that is not."""
+    hashes: npt.NDArray[np.uint64] | None = dataclasses.field(default=None, compare=False)
+    """Only rows with one of these key hashes, ascending; other keys may have the same hash."""
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """Exactly the wanted rows; neighbours come as a slice, others as a copy."""
+        wanted = np.ones(table.num_rows, dtype=np.bool_)
+        if self.owned is not None:
+            wanted &= in_range(uint64_values(table[KEY_HASH]), self.owned)
+        if self.hashes is not None:
+            wanted &= among(uint64_values(table[KEY_HASH]), self.hashes)
+        clock = BIN if BIN in table.column_names else TIME
+        if self.start_us is not None:
+            wanted &= int64_values(table[clock]) >= self.start_us
+        if self.end_us is not None:
+            wanted &= int64_values(table[clock]) < self.end_us
+        rows = table if self.columns is None else table.select(list(self.columns))
+        indices = np.flatnonzero(wanted)
+        if len(indices) == table.num_rows:
+            return rows
+        if not len(indices) or indices[-1] - indices[0] + 1 == len(indices):
+            return rows.slice(int(indices[0]) if len(indices) else 0, len(indices))
+        return rows.take(from_numpy(indices, pa.int64()))
+
+    def needed(self, names: list[str]) -> list[str]:
+        """The columns that must be read to apply this."""
+        if self.columns is None:
+            return names
+        deciding = [KEY_HASH] if self.owned is not None or self.hashes is not None else []
+        if self.start_us is not None or self.end_us is not None:
+            deciding.append(BIN if BIN in names else TIME)
+        return [*self.columns, *(name for name in deciding if name not in self.columns)]
+
+    def hash_ranges(self) -> list[pb.HashRange]:
+        """Ranges that together have all wanted hashes: one for each where there are few, else one for all."""
+        if self.hashes is None or not len(self.hashes):
+            return []
+        ends = [(one, one) for one in self.hashes.tolist()]
+        if len(ends) > FEW_HASHES:
+            ends = [(ends[0][0], ends[-1][1])]
+        return [pb.HashRange(first=first, last=last) for first, last in ends]
+
+
+ALL_ROWS = Selection()
+
+
+def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which values are among the wanted ones, which ascend."""
+    if not len(wanted):
+        return np.zeros(len(values), dtype=np.bool_)
+    places = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+    return np.asarray(wanted[places] == values)
+
+
+def row_schema(spec: SegmentSpec) -> pa.Schema:
+    """The columns of a table's rows: those of its files, without field ids."""
+    return pa.schema([field.remove_metadata() for field in spec.schema])
+
+
+def with_row_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Some columns, as read from any tier, with the fields that `schema` has for them."""
+    return pa.Table.from_arrays(table.columns, schema=pa.schema([schema.field(name) for name in table.column_names]))
+
+
+def conformed(rows: ArrowRows, *, spec: SegmentSpec) -> pa.Table:
+    """The rows with exactly the columns of the table, in their order; refuses others."""
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    schema = row_schema(spec)
+    if not table.schema.equals(schema, check_metadata=True):
+        table = _with_columns_of(table, schema, spec)
+    for field in schema:
+        if not field.nullable and table[field.name].null_count:
+            raise InputError(f"the column {field.name!r} holds nulls, which it may not", where=f"table {spec.table!r}")
+    return table
+
+
+def _with_columns_of(table: pa.Table, schema: pa.Schema, spec: SegmentSpec) -> pa.Table:
+    given = {field.name: field.type for field in table.schema}
+    wanted = {field.name: field.type for field in schema}
+    if given != wanted or len(table.schema) != len(given):
+        raise InputError(
+            f"rows with the columns {_described(table.schema)} do not fit the columns {_described(schema)}",
+            where=f"table {spec.table!r}",
+            fix="give exactly the columns of the table's segments, with their types",
+        )
+    return pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

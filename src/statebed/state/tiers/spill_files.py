@@ -1,0 +1,319 @@
+"""Segments as files: mapped Arrow IPC for lookups, Parquet for cold and sequential data, local or in the store.
+
+All are checked on the first read, and damage is named. A mapped file takes no memory of the process beyond clean
+pages, which the kernel drops at will. A Parquet file has the very bytes that a checkpoint of the same rows has, so it
+becomes a data file of a checkpoint without being written again.
+"""
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+import google_crc32c
+import pyarrow as pa
+
+from statebed.checkpoint.objects import fetch
+from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.digest import crc32c
+from statebed.format.segment import DAMAGED_FIX, SegmentSpec
+from statebed.format.segment_reader import GetRange, SegmentReader
+from statebed.format.segment_writer import SegmentWriter
+from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.spill_folder import SpillFolder, spill_error
+from statebed.storage import ObjectStore
+
+RowGroups: TypeAlias = Iterator[tuple[int, Callable[[], pa.Table]]]
+"""For each row group that may hold wanted rows about how much memory it takes, and how to read it."""
+
+LOST_FIX = "restart from the last checkpoint, and look at the local disk"
+
+
+class LocalFile(Protocol):
+    """A segment's file on local disk. Thread-safe."""
+
+    path: Path
+    size: int
+
+    def read(self, selection: Selection) -> pa.Table:
+        """The wanted rows, checked."""
+
+    def row_groups(self, selection: Selection) -> RowGroups:
+        """The wanted rows in parts, checked. The file is opened at once, and may be removed meanwhile."""
+
+
+class MappedFile:
+    """Rows as one Arrow IPC file, mapped when first read, and checked then."""
+
+    def __init__(self, path: Path, *, size: int, checksum: int) -> None:
+        self.path = path
+        self.size = size
+        self._checksum = checksum
+        self._table: pa.Table | None = None
+
+    def read(self, selection: Selection) -> pa.Table:
+        # Two threads may both map and check it, which is harmless.
+        table = self._table
+        if table is None:
+            table = self._table = self._open()
+        return selection.apply(table)
+
+    def row_groups(self, selection: Selection) -> RowGroups:
+        # Mapped pages are no memory of the process, so one part is as good as many.
+        return iter([(0, partial(_same, self.read(selection)))])
+
+    def _open(self) -> pa.Table:
+        try:
+            with pa.memory_map(str(self.path)) as file:
+                data = file.read_buffer()
+        except FileNotFoundError as error:
+            raise _missing(self.path) from error
+        if data.size != self.size or int(google_crc32c.value(data)) != self._checksum:
+            raise CorruptObjectError(
+                "a spilled segment has other bytes than were written", where=str(self.path), fix=LOST_FIX
+            )
+        return pa.ipc.open_file(data).read_all()
+
+
+class ParquetFile:
+    """Rows as a data file of a checkpoint, of which only needed row groups and columns are read."""
+
+    def __init__(self, path: Path, entry: pb.FileEntry, *, digest: str) -> None:
+        self.path = path
+        self.size = int(entry.size)
+        self.entry = entry
+        self.digest = digest
+
+    def read(self, selection: Selection) -> pa.Table:
+        try:
+            with self.path.open("rb") as file:
+
+                def get_range(_: str, start: int, length: int) -> bytes:
+                    return os.pread(file.fileno(), length, start)
+
+                return read_parquet(self.entry, get_range, selection)
+        except FileNotFoundError as error:
+            raise _missing(self.path) from error
+
+    def row_groups(self, selection: Selection) -> RowGroups:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise _missing(self.path) from error
+
+        def get_range(_: str, start: int, length: int) -> bytes:
+            return os.pread(descriptor, length, start)
+
+        groups = parquet_row_groups(self.entry, get_range, selection)
+        # An iterator may be given up at any time, even before its first step.
+        weakref.finalize(groups, os.close, descriptor)
+        return groups
+
+    def content(self) -> bytes:
+        """The whole file, checked."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError as error:
+            raise _missing(self.path) from error
+        if len(data) != self.size or crc32c(data) != self.entry.crc32c:
+            raise CorruptObjectError(
+                "a spilled segment has other bytes than were written", where=str(self.path), fix=LOST_FIX
+            )
+        return data
+
+
+class StoredFile:
+    """A data file in the store, of which only needed row groups and columns are fetched."""
+
+    def __init__(self, entry: pb.FileEntry, store: ObjectStore) -> None:
+        self.entry = entry
+        self.size = int(entry.size)
+        self._store = store
+
+    def read(self, selection: Selection) -> pa.Table:
+        return read_parquet(self.entry, self._get_range, selection)
+
+    def row_groups(self, selection: Selection) -> RowGroups:
+        """The wanted rows in parts, checked."""
+        return parquet_row_groups(self.entry, self._get_range, selection)
+
+    def content(self) -> bytes:
+        """The whole file, checked."""
+        return fetch(self._store, self.entry.path, size=self.size, crc=self.entry.crc32c)
+
+    def _get_range(self, path: str, start: int, length: int) -> bytes:
+        try:
+            return self._store.get_range(path, start, length)
+        except ObjectMissingError as error:
+            raise MissingFileError(
+                "metadata names a data file that is not there", where=f"{self._store.url}/{path}", fix=DAMAGED_FIX
+            ) from error
+
+
+def read_parquet(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> pa.Table:
+    """The wanted rows of a data file, wherever it is: footer first, then what may hold them."""
+    reader = SegmentReader(entry, get_range)
+    return _read_groups(reader, _chosen_groups(reader, selection), selection)
+
+
+def parquet_row_groups(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> RowGroups:
+    """As `read_parquet`, one row group after the other."""
+    reader = SegmentReader(entry, get_range)
+    for group in _chosen_groups(reader, selection):
+        nbytes = int(reader.metadata.row_group(group).total_byte_size)
+        yield nbytes, partial(_read_groups, reader, [group], selection)
+
+
+def _chosen_groups(reader: SegmentReader, selection: Selection) -> list[int]:
+    start, end = selection.start_us, selection.end_us
+    groups = set(reader.select_row_groups(owned=selection.owned, start_us=start, end_us=end))
+    if selection.hashes is not None:
+        wanted = selection.hash_ranges()
+        groups &= {group for one in wanted for group in reader.select_row_groups(owned=one)}
+    return sorted(groups)
+
+
+def _read_groups(reader: SegmentReader, groups: list[int], selection: Selection) -> pa.Table:
+    names = reader.metadata.schema.to_arrow_schema().names
+    return selection.apply(reader.read(row_groups=groups, columns=selection.needed(names)))
+
+
+def write_mapped(table: pa.Table, folder: SpillFolder) -> MappedFile:
+    """The rows as a file that can be mapped; nothing is left behind when it cannot be written."""
+    return write_mapped_pieces([table], table.schema, folder)
+
+
+def write_mapped_pieces(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
+    """The same of rows that come in pieces."""
+    path = folder.new_file(".arrow")
+    written = _Checksummed()
+
+    def write(descriptor: int) -> None:
+        written.descriptor = descriptor
+        with pa.PythonFile(written, mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for table in pieces:
+                writer.write_table(table)
+
+    _create(path, write)
+    return MappedFile(path, size=written.size, checksum=written.checksum)
+
+
+def write_parquet(table: pa.Table, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange) -> ParquetFile:
+    """The rows as the data file that a checkpoint would write."""
+    with ParquetSpill(spec, folder, owned=owned) as spill:
+        spill.write(table)
+        return spill.finish()
+
+
+class ParquetSpill:
+    """A data file in the making on local disk, written in parts; left unfinished, it is removed."""
+
+    def __init__(self, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange, level: int = 0) -> None:
+        self._path = folder.new_file(".parquet")
+        self._owned = owned
+        self._level = level
+        with _spill_errors(self._path):
+            self._file = os.fdopen(_new_descriptor(self._path, os.O_RDWR), "w+b")
+        self._writer = SegmentWriter(self._file, spec=spec)
+        self._finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._writer.__exit__(kind, error, at)
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if not self._finished:
+            self._path.unlink(missing_ok=True)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows that follow those before."""
+        with _spill_errors(self._path):
+            self._writer.write(rows)
+
+    def finish(self) -> ParquetFile:
+        with _spill_errors(self._path):
+            summary = self._writer.finish()
+            self._file.close()
+        self._finished = True
+        entry = summary.file_entry(str(self._path), owned=self._owned, level=self._level)
+        return ParquetFile(self._path, entry, digest=summary.digest)
+
+
+def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
+    """A local copy of a data file of the store."""
+    data, path = stored.content(), folder.new_file(".parquet")
+    _create(path, lambda descriptor: _write_all(descriptor, data))
+    local = pb.FileEntry()
+    local.CopyFrom(stored.entry)
+    local.path = str(path)
+    return ParquetFile(path, local, digest="")
+
+
+def _create(path: Path, write: Callable[[int], None]) -> None:
+    """A new file that only this user can read."""
+    with _spill_errors(path):
+        try:
+            descriptor = _new_descriptor(path, os.O_WRONLY)
+            try:
+                write(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+
+def _new_descriptor(path: Path, access: int) -> int:
+    return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+@contextlib.contextmanager
+def _spill_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise spill_error("cannot write a spilled segment", path, error) from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+class _Checksummed:
+    """What pyarrow writes to, counting bytes and their checksum on the way."""
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self.size = 0
+        self.checksum = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        _write_all(self.descriptor, data)
+        self.checksum = int(google_crc32c.extend(self.checksum, bytes(data)))
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is buffered here."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _missing(path: Path) -> MissingFileError:
+    return MissingFileError("a spilled segment is not there any more", where=str(path), fix=LOST_FIX)
+
+
+def _same(table: pa.Table) -> pa.Table:
+    return table

@@ -1,0 +1,119 @@
+"""What the segments of a process share: the budget, a folder on local disk, a cache of the store, loading threads.
+
+One `Tiers` serves all tables of a process (`Tiers.shared`), so that there is one budget for all of them.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.order import first_disorder
+from statebed.format.segment import SegmentSpec
+from statebed.state.memory.budget import budget_of
+from statebed.state.memory.controller import MemoryController
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.selection import conformed
+from statebed.state.tiers.spill_cache import LocalCache
+from statebed.state.tiers.spill_files import ParquetFile
+from statebed.state.tiers.spill_folder import SpillFolder
+from statebed.state.tiers.tier import Layout
+from statebed.storage import ObjectStore
+
+DEFAULT_CACHE_BYTES = 1 << 30
+LOADING_THREADS = 2
+LOADS_AT_ONCE = 64
+
+
+class Tiers:
+    """What the segments of a process share: the budget, a folder on local disk, a cache, loading threads."""
+
+    _sharing: ClassVar[threading.Lock] = threading.Lock()
+    _shared: ClassVar["tuple[int, Tiers] | None"] = None
+
+    def __init__(
+        self,
+        memory: MemoryController,
+        *,
+        folder: SpillFolder | Path | str | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        self.memory = memory
+        self.folder = folder if isinstance(folder, SpillFolder) else SpillFolder(folder)
+        self.cache = LocalCache(cache_bytes)
+        self._loaders = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="statebed-load")
+        self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
+        self.merging = threading.Lock()
+        """Held by whoever merges files in the background: one at a time, so that they take little of the budget."""
+
+    @classmethod
+    def shared(cls) -> "Tiers":
+        """The one of this process, made when it is first asked for; its budget is STATEBED_MEMORY, or a default."""
+        with cls._sharing:
+            # A forked child has none of its parent's threads, and must not touch its folder.
+            if cls._shared is None or cls._shared[0] != os.getpid():
+                cls._shared = (os.getpid(), cls(MemoryController(budget_of())))
+            return cls._shared[1]
+
+    def segment(self, rows: pa.Table, *, spec: SegmentSpec, owner: str, layout: Layout = Layout.PARQUET) -> Segment:
+        """A new segment of rows that are sorted as `spec` says. When no room can be made for it, there is none."""
+        rows = conformed(rows, spec=spec)
+        disorder = first_disorder(rows, spec.sort_columns)
+        if not rows.num_rows or disorder is not None:
+            raise InputError(
+                "a segment has no rows" if disorder is None else f"row {disorder} of a segment is out of order",
+                where=f"table {spec.table!r}",
+                fix=f"give at least one row, sorted by {', '.join(spec.sort_columns)} (sort_segment)",
+            )
+        segment = Segment.in_memory(self, rows, spec=spec, owner=owner, layout=layout)
+        try:
+            self.memory.make_room()
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    def stored(
+        self,
+        entry: pb.FileEntry,
+        store: ObjectStore,
+        *,
+        spec: SegmentSpec,
+        owner: str,
+        layout: Layout = Layout.PARQUET,
+    ) -> Segment:
+        """The segment of a data file in the store; nothing is read yet."""
+        segment = Segment(self, entry, spec=spec, owner=owner, layout=layout)
+        segment.attach(entry, store)
+        return segment
+
+    def on_disk(self, file: ParquetFile, *, spec: SegmentSpec, owner: str) -> Segment:
+        """The segment of a data file that lies on local disk and nowhere else; it is the segment's from now on."""
+        return Segment.on_disk(self, file, spec=spec, owner=owner)
+
+    def load_soon(self, load: Callable[[], Any]) -> "Future[bool]":
+        """Run `load` on a loading thread. A hint: with too much waiting already, the answer is False at once."""
+        if not self._places.acquire(blocking=False):
+            refused: Future[bool] = Future()
+            refused.set_result(False)
+            return refused
+
+        def run() -> bool:
+            try:
+                load()
+            finally:
+                self._places.release()
+            return True
+
+        return self._loaders.submit(run)
+
+    def close(self) -> None:
+        """End the loading threads and remove the local files; segments are of no use afterwards."""
+        self._loaders.shutdown(cancel_futures=True)
+        self.folder.close()

@@ -1,0 +1,87 @@
+"""A checkpoint of a time-keyed table: what was appended becomes files.
+
+A single segment becomes the file of the epoch: as it is, if it was spilled already. Several are merged, and cut into
+files of the size that files get; so an epoch adds at most one file for each such size. Rows that are hidden by now are
+left out. What is in the files is a function of the rows alone: neither what was spilled nor the order inside a batch
+shows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state.compaction import NameOf
+from statebed.state.live import tombstones
+from statebed.state.live.files import LiveFiles
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.tier import Layout
+from statebed.state.time_keyed.compaction import hidden_in, surplus_files, tombstone_bytes_of, too_many_tombstones
+from statebed.state.time_keyed.files import full_bytes
+from statebed.state.time_keyed.state import TimeKeyedState
+from statebed.state.upload import Upload
+
+FAR_TOO_MANY = 4
+"""With so many times the tombstones that make files due, the checkpoint itself merges."""
+
+
+def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple[Upload, ...]:
+    """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload."""
+    uploads = {upload.path: upload for upload in state.apply_edits(name_of)}
+    uploads |= {upload.path: upload for upload in _appended(state, name_of)}
+
+    def surplus(live: LiveFiles) -> list[pb.FileEntry]:
+        files = surplus_files(live, most_files=most_files, full_bytes=full_bytes(state.tiers))
+        far_too_many = too_many_tombstones(live.tombstones, tombstone_bytes_of(state.tiers), times=FAR_TOO_MANY)
+        hidden = hidden_in(live) if far_too_many else []
+        return [*(file for file in files if file not in hidden), *hidden]
+
+    job = state.job(surplus)
+    if job is not None:
+        uploads |= {upload.path: upload for upload in state.apply_edit(job.run(), name_of)}
+    named = {file.path for file in state.live.files}
+    for path, upload in uploads.items():
+        if path not in named:
+            upload.on_stored()  # it was merged again: nobody reads it, and its segment may go
+    return tuple(upload for path, upload in uploads.items() if path in named)
+
+
+def _appended(state: TimeKeyedState, name_of: NameOf) -> Iterator[Upload]:
+    state.buffer.seal()
+    segments = state.buffer.segments
+    if not segments:
+        return
+    made = _files_of(state, segments)
+    kept = {id(segment) for segment in made}
+    applied = state.live.next_sequence - 1
+    staged = [state.staged(segment, name_of, applied_sequence=applied) for segment in made]
+    state.buffer.release(segments)
+    for segment in segments:
+        if id(segment) not in kept:
+            segment.close()
+    live = state.with_files(entry for entry, _ in staged)
+    # What comes after the checkpoint is newer than what it holds.
+    state.install(replace(live, next_sequence=live.next_sequence + 1).without_idle_tombstones())
+    yield from (upload for _, upload in staged)
+
+
+def _files_of(state: TimeKeyedState, segments: Sequence[Segment]) -> list[Segment]:
+    """The segments whose files the checkpoint adds."""
+    if len(segments) == 1 and _is_settled(state, segments[0].entry):
+        return [segments[0]]
+    snapshot = state.snapshot(lambda _: (), fresh=segments)
+    if sum(segment.nbytes for segment in segments) > state.tiers.memory.segment_bytes:
+        files = state.new_files(snapshot).write(snapshot.in_order())
+        return [state.tiers.on_disk(file, spec=state.spec, owner=state.owner) for file in files]
+    rows = pa.concat_tables([state.empty, *snapshot.in_order()]).combine_chunks()
+    if not rows.num_rows:
+        return []
+    return [Segment.in_memory(state.tiers, rows, spec=state.spec, owner=state.owner, layout=Layout.PARQUET)]
+
+
+def _is_settled(state: TimeKeyedState, entry: pb.FileEntry) -> bool:
+    """Whether all rows of a segment are visible, each the newest of its generation."""
+    if any(tombstones.may_hide(one, entry) for one in state.live.tombstones):
+        return False
+    return not state.generational or entry.min_sequence == entry.max_sequence

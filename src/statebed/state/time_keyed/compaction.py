@@ -1,0 +1,147 @@
+"""Compaction of a time-keyed table: which files to merge, decided on entries alone, and the merging.
+
+Files of one time bucket are merged with each other; one that holds rows of several buckets is split among them. Small
+files are merged with files that are not much larger, so that a row is written again only a few times in its life. Many
+tombstones make the files due that they hide rows of: a merge leaves hidden rows out, and the tombstones retire.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state.compaction import Edit
+from statebed.state.live import tombstones
+from statebed.state.live.files import LiveFiles
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.files import NewFiles, bucket_width, is_full
+from statebed.state.time_keyed.snapshot import Snapshot
+
+MERGED_AT_ONCE = 4
+"""So many files of like size in one bucket are merged."""
+MUCH_LARGER = 2
+"""A file larger than so many times all smaller ones together is left alone."""
+MAX_TOMBSTONES = 64
+TOMBSTONES_IN_BUDGET = 16
+MAX_TOMBSTONE_BYTES = 1 << 20
+"""With more, the files that they hide rows of are due."""
+
+
+@dataclass(frozen=True)
+class TimeKeyedJob:
+    """A merge that was planned. Reads what its snapshot pins, on any thread."""
+
+    snapshot: Snapshot
+    new_files: NewFiles
+    input_bytes: int
+
+    def run(self) -> Edit:
+        inputs = tuple(file for file, _ in self.snapshot.files)
+        return Edit(inputs=inputs, outputs=self.new_files.write(self.snapshot.in_order()))
+
+
+def due_files(
+    live: LiveFiles, *, bin_us: int, full_bytes: int, most_bytes: int, tombstone_bytes: int = MAX_TOMBSTONE_BYTES
+) -> tuple[pb.FileEntry, ...]:
+    """The files to merge next, of about `most_bytes` together; none while all is well."""
+    if too_many_tombstones(live.tombstones, tombstone_bytes):
+        hidden = sorted(hidden_in(live), key=lambda file: file.size)
+        return _within(hidden, most_bytes, least=1)
+    groups = [like_sizes(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
+    due = [group for group in groups if len(group) >= MERGED_AT_ONCE]
+    if not due:
+        return ()
+    return _within(max(due, key=len), most_bytes, least=2)
+
+
+def all_due_files(live: LiveFiles, *, bin_us: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
+    """All files that a merge could do anything for."""
+    width = bucket_width(live.files, bin_us=bin_us)
+    alone = {bucket: files[0].path for bucket, files in _grouped(live.files, width).items() if len(files) == 1}
+    hidden = {file.path for file in hidden_in(live)}
+    done = {
+        file.path
+        for file in live.files
+        if file.path not in hidden
+        and (
+            is_full(file, full_bytes)
+            or (_bucket(file, width) is not None and alone.get(_bucket(file, width)) == file.path)
+        )
+    }
+    return tuple(file for file in live.files if file.path not in done)
+
+
+def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
+    """What must be merged before there are more files: the smallest ones, when too many are small."""
+    small = sorted(
+        (file for file in live.files if not is_full(file, full_bytes)), key=lambda file: (file.size, file.path)
+    )
+    surplus = len(small) - most_files
+    return tuple(small[: surplus + max(most_files // 2, 1)]) if surplus > 0 else ()
+
+
+def tombstone_bytes_of(tiers: Tiers) -> int:
+    """How much tombstones may take, which cannot leave memory."""
+    return min(MAX_TOMBSTONE_BYTES, tiers.memory.budget // TOMBSTONES_IN_BUDGET)
+
+
+def too_many_tombstones(some: Sequence[pb.Tombstone], most_bytes: int, *, times: int = 1) -> bool:
+    """Whether there are more than so many times what is well."""
+    return len(some) > times * MAX_TOMBSTONES or tombstones.held_bytes(some) > times * most_bytes
+
+
+def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
+    """The files that tombstones may hide rows of."""
+    return [file for file in live.files if any(tombstones.may_hide(one, file) for one in live.tombstones)]
+
+
+def by_bucket(files: Iterable[pb.FileEntry], *, bin_us: int, full_bytes: int) -> dict[int | None, list[pb.FileEntry]]:
+    """Files that are not full, by bucket; those of several buckets under None."""
+    files = tuple(files)
+    return _grouped((file for file in files if not is_full(file, full_bytes)), bucket_width(files, bin_us=bin_us))
+
+
+def like_sizes(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:
+    """The smallest files, up to the first that is much larger than all of them together."""
+    chosen: list[pb.FileEntry] = []
+    total = 0
+    for file in sorted(files, key=lambda one: (one.size, one.path)):
+        if chosen and file.size > MUCH_LARGER * total:
+            break
+        chosen.append(file)
+        total += file.size
+    return chosen
+
+
+def job_of(snapshot: Snapshot, new_files: NewFiles, *, bin_us: int) -> TimeKeyedJob:
+    """The merge of the snapshot's files."""
+    inputs = [file for file, _ in snapshot.files]
+    placed = replace(
+        new_files,
+        level=1 + max(file.level for file in inputs),
+        bucket_us=bucket_width(snapshot.live.files, bin_us=bin_us),
+    )
+    return TimeKeyedJob(snapshot, placed, sum(file.size for file in inputs))
+
+
+def _grouped(files: Iterable[pb.FileEntry], width: int) -> dict[int | None, list[pb.FileEntry]]:
+    groups: dict[int | None, list[pb.FileEntry]] = defaultdict(list)
+    for file in files:
+        groups[_bucket(file, width)].append(file)
+    return groups
+
+
+def _bucket(file: pb.FileEntry, width: int) -> int | None:
+    first, last = file.min_time_us // width, file.max_time_us // width
+    return first if first == last else None
+
+
+def _within(files: Sequence[pb.FileEntry], most_bytes: int, *, least: int) -> tuple[pb.FileEntry, ...]:
+    chosen: list[pb.FileEntry] = []
+    total = 0
+    for file in files:
+        total += file.size
+        if total > most_bytes and len(chosen) >= least:
+            break
+        chosen.append(file)
+    return tuple(chosen)

@@ -1,0 +1,180 @@
+"""Rows of many sorted sources as one sorted stream, holding about one piece of each source that is open.
+
+Each step puts out the rows up to the least of the last rows of all open pieces: nothing that comes later can belong
+before them. A source is opened only when the stream has come to its first bin, so sources that follow one another in
+time are open one at a time. Rows that are equal in all columns of the table's order are put into the order of their
+values, so that the order in which they came does not show.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.order import sort_indices
+from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
+from statebed.format.segment import SegmentSpec
+from statebed.state.columns import column_of
+
+Mask = npt.NDArray[np.bool_]
+Place = tuple[tuple[int, Any], ...]
+"""A row's values in the columns of the order, comparable with those of another row."""
+
+_NAN, _NULL = 1, 2
+
+
+@dataclass(frozen=True)
+class Source:
+    """Sorted rows in pieces, none of which is in a bin before `first_bin`."""
+
+    first_bin: int
+    pieces: Iterator[pa.Table]
+    in_memory: bool = False
+    """Whether its rows are in memory already."""
+
+
+def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
+    """The rows in the order of the table, and where that leaves them equal, in that of their values."""
+    # One chunk sorts and is taken from faster than many.
+    rows = rows.combine_chunks()
+    rows = rows.take(sort_indices(rows, spec.sort_columns)).combine_chunks()
+    if not _may_repeat(rows).any():
+        return rows
+    values = [field.name for field in spec.schema if not pa.types.is_nested(field.type)]
+    more = [name for name in values if name not in spec.sort_columns]
+    return rows.take(sort_indices(rows, (*spec.sort_columns, *more))).combine_chunks()
+
+
+def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Of sorted rows with one key and time, the last: the one with the greatest sequence."""
+    held: pa.Table | None = None
+    for piece in pieces:
+        if not piece.num_rows:
+            continue
+        rows = piece if held is None else pa.concat_tables([held, piece])
+        kept = np.flatnonzero(~_same_as_next(rows, keys))
+        # The last row may be followed by a newer one in the next piece.
+        held = rows.slice(rows.num_rows - 1)
+        if len(kept) > 1:
+            yield rows.take(from_numpy(kept[:-1], pa.int64()))
+    if held is not None:
+        yield held
+
+
+def merged(sources: Iterable[Source], spec: SegmentSpec) -> Iterator[pa.Table]:
+    """All rows in order."""
+    waiting = sorted(sources, key=lambda source: source.first_bin, reverse=True)
+    heads: list[_Head] = []
+    while waiting or heads:
+        if not heads:
+            _open(waiting.pop(), heads)
+            continue
+        until = min(heads, key=lambda head: head.last_place(spec))
+        last_bin, last_hash, place = until.last_bin, until.last_hash, until.last_place(spec)
+        if waiting and waiting[-1].first_bin <= last_bin:
+            _open(waiting.pop(), heads)
+            continue
+        parts = [head.take_until(last_bin, last_hash, place, spec) for head in heads]
+        heads = [head for head in heads if head.advance()]
+        parts = [part for part in parts if part.num_rows]
+        yield parts[0] if len(parts) == 1 else ordered(pa.concat_tables(parts), spec)
+
+
+def _open(source: Source, heads: "list[_Head]") -> None:
+    head = _Head(source.pieces)
+    if head.advance():
+        heads.append(head)
+
+
+class _Head:
+    """What is open of one source."""
+
+    def __init__(self, pieces: Iterator[pa.Table]) -> None:
+        self._pieces = pieces
+        self._rows = pa.table({})
+        self._place: Place | None = None
+        self.last_bin = 0
+        self.last_hash = 0
+
+    def advance(self) -> bool:
+        """Have rows; False at the end."""
+        while not self._rows.num_rows:
+            self._rows = pa.table({})  # before the next one is read, so that only one is held
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            self._rows = piece.combine_chunks()
+            self._place = None
+        if self._place is None:
+            self.last_bin = int(int64_values(self._rows[BIN])[-1])
+            self.last_hash = int(uint64_values(self._rows[KEY_HASH])[-1])
+        return True
+
+    def last_place(self, spec: SegmentSpec) -> Place:
+        if self._place is None:
+            self._place = _place(self._rows, self._rows.num_rows - 1, spec)
+        return self._place
+
+    def take_until(self, last_bin: int, last_hash: int, place: Place, spec: SegmentSpec) -> pa.Table:
+        """Take the rows up to a place, that one too."""
+        rows = self._rows
+        bins, hashes = int64_values(rows[BIN]), uint64_values(rows[KEY_HASH])
+        first, behind = (int(np.searchsorted(bins, last_bin, side=side)) for side in ("left", "right"))
+        wanted = np.uint64(last_hash)
+        low, high = (
+            first + int(np.searchsorted(hashes[first:behind], wanted, side=side)) for side in ("left", "right")
+        )
+        # Only rows with the same bin and hash need to be compared column by column.
+        while low < high:
+            middle = (low + high) // 2
+            if _place(rows, middle, spec) <= place:
+                low = middle + 1
+            else:
+                high = middle
+        self._rows = rows.slice(low)
+        return rows.slice(0, low)
+
+
+def _place(rows: pa.Table, row: int, spec: SegmentSpec) -> Place:
+    more = [field.name for field in spec.schema if field.name not in spec.sort_columns]
+    names = [*spec.sort_columns, *(name for name in more if not pa.types.is_nested(spec.schema.field(name).type))]
+    return tuple(_comparable(rows[name].slice(row, 1)) for name in names)
+
+
+def _comparable(one: pa.ChunkedArray) -> tuple[int, Any]:
+    kind = one.type
+    if pa.types.is_temporal(kind) and kind.bit_width in {32, 64}:
+        # Python's own times do not reach as far.
+        one = one_chunk(one).view(pa.int64() if kind.bit_width == 64 else pa.int32())  # noqa: PLR2004 - bits
+    value = one[0].as_py()
+    if value is None:
+        return _NULL, 0
+    return (_NAN, 0) if isinstance(value, float) and np.isnan(value) else (0, value)
+
+
+def _may_repeat(rows: pa.Table) -> Mask:
+    """Which rows may equal the next one in the columns of the order."""
+    same = np.zeros(rows.num_rows, dtype=np.bool_)
+    if rows.num_rows:
+        same[:-1] = True
+        for name in (BIN, KEY_HASH, TIME, SEQUENCE):
+            values = uint64_values(rows[name])
+            same[:-1] &= values[:-1] == values[1:]
+    return same
+
+
+def _same_as_next(rows: pa.Table, keys: Sequence[str]) -> Mask:
+    """Which rows have the key and time of the next one."""
+    hashes, times = uint64_values(rows[KEY_HASH]), int64_values(rows[TIME])
+    same = np.zeros(rows.num_rows, dtype=np.bool_)
+    same[:-1] = (hashes[:-1] == hashes[1:]) & (times[:-1] == times[1:])
+    maybe = np.flatnonzero(same)
+    following = from_numpy(maybe + 1, pa.int64())
+    for name in keys if len(maybe) else ():
+        column = one_chunk(rows[name])
+        same[maybe] &= column_of(column).equals(maybe, column.take(following))
+    return same

@@ -1,0 +1,65 @@
+"""Sorted runs that lie in mapped files, as one sorted stream: cut into cells, each small enough to be sorted.
+
+Any part of a mapped run can be had for nothing, so samples of all runs tell where to cut: every cell takes of each run
+what lies between two places in the order. However many runs there are, about one cell is in memory.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format.columns import int64_values, uint64_values
+from statebed.format.schema import BIN, KEY_HASH
+from statebed.format.segment import SegmentSpec
+from statebed.state.time_keyed.row_merge import Source, merged, ordered
+
+SAMPLES = 256
+"""Of each run."""
+TOO_LARGE = 2
+"""A cell of more than so many times what it should be holds one key, which samples cannot cut."""
+
+
+def merged_runs(runs: Sequence[pa.Table], spec: SegmentSpec, *, limit: int) -> Iterator[pa.Table]:
+    """All rows in order; each run is sorted, has one chunk, and at least one row. Cells have about `limit` bytes."""
+    total = sum(int(run.nbytes) for run in runs)
+    places = _places(runs, 1 + total // limit)
+    cuts = [_cuts(run, places) for run in runs]
+    for cell in range(len(cuts[0]) - 1):
+        parts = [run.slice(cut[cell], cut[cell + 1] - cut[cell]) for run, cut in zip(runs, cuts, strict=True)]
+        parts = [part for part in parts if part.num_rows]
+        if sum(int(part.nbytes) for part in parts) > TOO_LARGE * limit:
+            yield from merged([_source(part, limit // len(parts)) for part in parts], spec)
+        elif parts:
+            yield ordered(pa.concat_tables(parts), spec)
+
+
+def _places(runs: Sequence[pa.Table], cells: int) -> list[tuple[int, int]]:
+    """Bin and hash after which each cell but the last ends."""
+    bins, hashes, weights = [], [], []
+    for run in runs:
+        chosen = np.arange(0, run.num_rows, max(1, run.num_rows // SAMPLES), dtype=np.int64)
+        bins.append(int64_values(run[BIN])[chosen])
+        hashes.append(uint64_values(run[KEY_HASH])[chosen])
+        weights.append(np.full(len(chosen), run.num_rows / len(chosen)))
+    every_bin, every_hash = np.concatenate(bins), np.concatenate(hashes)
+    order = np.lexsort((every_hash, every_bin))
+    reached = np.cumsum(np.concatenate(weights)[order])
+    at = np.searchsorted(reached, reached[-1] * np.arange(1, cells) / cells)
+    return sorted({(int(every_bin[order[one]]), int(every_hash[order[one]])) for one in at})
+
+
+def _cuts(run: pa.Table, places: Sequence[tuple[int, int]]) -> list[int]:
+    """The rows before which the cells of a run begin, and its end."""
+    bins, hashes = int64_values(run[BIN]), uint64_values(run[KEY_HASH])
+    cuts = [0]
+    for last_bin, last_hash in places:
+        first, behind = (int(np.searchsorted(bins, last_bin, side=side)) for side in ("left", "right"))
+        cuts.append(first + int(np.searchsorted(hashes[first:behind], np.uint64(last_hash), side="right")))
+    return [*cuts, run.num_rows]
+
+
+def _source(run: pa.Table, share: int) -> Source:
+    count = max(1, share * run.num_rows // max(1, int(run.nbytes)))
+    slices = (run.slice(start, count) for start in range(0, run.num_rows, count))
+    return Source(int(int64_values(run[BIN])[0]), slices)

@@ -1,0 +1,188 @@
+"""The rows of a time-keyed table at one moment, read without holding more than a piece of them.
+
+A snapshot names immutable things: files, segments, loose rows and the tombstones of that moment. It pins the segments:
+whatever the table does meanwhile (spill, checkpoint, merge, delete), what the snapshot shows stays the same and can be
+read to its end, on any thread. Scans, checkpoints and compactions all read through it.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, int64_values
+from statebed.format.schema import TIME
+from statebed.format.segment import ROW_GROUP_BYTES, SegmentSpec
+from statebed.state.live import tombstones
+from statebed.state.live.deletions import Deletions
+from statebed.state.live.files import BEGINNING, END, LiveFiles
+from statebed.state.live.row_set import RowSet
+from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema
+from statebed.state.tiers.spill_files import write_mapped_pieces
+from statebed.state.tiers.tier import Tier
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.files import UNPACKED, file_bytes
+from statebed.state.time_keyed.row_merge import Source, merged, newest, ordered
+from statebed.state.time_keyed.row_runs import merged_runs
+
+Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
+"""Rows of a file in the table's present schema."""
+
+CELLS_IN_FILE = 4
+"""So many parts of what makes a file are sorted one after the other."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Rows that a reader wants."""
+
+    start_us: int = BEGINNING
+    end_us: int = END
+    keys: RowSet | None = None
+    hashes: npt.NDArray[np.uint64] | None = field(default=None, compare=False)
+    """Only keys with one of these hashes, ascending; with `keys` theirs."""
+
+    def may_be_in(self, file: pb.FileEntry) -> bool:
+        return bool(file.min_time_us < self.end_us and file.max_time_us >= self.start_us)
+
+    def files_of(self, live: LiveFiles) -> list[pb.FileEntry]:
+        return [file for file in live.files if self.may_be_in(file)]
+
+
+EVERYTHING = Wanted()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Rows of files, of segments that are in no file yet, and loose ones. Made by `Snapshot.pinned`."""
+
+    spec: SegmentSpec
+    bin_us: int
+    generational: bool
+    live: LiveFiles
+    """Its tombstones hold for all rows; of its files only those of `files` are read."""
+    files: tuple[tuple[pb.FileEntry, Segment], ...]
+    fresh: tuple[Segment, ...]
+    loose: tuple[pa.Table, ...]
+    deletions: Deletions
+    adapt: Adapt
+    tiers: Tiers
+    owner: str
+
+    def pin(self) -> Callable[[], None]:
+        """Keep all segments; gives what lets go of them, which is also done when the snapshot itself goes."""
+        segments = [*(segment for _, segment in self.files), *self.fresh]
+        for segment in segments:
+            segment.pin()
+        return weakref.finalize(self, _unpin, segments)
+
+    def pieces(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
+        """The visible rows with the columns of files, each piece in order, one read at a time.
+
+        Older generations are among them.
+        """
+        for source in self._sources(wanted):
+            yield from source.pieces
+
+    def in_order(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
+        """The visible rows in the order of files; of each generation the newest.
+
+        Holds a piece of every file that it has come to. Where that would be too much, what is not in memory is copied
+        to mapped files first, and all is put into order part by part.
+        """
+        limit = file_bytes(self.tiers)
+        if self._held_at_once(wanted) > limit:
+            rows = self._through_disk(wanted, max(1, limit // CELLS_IN_FILE))
+        else:
+            rows = merged(self._sources(wanted), self.spec)
+        return newest(rows, self.spec.key_columns) if self.generational else rows
+
+    def _sources(self, wanted: Wanted) -> Iterable[Source]:
+        for file, segment in self.files:
+            if wanted.may_be_in(file):
+                yield Source(self._bin(file.min_time_us), self._of_file(file, segment, wanted))
+        for segment in self.fresh:
+            if wanted.may_be_in(segment.entry):
+                rows = segment.row_groups(self._selection(wanted))
+                visible = self._visible(rows, segment.entry, wanted)
+                yield Source(self._bin(segment.entry.min_time_us), visible, segment.tier is Tier.MEMORY)
+        if self.loose:
+            rows = ordered(pa.concat_tables(self.loose), self.spec)
+            first = int(int64_values(rows[TIME]).min())
+            yield Source(self._bin(first), self._visible(iter([rows]), None, wanted), in_memory=True)
+
+    def _held_at_once(self, wanted: Wanted) -> int:
+        """How much of files and segments is open at most while they are merged, about."""
+        spans = [(file, min(ROW_GROUP_BYTES, UNPACKED * int(file.size))) for file, _ in self.files]
+        spans += [(one.entry, one.nbytes) for one in self.fresh]
+        spans = [(file, nbytes) for file, nbytes in spans if wanted.may_be_in(file)]
+        return max(
+            (
+                sum(held for other, held in spans if self._bin(other.min_time_us) <= last <= other.max_time_us)
+                for last in {file.max_time_us for file, _ in spans}
+            ),
+            default=0,
+        )
+
+    def _through_disk(self, wanted: Wanted, cell_bytes: int) -> Iterator[pa.Table]:
+        schema = row_schema(self.spec)
+        runs: list[pa.Table] = []
+        for source in self._sources(wanted):
+            if source.in_memory:
+                runs += [piece.combine_chunks() for piece in source.pieces if piece.num_rows]
+                continue
+            pieces = (pa.Table.from_arrays(piece.columns, schema=schema) for piece in source.pieces)
+            file = write_mapped_pieces(pieces, schema, self.tiers.folder)
+            rows = file.read(ALL_ROWS)
+            file.path.unlink()  # it is mapped, and goes with the last of its rows
+            runs += [pa.Table.from_batches([batch]) for batch in rows.to_batches() if batch.num_rows]
+        if runs:
+            # A cell is gathered, sorted and handed on.
+            with self.tiers.memory.reserve(self.owner, Purpose.MERGES, 3 * cell_bytes):
+                yield from merged_runs(runs, self.spec, limit=cell_bytes)
+
+    def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: Wanted) -> Iterator[pa.Table]:
+        hidden = self.live.hidden_until(file)
+        start = wanted.start_us if hidden is None else max(wanted.start_us, hidden)
+        if start >= wanted.end_us:
+            return
+        groups = segment.row_groups(self._selection(replace(wanted, start_us=start), file.owned))
+        yield from self._visible((self.adapt(file, rows) for rows in groups), file, wanted)
+
+    def _selection(self, wanted: Wanted, owned: pb.HashRange | None = None) -> Selection:
+        # Row groups are chosen by bins, and a bin may begin before a time that is wanted.
+        first = None if wanted.start_us == BEGINNING else self._bin(wanted.start_us)
+        hashes = wanted.hashes if wanted.keys is None else wanted.keys.key_hashes
+        return Selection(
+            owned=owned, start_us=first, end_us=None if wanted.end_us == END else wanted.end_us, hashes=hashes
+        )
+
+    def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: Wanted) -> Iterator[pa.Table]:
+        hides = file is None or any(tombstones.may_hide(one, file) for one in self.live.tombstones)
+        for rows in pieces:
+            visible = self.deletions.visible(rows) if hides else np.ones(rows.num_rows, dtype=np.bool_)
+            times = int64_values(rows[TIME])
+            visible &= (times >= wanted.start_us) & ((times < wanted.end_us) | (wanted.end_us == END))
+            if wanted.keys is not None:
+                visible &= wanted.keys.contains(rows)
+            if visible.any():
+                yield filtered(rows, visible)
+
+    def _bin(self, time_us: int) -> int:
+        return max(time_us // self.bin_us * self.bin_us, BEGINNING)
+
+
+def filtered(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
+    """The wanted rows."""
+    return rows if wanted.all() else rows.take(from_numpy(np.flatnonzero(wanted), pa.int64()))
+
+
+def _unpin(segments: Sequence[Segment]) -> None:
+    for segment in segments:
+        segment.unpin()

@@ -1,0 +1,298 @@
+"""What a time-keyed table holds: live files with their segments, appended rows, tombstones. Its view speaks for it.
+
+It is changed by one thread. Others may take snapshots to merge files, and offer the edits that come of it: a lock is
+held while what is live and its segments are looked at or replaced together, never while room is made or files are read.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, uint64_values
+from statebed.format.order import sort_indices
+from statebed.format.schema import KEY_HASH, TIME, field_id, find_schema, register_schema, schema_from_bytes
+from statebed.format.segment import SegmentSpec
+from statebed.state.compaction import Edit, NameOf
+from statebed.state.evolution.adaptation import SchemaHistory, adapt
+from statebed.state.evolution.column_defaults import defaults_from_bytes
+from statebed.state.live import tombstones
+from statebed.state.live.deletions import Deletions
+from statebed.state.live.files import LiveFiles
+from statebed.state.live.row_set import RowSet
+from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.spill_files import ParquetFile
+from statebed.state.tiers.tier import Uses
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.append_buffer import AppendBuffer
+from statebed.state.time_keyed.compaction import TimeKeyedJob, job_of
+from statebed.state.time_keyed.files import NewFiles
+from statebed.state.time_keyed.row_merge import newest
+from statebed.state.time_keyed.snapshot import Snapshot, Wanted, filtered
+from statebed.state.time_keyed.table import TimeKeyedTable
+from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
+
+Choose = Callable[[LiveFiles], Iterable[pb.FileEntry]]
+"""Which files of those that are live."""
+
+_NUMBER = "_number"
+
+
+class TimeKeyedState:
+    """The state of one table in the range of hashes that one subtask owns."""
+
+    def __init__(
+        self,
+        config: pb.TableConfig,
+        *,
+        owned: pb.HashRange,
+        store: ObjectStore,
+        parts: Sequence[pb.TableSubtaskCheckpointMetadata],
+        tiers: Tiers,
+        owner: str,
+    ) -> None:
+        kind = config.time_keyed
+        columns = schema_from_bytes(kind.schema, where=f"table {config.name!r}")
+        self.table = TimeKeyedTable(
+            name=config.name,
+            description=config.description,
+            keys=tuple(columns.field(name) for name in kind.key_columns),
+            values=tuple(field for field in columns if field.name not in kind.key_columns),
+            bin_us=kind.bin_us,
+        )
+        self.keys = [key.name for key in self.table.keys]
+        self.generational = kind.generational
+        self.tiers = tiers
+        self.owner = owner
+        self.live = LiveFiles.restore(parts, owned=owned)
+        self._store = store
+        self._defaults = defaults_from_bytes(kind.defaults)
+        schema_id, self._schemas = register_schema(self.live.schemas, self.table.file_schema)
+        self.spec = self._spec(schema_id, self.table.file_schema)
+        self._stored_specs = {schema_id: self.spec}
+        self.plain_schema = pa.schema([field.remove_metadata() for field in self.table.file_schema])
+        where = f"table {config.name!r}"
+        SchemaHistory(self.live.schemas, self.table.file_schema, self._defaults, where=where).check()
+        self.buffer = AppendBuffer(tiers, spec=self.spec, owner=owner)
+        self._segments: dict[str, Segment] = {}
+        self._indexed: tuple[tuple[pb.Tombstone, ...], Deletions] = ((), Deletions((), keys=self.keys))
+        self._charged = tiers.memory.charge(owner, Purpose.TOMBSTONES, 0)
+        self._charged.set(tombstones.held_bytes(self.live.tombstones))
+        self._lock = threading.Lock()
+        self._edit_lock = threading.Lock()
+        self._edits: tuple[Edit, ...] = ()
+        self.edits_applied = 0
+        self.edits_discarded = 0
+        self.gone = Uses()
+        """Of segments that were there and are not any more."""
+
+    # ---- files -----------------------------------------------------------------------------------------------
+
+    def install(self, live: LiveFiles) -> None:
+        """Go on with other live files and tombstones: segments that are in no file any more are closed."""
+        named = {file.path for file in live.files}
+        nbytes = tombstones.held_bytes(live.tombstones)
+        more = max(0, nbytes - self._charged.nbytes)
+        # Room is made first: when that fails, nothing has changed.
+        with self.tiers.memory.reserve(self.owner, Purpose.TOMBSTONES, more), self._lock:
+            if live.tombstones is not self._indexed[0]:
+                self._indexed = ((), Deletions((), keys=self.keys))
+            self._charged.set(nbytes + self._indexed[1].nbytes)
+            self.live = live
+            gone = [self._segments.pop(path) for path in list(self._segments) if path not in named]
+        for segment in gone:
+            self._retire(segment)
+
+    def delete_range(self, start_us: int, end_us: int) -> None:
+        """Delete a range of time: what lies inside leaves unread, a tombstone hides the rest."""
+
+        def is_inside(entry: pb.FileEntry) -> bool:
+            return bool(start_us <= entry.min_time_us and entry.max_time_us < end_us)
+
+        with self.buffer.still():
+            fresh = [entry for entry in self.buffer.spans() if not is_inside(entry)]
+            self.install(self.live.delete_range(start_us, end_us, fresh=fresh))
+            hiding = self.live.tombstones
+            for segment in self.buffer.remove_where(lambda one: is_inside(one) or tombstones.hide_all(hiding, one)):
+                self._retire(segment)
+
+    def segments(self) -> list[Segment]:
+        """All that are known: of files that were read, and of appended rows."""
+        with self._lock:
+            return [*self._segments.values(), *self.buffer.segments]
+
+    def segments_of(self, files: Iterable[pb.FileEntry]) -> list[Segment]:
+        """The segments of live files; nothing is read."""
+        with self._lock:
+            return [self._segment_of(file) for file in files]
+
+    def snapshot(self, choose: Choose, *, fresh: Sequence[Segment] | None = None) -> Snapshot:
+        """Some of the live files, and appended rows: these segments, or all there are. On any thread."""
+        with self._lock:
+            live = self.live
+            pinned, loose = self.buffer.pinned() if fresh is None else ((), ())
+            snapshot = Snapshot(
+                spec=self.spec,
+                bin_us=self.table.bin_us,
+                generational=self.generational,
+                live=live,
+                files=tuple((file, self._segment_of(file)) for file in choose(live)),
+                fresh=pinned if fresh is None else tuple(fresh),
+                loose=loose,
+                deletions=self._deletions(live),
+                adapt=self.adapt,
+                tiers=self.tiers,
+                owner=self.owner,
+            )
+            snapshot.pin()
+        for segment in pinned:
+            segment.unpin()
+        return snapshot
+
+    @property
+    def empty(self) -> pa.Table:
+        """No rows, with the columns of files."""
+        return self.plain_schema.empty_table()
+
+    def last_of_each(self, rows: pa.Table) -> pa.Table:
+        """Of a batch's rows with one key and time, the last."""
+        numbered = rows.append_column(_NUMBER, from_numpy(np.arange(rows.num_rows, dtype=np.int64), pa.int64()))
+        order = sort_indices(numbered, (*self.spec.sort_columns, _NUMBER))
+        kept = pa.concat_tables(newest([numbered.take(order).combine_chunks()], self.keys))
+        return kept.drop_columns([_NUMBER])
+
+    def newest_of(self, values: pa.Table) -> pa.Table:
+        """Keys and times of the newest generations that equal one of these rows (`_key_hash`, keys, values)."""
+        hashes = np.unique(uint64_values(values[KEY_HASH]))
+        found = RowSet(values, keys=self.keys)
+        columns = [*self.keys, TIME]
+        pieces = self.snapshot(lambda live: live.files).in_order(Wanted(hashes=hashes))
+        equal = (filtered(rows, found.contains(rows)).select(columns) for rows in pieces)
+        return pa.concat_tables([self.empty.select(columns), *equal])
+
+    def adapt(self, file: pb.FileEntry, rows: pa.Table) -> pa.Table:
+        """Rows of a file, with the columns that rows have now."""
+        if file.schema_id == self.spec.schema_id:
+            return rows
+        adapted = adapt(rows, self._spec_of(file).schema, self.table.file_schema, self._defaults)
+        return pa.Table.from_arrays(adapted.columns, schema=self.plain_schema)
+
+    def new_files(self, snapshot: Snapshot) -> NewFiles:
+        """How files are written of rows that are visible in a snapshot."""
+        return NewFiles(
+            tiers=self.tiers,
+            spec=self.spec,
+            owner=self.owner,
+            owned=snapshot.live.owned,
+            applied_sequence=snapshot.live.next_sequence - 1,
+        )
+
+    def with_files(self, added: Iterable[pb.FileEntry]) -> LiveFiles:
+        """The live files with new ones, and the schema that they have."""
+        return replace(self.live, files=(*self.live.files, *added), schemas=self._schemas)
+
+    # ---- uploads ---------------------------------------------------------------------------------------------
+
+    def staged(self, segment: Segment, name_of: NameOf, *, applied_sequence: int = 0) -> tuple[pb.FileEntry, Upload]:
+        """A segment as a data file on its way to the store; from now on it is the segment of that file."""
+        entry, upload = segment.staged(
+            self._store, name_of=name_of, owned=self.live.owned, applied_sequence=applied_sequence
+        )
+        with self._lock:
+            replaced = self._segments.get(entry.path)
+            self._segments[entry.path] = segment
+        if replaced is not None and replaced is not segment:
+            self._retire(replaced)
+        return entry, upload
+
+    def staged_file(self, file: ParquetFile, name_of: NameOf) -> tuple[pb.FileEntry, Upload]:
+        """The same of a file that was merged."""
+        segment = self.tiers.on_disk(file, spec=self.spec, owner=self.owner)
+        return self.staged(segment, name_of, applied_sequence=int(file.entry.applied_sequence))
+
+    # ---- edits -----------------------------------------------------------------------------------------------
+
+    def job(self, choose: Choose) -> TimeKeyedJob | None:
+        """The merge of some live files; None if none is chosen. On any thread."""
+        snapshot = self.snapshot(choose, fresh=())
+        if not snapshot.files:
+            return None
+        return job_of(snapshot, self.new_files(snapshot), bin_us=self.table.bin_us)
+
+    def offer_edit(self, edit: Edit) -> None:
+        """Have an edit applied by the next checkpoint. On any thread."""
+        with self._edit_lock:
+            self._edits = (*self._edits, edit)
+
+    def apply_edits(self, name_of: NameOf) -> list[Upload]:
+        """Apply what was offered, where all inputs are live as they were; discard the rest."""
+        with self._edit_lock:
+            edits, self._edits = self._edits, ()
+        uploads: list[Upload] = []
+        for edit in edits:
+            if edit.applies_to(self.live.files):
+                uploads += self.apply_edit(edit, name_of)
+                self.edits_applied += 1
+            else:
+                edit.discard()
+                self.edits_discarded += 1
+        return uploads
+
+    def apply_edit(self, edit: Edit, name_of: NameOf) -> list[Upload]:
+        """Put the outputs of an edit into the place of its inputs."""
+        made = [self.staged_file(file, name_of) for file in edit.outputs]
+        files = edit.applied_to(self.live.files, [entry for entry, _ in made])
+        live = replace(self.live, files=files, schemas=self._schemas if made else self.live.schemas)
+        self.install(live.without_idle_tombstones(fresh=self.buffer.spans()))
+        return [upload for _, upload in made]
+
+    def close(self) -> None:
+        """Give up memory and local files."""
+        self.buffer.close()
+        with self._lock:
+            segments, self._segments = self._segments, {}
+        for segment in segments.values():
+            segment.abandon()  # an upload that failed has left its pin
+        with self._edit_lock:
+            edits, self._edits = self._edits, ()
+        for edit in edits:
+            edit.discard()
+        self._charged.release()
+
+    def _segment_of(self, file: pb.FileEntry) -> Segment:
+        segment = self._segments.get(file.path)
+        if segment is None:
+            spec = self._spec_of(file)
+            segment = self._segments[file.path] = self.tiers.stored(file, self._store, spec=spec, owner=self.owner)
+        return segment
+
+    def _deletions(self, live: LiveFiles) -> Deletions:
+        if self._indexed[0] is not live.tombstones:
+            self._indexed = (live.tombstones, Deletions(live.tombstones, keys=self.keys))
+            # No room is made here: a lock is held, and whoever reads next makes it.
+            self._charged.set(tombstones.held_bytes(live.tombstones) + self._indexed[1].nbytes)
+        return self._indexed[1]
+
+    def _retire(self, segment: Segment) -> None:
+        self.gone.add(segment.uses)
+        segment.close()
+
+    def _spec_of(self, file: pb.FileEntry) -> SegmentSpec:
+        spec = self._stored_specs.get(file.schema_id)
+        if spec is None:
+            schema = find_schema(self.live.schemas, file.schema_id, where=f"table {self.table.name!r}")
+            spec = self._stored_specs[file.schema_id] = self._spec(file.schema_id, schema)
+        return spec
+
+    def _spec(self, schema_id: int, schema: pa.Schema) -> SegmentSpec:
+        # A key may have had another name.
+        names = {field_id(field): field.name for field in schema}
+        keys = (self.table.columns.field(name) for name in self.keys)
+        return SegmentSpec(
+            self.table.name, schema_id, schema, pb.BIN_FIRST, tuple(names.get(field_id(key), key.name) for key in keys)
+        )

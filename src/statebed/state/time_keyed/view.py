@@ -1,0 +1,303 @@
+"""The view of a time-keyed table: rows with a time, appended in batches, read by ranges of time, kept for a retention.
+
+Appended rows are gathered in memory and leave it for local disk under pressure; a checkpoint makes data files of them,
+without writing again what was spilled already. Deleting reads nothing: files and segments that lie inside a deleted
+range of time leave, one tombstone hides the rest. Rows older than the watermark minus the retention leave in the same
+way. In a generational table, of several rows with one key and time the one appended last counts.
+
+Every row carries the table's sequence at the time it was appended; a deletion takes that sequence and raises it, so it
+hides what was there before and nothing that comes after. A view is for one thread. The controller of memory may move
+its segments at any time, and scans and compactions that have begun may go on in other threads.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import int64_values
+from statebed.format.schema import TIME
+from statebed.state.compaction import Edit, NameOf
+from statebed.state.config import TableConfig
+from statebed.state.live.files import BEGINNING, END
+from statebed.state.live.tombstones import Deleted
+from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
+from statebed.state.metrics import TableStatistics
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.checkpoint import written
+from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
+from statebed.state.time_keyed.files import full_bytes
+from statebed.state.time_keyed.row_merge import newest, ordered
+from statebed.state.time_keyed.rows import GivenRows
+from statebed.state.time_keyed.snapshot import Snapshot, Wanted, filtered
+from statebed.state.time_keyed.state import TimeKeyedState
+from statebed.state.time_keyed.statistics import statistics_of
+from statebed.state.time_keyed.table import MAX_FILES
+from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
+
+
+class TimeKeyedView:
+    """The state of one time-keyed table in the range of hashes that one subtask owns."""
+
+    def __init__(
+        self,
+        config: TableConfig,
+        *,
+        owned: pb.HashRange,
+        store: ObjectStore,
+        parts: Sequence[pb.TableSubtaskCheckpointMetadata] = (),
+        tiers: Tiers | None = None,
+        owner: str = "",
+    ) -> None:
+        """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
+
+        `tiers` has the budget (None: that of the process), `owner` is whom memory is charged to (the table).
+        """
+        self._state = TimeKeyedState(
+            config,
+            owned=owned,
+            store=store,
+            parts=parts,
+            tiers=tiers or Tiers.shared(),
+            owner=owner or config.name,
+        )
+        self.table = self._state.table
+        self._given = GivenRows(self.table, owned)
+        self._retention_us = config.time_keyed.retention_us
+        self._kept_from_us = BEGINNING
+        self._closed = ""
+        self.late_rows = 0
+        """Rows that came when their time was over, and were not taken."""
+
+    @property
+    def row_schema(self) -> pa.Schema:
+        """The columns of rows as programs see them: keys, `_time`, values."""
+        return self._given.schema
+
+    # ---- rows ------------------------------------------------------------------------------------------------
+
+    def append(self, rows: ArrowRows) -> None:
+        """Add rows: key and value columns, and `_time` without nulls. Rows whose retention is over are counted.
+
+        All of them are taken, or none when this raises.
+        """
+        self._check_open()
+        state = self._state
+        late = 0
+        if shown_bytes(rows) <= state.tiers.memory.segment_bytes:
+            table, late = self._completed(rows)
+            state.buffer.append(table)
+        else:
+            lates: list[int] = []
+            state.buffer.append_split(self._split(rows, lates))
+            late = sum(lates)
+        self.late_rows += late
+        if state.generational and rows.num_rows > late:
+            state.live = replace(state.live, next_sequence=state.live.next_sequence + 1)
+
+    def read(
+        self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
+    ) -> pa.Table:
+        """The rows with start_us <= time < end_us (None: from the beginning, to the end), by bin and key.
+
+        With `keys` (a table of key columns) those of these keys alone.
+        """
+        wanted = self._wanted(start_us, end_us, keys)
+        snapshot = self._state.snapshot(wanted.files_of)
+        empty = self._state.empty
+        rows = ordered(pa.concat_tables([empty, *snapshot.pieces(wanted)]), self._state.spec)
+        if self._state.generational:
+            rows = pa.concat_tables([empty, *newest([rows], self._state.keys)])
+        return self._shown(rows)
+
+    def scan(
+        self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
+    ) -> Iterator[pa.Table]:
+        """As `read`, in pieces of which one is held at a time; each is sorted, and they come in no order.
+
+        It shows the rows of the moment at which it was called, whatever is done to the table while it goes on. (Of a
+        generational table it holds a piece of each file.)
+        """
+        wanted = self._wanted(start_us, end_us, keys)
+        snapshot = self._state.snapshot(wanted.files_of)
+        return self._scanned(snapshot, wanted)
+
+    def prefetch(self, start_us: int | None = None, end_us: int | None = None) -> "list[Future[bool]]":
+        """Bring what may hold rows of this range nearer, in the background; waiting for it is optional."""
+        wanted = self._wanted(start_us, end_us, None)
+        state = self._state
+        segments = state.segments_of(wanted.files_of(state.live))
+        segments += [segment for segment in state.buffer.segments if wanted.may_be_in(segment.entry)]
+        most = state.tiers.memory.low_bytes
+        nearer: list[Future[bool]] = []
+        for segment in segments:
+            most -= segment.nbytes
+            if most < 0:
+                break  # the first ones would leave again for the last
+            nearer.append(segment.prefetch())
+        return nearer
+
+    # ---- deletions -------------------------------------------------------------------------------------------
+
+    def delete(self, keys: ArrowRows) -> None:
+        """Delete all rows of these keys (a table of the key columns)."""
+        self._delete(Deleted.KEY, self._given.deleted(Deleted.KEY, keys))
+
+    def delete_at(self, keys: ArrowRows, times: pa.Array | pa.ChunkedArray) -> None:
+        """Delete the rows of each key at its time."""
+        rows = self._beside(keys, pa.table({TIME: times}))
+        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, rows))
+
+    def delete_values(self, keys: ArrowRows, values: ArrowRows) -> None:
+        """Delete the rows of each key that have its values (a table of all value columns)."""
+        deleted = self._given.deleted(Deleted.VALUE, self._beside(keys, values))
+        if not self._state.generational:
+            self._delete(Deleted.VALUE, deleted)
+            return
+        # A generation that is replaced must not come back when the newest one goes: that goes by key and time.
+        found = self._state.newest_of(deleted)
+        self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, found))
+
+    def delete_times(self, start_us: int, end_us: int) -> None:
+        """Delete the rows with start_us <= time < end_us, without reading any."""
+        self._check_open()
+        if start_us > end_us:
+            raise InputError(
+                f"a range of time cannot end ({end_us}) before it starts ({start_us})",
+                where=f"table {self.table.name!r}",
+                fix="the start is the first time deleted, the end the first time not deleted",
+            )
+        self._state.delete_range(start_us, end_us)
+
+    def advance(self, watermark_us: int) -> None:
+        """Let the rows leave whose retention is over; the watermark never goes back."""
+        kept_from = max(self._kept_from_us, watermark_us - self._retention_us)
+        if kept_from > self._kept_from_us:
+            self._kept_from_us = kept_from
+            self.delete_times(BEGINNING, kept_from)
+
+    # ---- durability ------------------------------------------------------------------------------------------
+
+    def metadata(self, *, subtask_index: int = 0) -> pb.TableSubtaskCheckpointMetadata:
+        """What is in files: everything up to the last checkpoint."""
+        live = self._state.live.without_idle_tombstones()
+        return pb.TableSubtaskCheckpointMetadata(
+            subtask_index=subtask_index,
+            owned=live.owned,
+            next_sequence=live.next_sequence,
+            files=live.files,
+            tombstones=live.tombstones,
+            schemas=live.schemas,
+            bytes=sum({file.path: file.size for file in live.files}.values()),
+            rows=sum({file.path: file.rows for file in live.files}.values()),
+        )
+
+    def checkpoint(self, name_of: NameOf, *, most_files: int = MAX_FILES) -> tuple[Upload, ...]:
+        """Everything appended since the last checkpoint as files, of which `metadata` then speaks.
+
+        Edits that were offered are applied. With more than `most_files` small files, or far too many tombstones, it
+        merges some itself.
+        """
+        return written(self._state, name_of, most_files=most_files)
+
+    def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> TimeKeyedJob | None:
+        """A merge of files that is due, of about so many bytes; or of everything that a merge can do anything for.
+
+        On any thread, as is `run` of the merge.
+        """
+        bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
+        if everything:
+            return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full))
+        tombstone_bytes = tombstone_bytes_of(self._state.tiers)
+        due = partial(due_files, most_bytes=most_bytes, tombstone_bytes=tombstone_bytes)
+        return self._state.job(partial(due, bin_us=bin_us, full_bytes=full))
+
+    def offer_edit(self, edit: Edit) -> None:
+        """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""
+        self._state.offer_edit(edit)
+
+    @property
+    def edits(self) -> tuple[int, int]:
+        """How many edits were applied, and how many discarded because an input was gone."""
+        return self._state.edits_applied, self._state.edits_discarded
+
+    def statistics(self) -> TableStatistics:
+        """Counts; reads nothing."""
+        return statistics_of(self._state, late_rows=self.late_rows)
+
+    def close(self, reason: str = "its view was closed") -> None:
+        """Take no more rows and deletions. Reading goes on."""
+        self._closed = self._closed or reason
+
+    def release(self) -> None:
+        """Give up memory and local files; the view is of no use afterwards."""
+        self.close()
+        self._state.close()
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError(
+                f"the table {self.table.name!r} takes no more writes: {self._closed}",
+                fix="restore a new manager from the last committed record, and write to its tables",
+            )
+
+    def _completed(self, rows: ArrowRows) -> tuple[pa.Table, int]:
+        """The rows that are taken, and how many are late."""
+        state = self._state
+        table = self._given.completed(rows, sequence=state.live.next_sequence)
+        kept = int64_values(table[TIME]) >= self._kept_from_us
+        table = filtered(table, kept)
+        if state.generational and table.num_rows:
+            table = state.last_of_each(table)
+        return table, int(len(kept) - np.count_nonzero(kept))
+
+    def _split(self, rows: ArrowRows, lates: list[int]) -> Iterator[pa.Table]:
+        if self._state.generational:
+            # Of rows with one key and time the last counts, wherever in the batch they are.
+            table, late = self._completed(rows)
+            lates.append(late)
+            yield from pieces(table, limit=self._state.tiers.memory.segment_bytes)
+            return
+        for piece in pieces(rows, limit=self._state.tiers.memory.segment_bytes):
+            table, late = self._completed(piece)
+            lates.append(late)
+            yield table
+
+    def _beside(self, keys: ArrowRows, more: ArrowRows) -> pa.Table:
+        """The columns of both; a table without keys has none of the first."""
+        if keys.schema.names and keys.num_rows != more.num_rows:
+            raise InputError(
+                f"there are {keys.num_rows} keys and {more.num_rows} times or values",
+                where=f"table {self.table.name!r}",
+                fix="give one for each key",
+            )
+        return pa.table({name: rows.column(name) for rows in (keys, more) for name in rows.schema.names})
+
+    def _delete(self, kind: Deleted, deleted: pa.Table) -> None:
+        self._check_open()
+        state = self._state
+        state.install(state.live.delete_rows(kind, deleted, fresh=state.buffer.spans()))
+
+    def _wanted(self, start_us: int | None, end_us: int | None, keys: ArrowRows | None) -> Wanted:
+        return Wanted(
+            BEGINNING if start_us is None else start_us,
+            END if end_us is None else end_us,
+            None if keys is None else self._given.key_set(keys),
+        )
+
+    def _scanned(self, snapshot: Snapshot, wanted: Wanted) -> Iterator[pa.Table]:
+        rows = snapshot.in_order(wanted) if self._state.generational else snapshot.pieces(wanted)
+        for piece in rows:
+            if piece.num_rows:
+                yield self._shown(piece)
+
+    def _shown(self, rows: pa.Table) -> pa.Table:
+        return pa.Table.from_arrays([rows[name] for name in self.row_schema.names], schema=self.row_schema)

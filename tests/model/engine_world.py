@@ -72,15 +72,7 @@ class Process:
     under_way: list[UnderWay] = field(default_factory=list)
 
     def end(self) -> None:
-        """Close everything, after which it holds no memory."""
-        for manager in self.managers:
-            manager.close()
-        held = self.tiers.memory.snapshot().accounts
-        self.tiers.close()
-        assert not any(owner != ANOTHER for owner, _ in held), held
-
-    def die(self) -> None:
-        """Give up what a process that died would not have any more."""
+        """Give up what a process that ended would not have any more."""
         for manager in self.managers:
             manager.close()
         self.tiers.close()
@@ -160,7 +152,7 @@ class World:
     def crash(self) -> None:
         """The process dies at its next operation of the store, and what it had in memory is gone."""
         self.doomed_at = 0
-        self.process.die()
+        self.process.end()
 
     def end(self) -> None:
         self.process.end()

@@ -59,13 +59,13 @@ doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 	$(WITH_JAVA) $(BIN)/statebed doctor
 
 # ---- tests -----------------------------------------------------------------------------------------------
-# Each part prints its time; `make test` runs them all.
+# Each part prints its time; `make test` runs them all. `|| exit`: a shell with -e goes on when one of `a && b` fails.
 
 PYTEST := $(BIN)/python -m pytest -q
 # Half the processor time of a Spark that lives for seconds: no second compiler, no parallel collector.
 QUICK_JAVA := JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(WITH_JAVA)
 define timed
-	@start=$$(date +%s); $(2); echo "== $(1): $$(( $$(date +%s) - start )) s"
+	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
 test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (under 15 minutes)

@@ -162,6 +162,19 @@ def test_a_scan_shows_the_moment_at_which_it_began_whatever_is_done_meanwhile(ti
     assert fares(begun[2], *scans[2]) == list(range(6_000))
 
 
+def test_a_view_that_is_given_up_takes_along_what_an_unfinished_scan_holds(tiers: Tiers) -> None:
+    view = view_on(MemoryStore(), tiers=tiers)
+    view.append(many(4_000))
+    unfinished = view.scan()
+    next(unfinished)
+    view.delete_times(0, 1_000)  # the segment leaves, as far as the scan lets it go
+    assert tiers.memory.used > 0
+    view.release()
+    assert tiers.memory.snapshot().accounts == {}
+    assert list(tiers.folder.path.iterdir()) == []
+    assert unfinished is not None
+
+
 def test_reading_a_range_or_a_key_fetches_only_what_may_hold_it(tmp_path: Path) -> None:
     store = MemoryStore()
     wanted: list[dict[str, Any]] = [

@@ -140,6 +140,11 @@ class Segment:
             with self._tiers.memory.reserve(self.owner, Purpose.READS, nbytes):
                 yield with_row_schema(read(), self._schema)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has given everything up."""
+        return self._closed
+
     def pin(self) -> None:
         """Put off `close` until `unpin`."""
         with self._lock:

@@ -85,6 +85,7 @@ class TimeKeyedState:
         self._charged.set(tombstones.held_bytes(self.live.tombstones))
         self._lock = threading.Lock()
         self._edit_lock = threading.Lock()
+        self._leaving: list[Segment] = []
         self._edits: tuple[Edit, ...] = ()
         self.edits_applied = 0
         self.edits_discarded = 0
@@ -256,7 +257,7 @@ class TimeKeyedState:
         self.buffer.close()
         with self._lock:
             segments, self._segments = self._segments, {}
-        for segment in segments.values():
+        for segment in (*segments.values(), *self._leaving):
             segment.abandon()  # an upload that failed has left its pin
         with self._edit_lock:
             edits, self._edits = self._edits, ()
@@ -281,6 +282,8 @@ class TimeKeyedState:
     def _retire(self, segment: Segment) -> None:
         self.gone.add(segment.uses)
         segment.close()
+        # Somebody may still read it, or will never let go of it after a failure.
+        self._leaving = [one for one in (*self._leaving, segment) if not one.closed]
 
     def _spec_of(self, file: pb.FileEntry) -> SegmentSpec:
         spec = self._stored_specs.get(file.schema_id)

@@ -30,6 +30,16 @@ def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
     return data
 
 
+def fetch_range(store: ObjectStore, path: str, start: int, length: int) -> bytes:
+    """A part of a named data file, whose checksums its reader knows."""
+    try:
+        return store.get_range(path, start, length)
+    except ObjectMissingError as error:
+        raise MissingFileError(
+            "metadata names a data file that is not there", where=f"{store.url}/{path}", fix=_FIX
+        ) from error
+
+
 def check_present(store: ObjectStore, sizes: Iterable[tuple[str, int]]) -> None:
     """Look every named object up, and name the first that is missing or of another size."""
 

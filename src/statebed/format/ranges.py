@@ -44,6 +44,13 @@ def overlaps(one: HashRange, other: HashRange) -> bool:
     return one.first <= other.last and other.first <= one.last
 
 
+def intersection(one: HashRange, other: HashRange) -> HashRange | None:
+    """What both have in common; None for nothing."""
+    if not overlaps(one, other):
+        return None
+    return HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
+
+
 def _first_high_word(subtask_index: int, parallelism: int) -> int:
     return -(-(subtask_index << 32) // parallelism)
 

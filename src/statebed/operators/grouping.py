@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, validity
+from statebed.format.columns import boolean_values, from_numpy, int64_values, validity
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -61,7 +61,7 @@ class Grouping:
 
 
 def group_rows(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Grouping:
-    """Group rows of equal bin, hash and key. Key columns are normalised (`normalise_key`)."""
+    """Group rows of equal bin, hash and key. Key columns are normalised (`keyhash.normalise_key`)."""
     rows = len(bins)
     if rows == 0:
         nothing = np.zeros(0, dtype=np.int64)
@@ -72,16 +72,6 @@ def group_rows(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa
         order = _order_by_key(bins, hashes, keys)
         starts, _ = _starts(bins[order], hashes[order], [_take(key, order) for key in keys])
     return Grouping(order=order, starts=starts)
-
-
-def normalise_key(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column with one NaN and one zero, as Spark groups them."""
-    array = one_chunk(column)
-    if not pa.types.is_floating(array.type):
-        return array
-    zero, nan = pa.scalar(0.0, array.type), pa.scalar(float("nan"), array.type)
-    array = pc.if_else(pc.equal(array, zero), zero, array)
-    return pc.if_else(pc.is_nan(array), nan, array)
 
 
 def _order_by_hash(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:

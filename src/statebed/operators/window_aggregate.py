@@ -22,9 +22,10 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.format.keyhash import normalise_key
 from statebed.format.schema import BIN, KEY_HASH, TIME, TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
-from statebed.operators.grouping import Grouping, group_rows, normalise_key
+from statebed.operators.grouping import Grouping, group_rows
 from statebed.operators.windows import Times, Window
 from statebed.state.time_keyed.table import TimeKeyedTable
 
@@ -264,7 +265,7 @@ class _Folder:
 
 def _fold(operator: WindowAggregate, rows: pa.Table, bins: Times) -> pa.Table:
     """One partial row per pane and key."""
-    keys = [normalise_key(rows[key.name]) for key in operator.keys]
+    keys = [normalise_key(one_chunk(rows[key.name])) for key in operator.keys]
     hashes = uint64_values(rows[KEY_HASH])
     grouping = group_rows(bins, hashes, keys)
     partials = [

@@ -8,7 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.grouping import group_rows, normalise_key
+from statebed.format.keyhash import normalise_key
+from statebed.operators.grouping import group_rows
 
 # Few values, so that different keys with one hash stand between equal ones.
 ROW = st.tuples(

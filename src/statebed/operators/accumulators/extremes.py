@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
-from statebed.operators.grouping import Grouping, normalise_key
+from statebed.format.keyhash import normalise_key
+from statebed.operators.grouping import Grouping
 
 
 class End(enum.Enum):

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import float64_values, from_numpy, int64_values, one_chunk, validity
+from statebed.format.keyhash import normalise_key
 from statebed.operators.accumulators.extremes import ordered
-from statebed.operators.grouping import Grouping, equal_neighbours, normalise_key
+from statebed.operators.grouping import Grouping, equal_neighbours
 
 Integers = npt.NDArray[np.int64]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.ranges import intersection
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_writer import ROW_GROUP_BYTES
 from statebed.state.compaction import Edit
@@ -18,7 +19,6 @@ from statebed.state.keyed.files import (
     RangeReader,
     block_ranges,
     bytes_in,
-    intersection,
     rows_in,
     with_sequence,
     without_range,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.ranges import intersection
 from statebed.state.compaction import NameOf
 from statebed.state.keyed.block import Block
 from statebed.state.keyed.durable import DurableRows
@@ -17,7 +18,6 @@ from statebed.state.keyed.files import (
     MERGED_DELTAS,
     Delta,
     RangeReader,
-    intersection,
     memory_in,
     newest_rows,
     with_sequence,

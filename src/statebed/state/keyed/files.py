@@ -6,17 +6,17 @@ the one with the greater sequence counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import MissingFileError, ObjectMissingError
+from statebed.checkpoint.objects import fetch_range
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, uint64_values
-from statebed.format.ranges import in_range, overlaps
+from statebed.format.ranges import in_range, intersection, overlaps
 from statebed.format.schema import KEY_HASH, SEQUENCE
-from statebed.format.segment import DAMAGED_FIX
-from statebed.format.segment_reader import GetRange, SegmentReader
+from statebed.format.segment_reader import SegmentReader
 from statebed.state.keyed.batch import KeyBatch, take_rows
 from statebed.state.keyed.table import KeyedTable
 from statebed.storage import ObjectStore
@@ -68,7 +68,7 @@ class RangeReader:
 
     def _reader(self, file: pb.FileEntry) -> SegmentReader:
         if file.path not in self._readers:
-            self._readers[file.path] = SegmentReader(file, _fetch_from(self._store))
+            self._readers[file.path] = SegmentReader(file, partial(fetch_range, self._store))
         return self._readers[file.path]
 
 
@@ -154,12 +154,6 @@ def share_in(file: pb.FileEntry, owned: pb.HashRange) -> float:
     return max(width, 0) / held
 
 
-def intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
-    if not overlaps(one, other):
-        return None
-    return pb.HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
-
-
 def block_ranges(
     files: Sequence[pb.FileEntry], owned: pb.HashRange, *, block_bytes: int, row_bytes: int
 ) -> list[pb.HashRange]:
@@ -199,17 +193,3 @@ def _owning(file: pb.FileEntry, first: int, last: int) -> pb.FileEntry:
     clipped.CopyFrom(file)
     clipped.owned.CopyFrom(pb.HashRange(first=first, last=last))
     return clipped
-
-
-def _fetch_from(store: ObjectStore) -> GetRange:
-    """Ranges of files, with the error that readers of state expect."""
-
-    def get_range(path: str, start: int, length: int) -> bytes:
-        try:
-            return store.get_range(path, start, length)
-        except ObjectMissingError as error:
-            raise MissingFileError(
-                "metadata names a data file that is not there", where=f"{store.url}/{path}", fix=DAMAGED_FIX
-            ) from error
-
-    return get_range

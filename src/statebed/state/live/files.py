@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.ranges import overlaps
+from statebed.format.ranges import intersection
 from statebed.format.schema import merge_schema_lists
 from statebed.state.live import tombstones as marks
 from statebed.state.live.tombstones import Deleted
@@ -39,7 +39,7 @@ class LiveFiles:
             _with_owned(file, clipped)
             for part in parts
             for file in part.files
-            if (clipped := _intersection(file.owned, owned)) is not None and _may_hold(file, clipped)
+            if (clipped := intersection(file.owned, owned)) is not None and _may_hold(file, clipped)
         ]
         tombstones = [
             mine
@@ -109,12 +109,6 @@ class LiveFiles:
 
     def _hides_range(self, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
         return any(marks.hides_range(one, file, start_us, end_us) for one in self.tombstones)
-
-
-def _intersection(one: pb.HashRange, other: pb.HashRange) -> pb.HashRange | None:
-    if not overlaps(one, other):
-        return None
-    return pb.HashRange(first=max(one.first, other.first), last=min(one.last, other.last))
 
 
 def _may_hold(file: pb.FileEntry, owned: pb.HashRange) -> bool:

@@ -17,11 +17,11 @@ from typing import Protocol, Self, TypeAlias
 import google_crc32c
 import pyarrow as pa
 
-from statebed.checkpoint.objects import fetch
-from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingError
+from statebed.checkpoint.objects import fetch, fetch_range
+from statebed.errors import CorruptObjectError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
-from statebed.format.segment import DAMAGED_FIX, SegmentSpec
+from statebed.format.segment import SegmentSpec
 from statebed.format.segment_reader import GetRange, SegmentReader
 from statebed.format.segment_writer import SegmentWriter
 from statebed.state.tiers.selection import Selection
@@ -136,23 +136,15 @@ class StoredFile:
         self._store = store
 
     def read(self, selection: Selection) -> pa.Table:
-        return read_parquet(self.entry, self._get_range, selection)
+        return read_parquet(self.entry, partial(fetch_range, self._store), selection)
 
     def row_groups(self, selection: Selection) -> RowGroups:
         """The wanted rows in parts, checked."""
-        return parquet_row_groups(self.entry, self._get_range, selection)
+        return parquet_row_groups(self.entry, partial(fetch_range, self._store), selection)
 
     def content(self) -> bytes:
         """The whole file, checked."""
         return fetch(self._store, self.entry.path, size=self.size, crc=self.entry.crc32c)
-
-    def _get_range(self, path: str, start: int, length: int) -> bytes:
-        try:
-            return self._store.get_range(path, start, length)
-        except ObjectMissingError as error:
-            raise MissingFileError(
-                "metadata names a data file that is not there", where=f"{self._store.url}/{path}", fix=DAMAGED_FIX
-            ) from error
 
 
 def read_parquet(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> pa.Table:

@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import InputError, MissingFileError, ObjectMissingError
+from statebed.checkpoint.objects import fetch_range
+from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, int64_values, uint64_values
 from statebed.format.ranges import in_range
@@ -25,7 +26,7 @@ from statebed.format.schema import (
     same_schema,
     schema_to_bytes,
 )
-from statebed.format.segment import DAMAGED_FIX, EncodedSegment, SegmentSpec, encode_segment, segment_schema
+from statebed.format.segment import EncodedSegment, SegmentSpec, encode_segment, segment_schema
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.live.deletions import Deletions
 from statebed.state.live.files import LiveFiles
@@ -145,14 +146,7 @@ class RangeFetch:
         self.bytes_read = 0
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        try:
-            data = self._store.get_range(path, start, length)
-        except ObjectMissingError as error:
-            raise MissingFileError(
-                "metadata names a data file that is not there",
-                where=f"{self._store.url}/{path}",
-                fix=DAMAGED_FIX,
-            ) from error
+        data = fetch_range(self._store, path, start, length)
         self.bytes_read += len(data)
         return data
 

@@ -1,0 +1,151 @@
+"""What every operator is: a definition that travels with tasks, the tables it keeps, and one pure step per epoch.
+
+Rows go in as Arrow batches with their key hash, their event time and, in a changelog, their weight; they come out in
+the same way. An operator object holds its definition and nothing else: all that it remembers is in its tables, which
+are bounded, checkpointed and rescaled by the engine. A step is a function of the tables at the base epoch, the rows of
+this epoch as a set (they come in any order, cut in any way) and the clock.
+
+Watermarks: a watermark of W says that no row with an event time up to W comes any more. In an epoch a row is late by
+the watermark of the epoch before, and results are final by that of this one, as in Spark. `output_watermark` promises
+the same for the rows that the operator gives: those of later epochs have event times after it.
+"""
+
+import enum
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.state import KeyedView, TableConfig, TimeKeyedView
+
+WEIGHT = "_weight"
+"""In a changelog: how many times the row is added (or, below zero, taken away)."""
+MAIN = ""
+"""The output that a stream goes on with."""
+LATE = "late"
+"""The output of rows that came too late; of an operator with several inputs `late_` and the input's name."""
+
+Combine = Callable[[pa.Table], pa.Table]
+
+
+class Changes(enum.Enum):
+    """What the rows of a stream do to what came before."""
+
+    APPEND = "append"
+    """Each row is added, for good."""
+    CHANGELOG = "changelog"
+    """Each row has a weight: +n adds it n times, -n takes it away n times."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The times of one epoch, the same for all subtasks; microseconds since 1970, None: not known yet."""
+
+    late_us: int | None
+    """Rows with event times up to this are late: the watermark of the epoch before."""
+    watermark_us: int | None
+    """Of this epoch; not before `late_us`."""
+    epoch_time_us: int
+    """The one instant of processing time."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Rows that an operator takes."""
+
+    name: str
+    columns: pa.Schema
+    """Of the user, keys too."""
+    keys: tuple[str, ...]
+    """By the hash of which rows are routed; none: one subtask has all rows."""
+    changes: Changes = Changes.APPEND
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of its batches: `_key_hash`, `_time`, the user's, in a changelog `_weight`."""
+        leading = [pa.field(KEY_HASH, pa.int64()), pa.field(TIME, TIMESTAMP)]
+        return pa.schema([*leading, *self.columns, *_weight(self.changes)])
+
+
+@dataclass(frozen=True)
+class Output:
+    """Rows that an operator gives."""
+
+    columns: pa.Schema
+    changes: Changes = Changes.APPEND
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows: the user's, `_time`, in a changelog `_weight`."""
+        return pa.schema([*self.columns, pa.field(TIME, TIMESTAMP), *_weight(self.changes)])
+
+
+def _weight(changes: Changes) -> list[pa.Field]:
+    return [pa.field(WEIGHT, pa.int64(), nullable=False)] if changes is Changes.CHANGELOG else []
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gives, and what became of its rows: admitted + late = input."""
+
+    outputs: Mapping[str, pa.Table]
+    """By the output's name; one that is missing has no rows."""
+    rows_in: int = 0
+    rows_late: int = 0
+    max_event_times_us: tuple[int | None, ...] = ()
+    """Of each input's rows, late ones too; None: none had an event time."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What else it counted, by name, such as retractions that found nothing."""
+
+
+class Tables(Protocol):
+    """The tables of a subtask, by name; a TableManager is one."""
+
+    def get_keyed(self, name: str) -> KeyedView: ...
+
+    def get_time_keyed(self, name: str) -> TimeKeyedView: ...
+
+
+class Operator(Protocol):
+    """A stateful operator. Implementations are frozen dataclasses, picklable, without Spark and without state."""
+
+    @property
+    def operator_id(self) -> str: ...
+
+    @property
+    def inputs(self) -> tuple[Input, ...]: ...
+
+    @property
+    def outputs(self) -> Mapping[str, Output]:
+        """MAIN first."""
+
+    @property
+    def tables(self) -> Mapping[str, TableConfig]:
+        """By name."""
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        """How rows with one key and time of a time-keyed table become fewer, for those where they may."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one configuration from another; the operator's name is not part of it."""
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        """Apply the rows of one epoch, those of each input as batches of its schema."""
+
+    def output_watermark(self, watermark_us: int) -> int:
+        """Up to where the main output is complete when the inputs are up to `watermark_us`."""
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        """Whether the watermark's advance alone, without a row, may change anything."""
+
+
+def fingerprint_of(**described: Any) -> str:
+    """A digest of a definition."""
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,140 @@
+"""Rows of an epoch: gathered, told apart into admitted and late ones, and put into an order of their own.
+
+Nothing here depends on the order in which rows came, or on how they were cut into batches: attempts of one task get
+them in different orders and must give the same result.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.format.keyhash import normalise_key
+from statebed.format.order import sort_indices
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.operators.operator import WEIGHT, Changes, Input, Output
+
+LATE_BY = "late_by"
+WATERMARK = "watermark"
+OPERATOR = "operator"
+_LATE_FIELDS = (
+    pa.field(LATE_BY, pa.duration("us")),
+    pa.field(WATERMARK, TIMESTAMP),
+    pa.field(OPERATOR, pa.string(), nullable=False),
+)
+
+
+def conformed(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
+    """The rows with exactly the columns and types of the schema."""
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise InputError(
+            f"an input batch lacks the columns {missing}; it has {batch.schema.names}",
+            where=where,
+            fix="give every column of the operator's input; it may be null",
+        )
+    columns = [batch.column(name) for name in schema.names]
+    cast = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(cast, schema=schema)
+
+
+def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa.Table:
+    """All rows of an input as one table, its keys normalised."""
+    found = [conformed(batch, one.schema, where=where) for batch in batches]
+    rows = pa.concat_tables([one.schema.empty_table(), *found]).combine_chunks()
+    for key in one.keys:
+        position = rows.schema.get_field_index(key)
+        rows = rows.set_column(position, rows.schema.field(position), normalise_key(one_chunk(rows[key])))
+    return rows
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The rows of one input, told apart by a watermark."""
+
+    rows: pa.Table
+    late: pa.Table
+    """Without event time, too: they belong to no time."""
+    max_event_time_us: int | None
+
+    @property
+    def rows_in(self) -> int:
+        return int(self.rows.num_rows + self.late.num_rows)
+
+
+def admit(rows: pa.Table, late_us: int | None) -> Admitted:
+    """Tell the rows that are late by a watermark (times up to it are) from the others."""
+    times, timed = int64_values(rows[TIME]), validity(rows[TIME])
+    admitted = timed if late_us is None else timed & (times > late_us)
+    latest = int(times[timed].max()) if timed.any() else None
+    if admitted.all():
+        return Admitted(rows, rows.slice(0, 0), latest)
+    return Admitted(filtered(rows, admitted), filtered(rows, ~admitted), latest)
+
+
+def late_output(one: Input) -> Output:
+    """The output of an input's late rows: its columns, late_by, watermark, operator."""
+    taken = [name for name in one.columns.names if name in {field.name for field in _LATE_FIELDS}]
+    if taken:
+        raise InputError(
+            f"late rows get the columns {[field.name for field in _LATE_FIELDS]}, and the input has {taken} already",
+            fix="rename that column of the input",
+        )
+    return Output(pa.schema([*one.columns, *_LATE_FIELDS]), one.changes)
+
+
+def late_rows(late: pa.Table, one: Input, watermark_us: int | None, operator_id: str) -> pa.Table:
+    """Late rows as their output has them; how late is unknown for a row without event time."""
+    count = late.num_rows
+    times, timed = int64_values(late[TIME]), validity(late[TIME])
+    known = timed & (watermark_us is not None)
+    mark = np.full(count, watermark_us or 0, dtype=np.int64)
+    columns = [
+        *(late[name] for name in one.columns.names),
+        from_numpy(mark - np.where(known, times, mark), pa.duration("us"), valid=known),
+        from_numpy(mark, TIMESTAMP, valid=np.full(count, watermark_us is not None)),
+        pa.repeat(pa.scalar(operator_id), count),
+        late[TIME],
+        *([late[WEIGHT]] if one.changes is Changes.CHANGELOG else []),
+    ]
+    return in_total_order(pa.Table.from_arrays(columns, schema=late_output(one).schema))
+
+
+def filtered(rows: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
+    """The rows where `kept` is True."""
+    return rows if kept.all() else rows.take(from_numpy(np.flatnonzero(kept), pa.int64()))
+
+
+def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
+    """The rows sorted by these columns, then by event time, then by all others: the order in which they came is lost.
+
+    Rows that stay equal are equal in every column that can be compared; nested ones cannot.
+    """
+    flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    rest = [name for name in flat if name not in {*first, TIME}]
+    leading = [*first, *([TIME] if TIME in flat and TIME not in first else [])]
+    return rows.take(sort_indices(rows, [*leading, *rest])) if rows.num_rows > 1 else rows
+
+
+def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """The weight of each row; 1 where the stream only adds."""
+    if WEIGHT in rows.schema.names:
+        return int64_values(rows[WEIGHT])
+    return np.ones(rows.num_rows, dtype=np.int64)
+
+
+def greatest(values: Sequence[int | None]) -> int | None:
+    """The greatest of those that are there."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def without_routing(rows: pa.Table) -> pa.Table:
+    """The rows without their key hash, as tables of state take them."""
+    return rows.drop_columns([KEY_HASH])

@@ -39,3 +39,17 @@ def test_p9_rows_whose_time_was_over_before_a_restart_are_late_after_it(
     last.upsert(keys, values, times=OLD)
     assert (rides.late_rows, rides.read().num_rows) == (1, 0)
     assert not last.get(keys)[1].any()
+
+
+def test_p9_rows_expire_at_once_when_time_advances_between_checkpoints_even_beyond_what_datetime_reaches() -> None:
+    cluster = Cluster(1, CONFIGS)
+    (manager,) = cluster.managers
+    rides, last = manager.get_time_keyed("rides"), manager.get_keyed("last")
+    far = 400_000_000_000_000_000  # in the year 14645
+    times = pa.array([5_000_000, far], pa.timestamp("us", "UTC"))
+    rides.append(pa.table({"driver": [7, 8], "_time": times, "fare": [1, 2]}))
+    last.upsert(pa.table({"driver": [7, 8]}), pa.table({"fare": [1, 2]}), times=times)
+    manager.advance(watermark=far)
+    assert rides.read()["driver"].to_pylist() == [8]
+    assert last.get(pa.table({"driver": [7, 8]}))[1].tolist() == [False, True]
+    assert manager.checkpoint(cluster.run.next_epoch, watermark=far + 1).result(30).watermark_us == far + 1

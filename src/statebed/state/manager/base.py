@@ -121,10 +121,10 @@ def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointM
     )
 
 
-def micros(time: dt.datetime | None, *, where: str) -> int | None:
-    """Microseconds since 1970 of a time with its zone."""
-    if time is None:
-        return None
+def micros(time: dt.datetime | int | None, *, where: str) -> int | None:
+    """Microseconds since 1970 of a time with its zone; they may be given themselves, and reach further."""
+    if time is None or isinstance(time, int):
+        return time
     if time.utcoffset() is None:
         raise InputError(
             f"the watermark {time} has no time zone", where=where, fix="use datetimes with tzinfo, e.g. UTC"

@@ -50,6 +50,7 @@ from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
 from statebed.state.metrics import ManagerMetrics
 from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import ObjectStore
 
@@ -57,6 +58,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
 Notify = Callable[[CheckpointCompleted], None]
+Time = dt.datetime | int | None
+"""With its zone, or microseconds since 1970, or unknown."""
 
 
 class TableManager:
@@ -72,9 +75,11 @@ class TableManager:
         on_completed: Notify | None = None,
         options: ManagerOptions | None = None,
         tiers: Tiers | None = None,
+        combines: Mapping[str, Combine] | None = None,
     ) -> None:
         """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
-        budget of memory and the local disk; None: those that all tables of the process share.
+        budget of memory and the local disk; None: those that all tables of the process share. `combines` say of
+        time-keyed tables how rows of one key and time become fewer when they are written and merged.
         """
         self.task = task
         self._tiers = Tiers.shared() if tiers is None else tiers
@@ -89,7 +94,8 @@ class TableManager:
         self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
         """In what the definitions differ from the stored ones, by table; all of it was taken."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
-        self._tables = {name: self._made(table.config, table.parts) for name, table in found.items()}
+        combine = (combines or {}).get
+        self._tables = {name: self._made(one.config, one.parts, combine(name)) for name, one in found.items()}
         self._moment = Moment(None, None)
         if restore_from is not None:
             self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
@@ -203,6 +209,13 @@ class TableManager:
         chosen = [self._table(name) for name in tables or self._tables]
         return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
 
+    def advance(self, *, watermark: Time = None, time: Time = None) -> None:
+        """Let rows expire now, and give those written from now on the time of processing; a checkpoint does it, too."""
+        self._check_usable()
+        self._moment = self._later(watermark, time)
+        for table in self._tables.values():
+            table.advance(self._moment)
+
     def metrics(self) -> ManagerMetrics:
         """What the manager and its tables count, now; for the thread that calls `checkpoint`."""
         return ManagerMetrics(
@@ -214,12 +227,14 @@ class TableManager:
             compaction=self._compactor.metrics(),
         )
 
-    def _made(self, config: pb.TableConfig, parts: Sequence[StoredPart]) -> ManagedTable:
+    def _made(self, config: pb.TableConfig, parts: Sequence[StoredPart], combine: Combine | None) -> ManagedTable:
         kind = config.WhichOneof("kind")
         if kind == "keyed":
             return ManagedKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
         if kind == "time_keyed":
-            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
+            return ManagedTimeKeyedTable(
+                config, self.task, self._in_flight, parts, tiers=self._tiers, combine=combine
+            )
         return ManagedGlobalTable(config, self.task, self._store, parts, tiers=self._tiers)
 
     def _table(self, name: str) -> ManagedTable:
@@ -247,10 +262,10 @@ class TableManager:
         self,
         epoch: int,
         min_epoch: int = 0,
-        watermark: dt.datetime | None = None,
+        watermark: Time = None,
         then_stop: bool = False,
         *,
-        time: dt.datetime | None = None,
+        time: Time = None,
     ) -> Future[CheckpointCompleted]:
         """Take what changed; the answer is there when it is durable and was read back.
 
@@ -265,7 +280,7 @@ class TableManager:
                 where=self.task.where,
                 fix="give run.next_epoch; numbers grow, and min_epoch is not above them",
             )
-        moment = self._moment.later(*(micros(one, where=self.task.where) for one in (watermark, time)))
+        moment = self._later(watermark, time)
         self._compactor.hand_over()
         if not self._pending.acquire(timeout=self._options.timeout_seconds):
             raise CheckpointTimeoutError(
@@ -285,6 +300,9 @@ class TableManager:
         answer = self._thread.submit(self._run, order)
         self._under_way = [*(one for one in self._under_way if not one.done()), answer]
         return answer
+
+    def _later(self, watermark: Time, time: Time) -> Moment:
+        return self._moment.later(*(micros(one, where=self.task.where) for one in (watermark, time)))
 
     def _take_changes(self, epoch: int, moment: Moment) -> dict[str, Any]:
         try:

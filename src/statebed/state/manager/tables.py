@@ -30,6 +30,7 @@ from statebed.state.messages import (
 )
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
@@ -214,11 +215,24 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
     """A time-keyed table: its view, checkpointed and merged with the other tables of its subtask."""
 
     def __init__(
-        self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart], *, tiers: Tiers
+        self,
+        config: pb.TableConfig,
+        task: TaskInfo,
+        store: InFlight,
+        parts: Sequence[StoredPart],
+        *,
+        tiers: Tiers,
+        combine: Combine | None = None,
     ) -> None:
-        stored = [one.part for one in parts]
-        owner = owner_of(task, config.name)
-        view = TimeKeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner)
+        view = TimeKeyedView(
+            config,
+            owned=task.owned,
+            store=store,
+            parts=[one.part for one in parts],
+            tiers=tiers,
+            owner=owner_of(task, config.name),
+            combine=combine,
+        )
         super().__init__(view, config, task, store)
 
     def apply(self, data: Data) -> None:

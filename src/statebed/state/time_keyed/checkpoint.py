@@ -81,7 +81,9 @@ def _files_of(state: TimeKeyedState, segments: Sequence[Segment]) -> list[Segmen
 
 
 def _is_settled(state: TimeKeyedState, entry: pb.FileEntry) -> bool:
-    """Whether all rows of a segment are visible, each the newest of its generation."""
+    """Whether all rows of a segment are visible, each the newest of its generation, and none is to be combined."""
+    if state.combines:
+        return False
     if any(tombstones.may_hide(one, entry) for one in state.live.tombstones):
         return False
     return not state.generational or entry.min_sequence == entry.max_sequence

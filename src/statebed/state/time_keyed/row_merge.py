@@ -6,7 +6,7 @@ time are open one at a time. Rows that are equal in all columns of the table's o
 values, so that the order in which they came does not show.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,11 @@ from statebed.state.columns import column_of
 Mask = npt.NDArray[np.bool_]
 Place = tuple[tuple[int, Any], ...]
 """A row's values in the columns of the order, comparable with those of another row."""
+
+Combine = Callable[[pa.Table], pa.Table]
+"""Makes rows of one key and time fewer. Gets all columns of files, whole groups in order, and gives them in order; the
+sequence of what it gives is the greatest of what went into it.
+"""
 
 _NAN, _NULL = 1, 2
 
@@ -63,6 +68,23 @@ def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table
             yield rows.take(from_numpy(kept[:-1], pa.int64()))
     if held is not None:
         yield held
+
+
+def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) -> Iterator[pa.Table]:
+    """Sorted rows, those of each key and time made fewer by a function that gets them together."""
+    held: pa.Table | None = None
+    for piece in pieces:
+        if not piece.num_rows:
+            continue
+        rows = piece if held is None else pa.concat_tables([held, piece])
+        different = np.flatnonzero(~_same_as_next(rows, keys))
+        # The last key and time may go on in the next piece.
+        whole = 0 if len(different) < 2 else int(different[-2]) + 1  # noqa: PLR2004 - the last row always differs
+        held = rows.slice(whole)
+        if whole:
+            yield combine(rows.slice(0, whole).combine_chunks())
+    if held is not None:
+        yield combine(held.combine_chunks())
 
 
 def merged(sources: Iterable[Source], spec: SegmentSpec) -> Iterator[pa.Table]:

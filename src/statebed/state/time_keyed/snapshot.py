@@ -28,11 +28,14 @@ from statebed.state.tiers.spill_files import write_mapped_pieces
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import UNPACKED, file_bytes
-from statebed.state.time_keyed.row_merge import Source, merged, newest, ordered
+from statebed.state.time_keyed.row_merge import Source, merged, ordered
 from statebed.state.time_keyed.row_runs import merged_runs
 
 Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
 """Rows of a file in the table's present schema."""
+
+Settle = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+"""Sorted rows in pieces, and what is left of them."""
 
 CELLS_IN_FILE = 4
 """So many parts of what makes a file are sorted one after the other."""
@@ -64,7 +67,8 @@ class Snapshot:
 
     spec: SegmentSpec
     bin_us: int
-    generational: bool
+    settle: Settle | None
+    """What is done with rows of one key and time, where that is anything."""
     live: LiveFiles
     """Its tombstones hold for all rows; of its files only those of `files` are read."""
     files: tuple[tuple[pb.FileEntry, Segment], ...]
@@ -91,7 +95,7 @@ class Snapshot:
             yield from source.pieces
 
     def in_order(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
-        """The visible rows in the order of files; of each generation the newest.
+        """The visible rows in the order of files; of each generation the newest, and combined where rows are.
 
         Holds a piece of every file that it has come to. Where that would be too much, what is not in memory is copied
         to mapped files first, and all is put into order part by part.
@@ -101,7 +105,7 @@ class Snapshot:
             rows = self._through_disk(wanted, max(1, limit // CELLS_IN_FILE))
         else:
             rows = merged(self._sources(wanted), self.spec)
-        return newest(rows, self.spec.key_columns) if self.generational else rows
+        return rows if self.settle is None else self.settle(rows)
 
     def _sources(self, wanted: Wanted) -> Iterable[Source]:
         for file, segment in self.files:

@@ -7,6 +7,7 @@ held while what is live and its segments are looked at or replaced together, nev
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +32,8 @@ from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.compaction import TimeKeyedJob, job_of
 from statebed.state.time_keyed.files import NewFiles
-from statebed.state.time_keyed.row_merge import newest
-from statebed.state.time_keyed.snapshot import Snapshot, Wanted, filtered
+from statebed.state.time_keyed.row_merge import Combine, combined, newest
+from statebed.state.time_keyed.snapshot import Settle, Snapshot, Wanted, filtered
 from statebed.state.time_keyed.table import TimeKeyedTable
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
@@ -55,6 +56,7 @@ class TimeKeyedState:
         parts: Sequence[pb.TableSubtaskCheckpointMetadata],
         tiers: Tiers,
         owner: str,
+        combine: Combine | None,
     ) -> None:
         kind = config.time_keyed
         columns = schema_from_bytes(kind.schema, where=f"table {config.name!r}")
@@ -67,6 +69,8 @@ class TimeKeyedState:
         )
         self.keys = [key.name for key in self.table.keys]
         self.generational = kind.generational
+        self.combines = combine is not None
+        self._settle = _settling(self.keys, combine, generational=kind.generational)
         self.tiers = tiers
         self.owner = owner
         self.live = LiveFiles.restore(parts, owned=owned)
@@ -140,7 +144,7 @@ class TimeKeyedState:
             snapshot = Snapshot(
                 spec=self.spec,
                 bin_us=self.table.bin_us,
-                generational=self.generational,
+                settle=self._settle,
                 live=live,
                 files=tuple((file, self._segment_of(file)) for file in choose(live)),
                 fresh=pinned if fresh is None else tuple(fresh),
@@ -299,3 +303,9 @@ class TimeKeyedState:
         return SegmentSpec(
             self.table.name, schema_id, schema, pb.BIN_FIRST, tuple(names.get(field_id(key), key.name) for key in keys)
         )
+
+
+def _settling(keys: Sequence[str], combine: Combine | None, *, generational: bool) -> Settle | None:
+    if generational:
+        return partial(newest, keys=keys)
+    return None if combine is None else partial(combined, keys=keys, combine=combine)

@@ -32,7 +32,7 @@ from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.checkpoint import written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
 from statebed.state.time_keyed.files import full_bytes
-from statebed.state.time_keyed.row_merge import newest, ordered
+from statebed.state.time_keyed.row_merge import Combine, newest, ordered
 from statebed.state.time_keyed.rows import GivenRows
 from statebed.state.time_keyed.snapshot import Snapshot, Wanted, filtered
 from statebed.state.time_keyed.state import TimeKeyedState
@@ -54,10 +54,12 @@ class TimeKeyedView:
         parts: Sequence[pb.TableSubtaskCheckpointMetadata] = (),
         tiers: Tiers | None = None,
         owner: str = "",
+        combine: Combine | None = None,
     ) -> None:
         """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
 
-        `tiers` has the budget (None: that of the process), `owner` is whom memory is charged to (the table).
+        `tiers` has the budget (None: that of the process), `owner` is whom memory is charged to (the table). `combine`
+        makes rows of one key and time fewer when files are written and merged; readers see either form.
         """
         self._state = TimeKeyedState(
             config,
@@ -66,6 +68,7 @@ class TimeKeyedView:
             parts=parts,
             tiers=tiers or Tiers.shared(),
             owner=owner or config.name,
+            combine=combine,
         )
         self.table = self._state.table
         self._given = GivenRows(self.table, owned)

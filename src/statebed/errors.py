@@ -254,6 +254,12 @@ class SumOverflowError(StatebedError, OverflowError):
     code = "SUM_OVERFLOW"
 
 
+class ExpressionError(StatebedError, ArithmeticError):
+    """A row for which an expression has no answer: a division by zero, an overflow, a text that is no number."""
+
+    code = "EXPRESSION"
+
+
 class NondeterminismError(StatebedError):
     """Two attempts at the same subtask and epoch gave different bytes."""
 

@@ -1,0 +1,196 @@
+"""One row of each key: the first that came, or the last.
+
+Keeping the first, a row is put out when its key is not known yet, and nothing follows. "First" of several rows in one
+epoch is the one with the least event time, then the least in all columns. With a time to live by event time, a key is
+forgotten when the watermark reaches the event time of that row plus the span, as in Spark's
+`dropDuplicatesWithinWatermark`: a duplicate that comes after is new.
+
+Keeping the last, the stream of results is a changelog: the row with the greatest event time (then the greatest in all
+columns) stands, and the one that it replaces is taken away.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.columns import from_numpy, one_chunk
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.keyed_rows import KeyedRows, admit_untimed, by_key, check_input, state_keys, taken
+from statebed.operators.operator import (
+    LATE,
+    MAIN,
+    WEIGHT,
+    Changes,
+    Clock,
+    Combine,
+    Input,
+    Output,
+    StepResult,
+    Tables,
+    fingerprint_of,
+)
+from statebed.operators.ordering import Flags, total_keys
+from statebed.operators.rows import admit, gathered, late_output, late_rows
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.state import KeyedView, TableConfig
+
+SEEN = "seen"
+"""Name of the state table."""
+ROW_TIME = "_row_time"
+"""Its column for the event time of the row that stands for the key."""
+
+
+class Keep(enum.Enum):
+    """Which row of a key stays."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """The definition of the operator; the input's keys say which rows are the same."""
+
+    operator_id: str
+    input: Input
+    keep: Keep = Keep.FIRST
+    ttl: TimeToLive | None = None
+    """None: keys are remembered for ever."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self._where)
+        if not self.input.keys:
+            raise InputError("rows without keys are all the same", where=self._where, fix="name the keys of the input")
+        if self.input.changes is Changes.CHANGELOG:
+            raise InputError(
+                "the input is a changelog, in which a row may be taken away that others were dropped for",
+                where=self._where,
+                fix="deduplicate before the step that makes it a changelog, or use top-n with n=1",
+            )
+        _ = self.outputs, self.tables  # refuse names that are taken
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        changes = Changes.APPEND if self.keep is Keep.FIRST else Changes.CHANGELOG
+        return {MAIN: Output(self.input.columns, changes), LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        values = [pa.field(ROW_TIME, TIMESTAMP)]
+        if self.keep is Keep.LAST:
+            values += [field for field in self.input.columns if field.name not in self.input.keys]
+        description = f"the {self.keep.value} row of each key"
+        return {SEEN: keyed_config(SEEN, description, state_keys(self.input), values, self.ttl)}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="deduplicate",
+            keep=self.keep.value,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            ttl=described_ttl(self.ttl),
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered(batches[0], self.input, where=self._where)
+        needs_time = self.keep is Keep.LAST or by_event_time(self.ttl)
+        admitted = (admit if needs_time else admit_untimed)(rows, clock.late_us)
+        keyed = by_key(admitted.rows, self.input)
+        view = tables.get_keyed(SEEN)
+        found = self._first(view, keyed) if self.keep is Keep.FIRST else self._last(view, keyed)
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: found, LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            max_event_times_us=(admitted.max_event_time_us,),
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - keys that are forgotten change no result
+        return False
+
+    @property
+    def _where(self) -> str:
+        return f"operator {self.operator_id!r}"
+
+    def _first(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
+        _, known = view.get(keyed.keys)
+        fresh = np.flatnonzero(~known)
+        firsts = taken(keyed.rows, keyed.starts[fresh])
+        times = one_chunk(firsts[TIME])
+        view.upsert(taken(keyed.keys, fresh), pa.table({ROW_TIME: times}), times=self._times(times))
+        return firsts.select(self.outputs[MAIN].schema.names)
+
+    def _last(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
+        columns = [*self.input.columns.names, TIME]
+        new = taken(keyed.rows.select(columns), keyed.lasts)
+        kept, known = view.get(keyed.keys)
+        there = np.flatnonzero(known)
+        old = self._stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)
+        beside = taken(new, there)
+        later, different = ~known, ~known
+        later[there] = _is_later(beside, old)
+        different[there] = later[there] & _differs(beside, old, self.input.columns.names)
+        chosen = taken(new, np.flatnonzero(later))
+        values = chosen.drop_columns(list(self.input.keys))
+        values = values.rename_columns([ROW_TIME if name == TIME else name for name in values.column_names])
+        times = self._times(one_chunk(chosen[TIME]))
+        view.upsert(taken(keyed.keys, np.flatnonzero(later)), values, times=times)
+        # What is taken away goes at the time of what replaces it: at its own time it would be late.
+        replaced = old.set_column(old.schema.get_field_index(TIME), old.schema.field(TIME), beside[TIME])
+        gone, come = np.flatnonzero(different[there]), np.flatnonzero(different)
+        rows = pa.concat_tables([_weighted(taken(replaced, gone), -1), _weighted(taken(new, come), 1)])
+        return rows.cast(self.outputs[MAIN].schema)
+
+    def _stored_rows(self, keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Rows as the input has them, from a key and what is kept for it."""
+        found = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
+        columns = [found[name] if name in found else values[name] for name in schema.names]
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+    def _times(self, times: pa.Array) -> pa.Array | None:
+        return times if by_event_time(self.ttl) else None
+
+
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    weights = np.full(rows.num_rows, weight, dtype=np.int64)
+    return rows.append_column(WEIGHT, from_numpy(weights, pa.int64()))
+
+
+def _is_later(new: pa.Table, old: pa.Table) -> Flags:
+    """Whether each new row comes after the old one beside it: by event time, then by all columns."""
+    count = new.num_rows
+    later = np.zeros(count, dtype=np.bool_)
+    equal = np.ones(count, dtype=np.bool_)
+    columns = [TIME, *(name for name in new.column_names if name != TIME)]
+    for key in total_keys(pa.concat_tables([new, old]), columns):
+        later |= equal & (key[:count] > key[count:])
+        equal &= key[:count] == key[count:]
+    return later
+
+
+def _differs(new: pa.Table, old: pa.Table, columns: Sequence[str]) -> Flags:
+    count = new.num_rows
+    differs = np.zeros(count, dtype=np.bool_)
+    for key in total_keys(pa.concat_tables([new, old]), columns):
+        differs |= key[:count] != key[count:]
+    return differs

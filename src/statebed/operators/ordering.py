@@ -1,0 +1,205 @@
+"""The order of rows: by columns that the user names, and the total order that breaks every tie.
+
+Every column becomes whole numbers of 64 bits that compare as its values do, so that sorting, finding ties and numbering
+rows is arithmetic. In the order that a user asks for, NaN is the greatest number and -0.0 equals 0.0; the total order
+tells even those apart, and compares nested values item by item: rows that it calls equal are equal byte by byte.
+"""
+
+import enum
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.errors import InputError
+from statebed.format.columns import boolean_values, fixed_width_values, int64_values, one_chunk, validity
+from statebed.format.keyhash import normalise_key
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_GREATEST = np.int64(np.iinfo(np.int64).max)
+_SIGN = np.uint64(1 << 63)
+_TERM = re.compile(r"\s*(?P<column>.*?)(\s+(?P<way>asc|desc))?(\s+nulls\s+(?P<nulls>first|last))?\s*", re.IGNORECASE)
+
+
+class Way(enum.Enum):
+    """In which direction a column is sorted."""
+
+    ASCENDING = "asc"
+    DESCENDING = "desc"
+
+
+class Nulls(enum.Enum):
+    """Where nulls go."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class OrderBy:
+    """One column of an order."""
+
+    column: str
+    way: Way = Way.ASCENDING
+    nulls: Nulls = Nulls.FIRST
+
+    @property
+    def text(self) -> str:
+        return f"{self.column} {self.way.value} nulls {self.nulls.value}"
+
+
+def order_by(*terms: str | OrderBy) -> tuple[OrderBy, ...]:
+    """An order from texts such as 'price desc', 'at', 'name asc nulls last'.
+
+    As in Spark, nulls come first in ascending order and last in descending order unless the text says otherwise.
+
+    >>> order_by("price desc")[0].text
+    'price desc nulls last'
+    """
+    return tuple(one if isinstance(one, OrderBy) else _parsed(one) for one in terms)
+
+
+def _parsed(text: str) -> OrderBy:
+    match = _TERM.fullmatch(text)
+    if match is None or not match["column"]:
+        raise InputError(
+            f"{text!r} is no order", fix="write a column, then asc or desc, then nulls first or nulls last"
+        )
+    way = Way((match["way"] or "asc").lower())
+    usual = "first" if way is Way.ASCENDING else "last"
+    return OrderBy(match["column"], way, Nulls((match["nulls"] or usual).lower()))
+
+
+def check_order(terms: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
+    """Refuse an order by columns that are not there, are there twice, or have no order."""
+    names = [one.column for one in terms]
+    if not names or len(set(names)) != len(names):
+        raise InputError(f"the order {names} names no column, or one twice", where=where, fix="name each column once")
+    for name in names:
+        if name not in columns.names:
+            raise InputError(f"there is no column {name!r} to order by", where=where, fix=f"use one of {columns.names}")
+        if pa.types.is_nested(columns.field(name).type):
+            raise InputError(
+                f"the column {name!r} of the type {columns.field(name).type} cannot be ordered by",
+                where=where,
+                fix="order by a plain column, for example a field of the struct",
+            )
+
+
+def user_keys(rows: pa.Table, terms: Sequence[OrderBy]) -> list[Integers]:
+    """Numbers by which rows are in the user's order, the most significant first."""
+    keys = []
+    for one in terms:
+        array = normalise_key(one_chunk(rows[one.column]))
+        values = codes(array)
+        if one.way is Way.DESCENDING:
+            values = ~values
+        if array.null_count:
+            valid = validity(array)
+            keys.append((valid if one.nulls is Nulls.FIRST else ~valid).astype(np.int64))
+            values = np.where(valid, values, 0)
+        keys.append(values)
+    return keys
+
+
+def total_keys(rows: pa.Table, columns: Sequence[str]) -> list[Integers]:
+    """Numbers by which rows are in total order, nulls last."""
+    return [key for name in columns for key in _keys(one_chunk(rows[name]))]
+
+
+def sorted_by(keys: Sequence[Integers]) -> Integers:
+    """Row numbers in the order of the keys, the most significant first."""
+    if len(keys) == 1:
+        return np.argsort(keys[0], kind="stable").astype(np.int64)
+    return np.lexsort(tuple(reversed(keys))).astype(np.int64)
+
+
+def changes(keys: Sequence[Integers], order: Integers) -> Flags:
+    """Whether each row, in this order, differs from the one before it; the first does."""
+    differs = np.zeros(len(order), dtype=np.bool_)
+    differs[:1] = True
+    for key in keys:
+        ordered = key[order]
+        differs[1:] |= ordered[1:] != ordered[:-1]
+    return differs
+
+
+def codes(array: pa.Array) -> Integers:
+    """Numbers that compare as the values do; what stands at nulls is arbitrary."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return boolean_values(array).astype(np.int64)
+    if pa.types.is_floating(kind):
+        bits = int64_values(array.cast(pa.float64()))
+        return bits ^ ((bits >> np.int64(63)) & _GREATEST)
+    if pa.types.is_signed_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)):
+        return fixed_width_values(array, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64)
+    if pa.types.is_unsigned_integer(kind):
+        values = fixed_width_values(array, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64)
+        return (values ^ _SIGN).view(np.int64)
+    return _nested_codes(array) if pa.types.is_nested(kind) else _places_in_dictionary(array)
+
+
+def _keys(array: pa.Array) -> list[Integers]:
+    values = codes(array)
+    if not array.null_count:
+        return [values]
+    valid = validity(array)
+    return [(~valid).astype(np.int64), np.where(valid, values, 0)]
+
+
+def _places_in_dictionary(array: pa.Array) -> Integers:
+    """The place of each value among the distinct values, in their order."""
+    if pa.types.is_null(array.type):
+        return np.zeros(len(array), dtype=np.int64)
+    try:
+        encoded = array.dictionary_encode()
+        order = pc.sort_indices(encoded.dictionary)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise InputError(f"values of the type {array.type} have no order", fix="cast the column") from error
+    ranks = np.zeros(max(len(order), 1), dtype=np.int64)
+    ranks[fixed_width_values(order, np.uint64).astype(np.int64)] = np.arange(len(order), dtype=np.int64)
+    places = fixed_width_values(encoded.indices, np.int32).astype(np.int64)
+    return ranks[np.where(validity(encoded.indices), places, 0)]
+
+
+def _nested_codes(array: pa.Array) -> Integers:
+    if pa.types.is_struct(array.type):
+        return _dense([key for child in array.flatten() for key in _keys(child)], len(array))
+    if pa.types.is_map(array.type):
+        array = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+    lengths = np.where(validity(array), _lengths(array), 0)
+    starts = np.cumsum(lengths) - lengths
+    items = array.flatten()
+    item_codes = _dense(_keys(items), len(items)) + 1
+    found = np.zeros(len(array), dtype=np.int64)
+    # Shorter lists come before longer ones that begin alike.
+    for place in range(int(lengths.max(initial=0))):
+        here = lengths > place
+        at_place = np.zeros(len(array), dtype=np.int64)
+        at_place[here] = item_codes[starts[here] + place]
+        found = _dense([found, at_place], len(array))
+    return found
+
+
+def _lengths(array: pa.Array) -> Integers:
+    if pa.types.is_fixed_size_list(array.type):
+        return np.full(len(array), array.type.list_size, dtype=np.int64)
+    lengths = pc.list_value_length(array).cast(pa.int64())
+    return fixed_width_values(lengths, np.int64).astype(np.int64)
+
+
+def _dense(keys: Sequence[Integers], count: int) -> Integers:
+    """The place of each row among the distinct ones."""
+    if not keys or not count:
+        return np.zeros(count, dtype=np.int64)
+    order = sorted_by(keys)
+    places = np.empty(count, dtype=np.int64)
+    places[order] = np.cumsum(changes(keys, order)) - 1
+    return places

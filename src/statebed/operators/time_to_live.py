@@ -1,0 +1,58 @@
+"""How long an operator remembers a key: for ever, or for a span of event time or of processing time."""
+
+import datetime as dt
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.operators.windows import Duration, parse_duration
+from statebed.state import TableConfig, TimeToLiveClock, keyed_table_config
+
+
+@dataclass(frozen=True)
+class TimeToLive:
+    """State of a key leaves once the clock has reached its time plus the span."""
+
+    span_us: int
+    clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME
+
+    def __post_init__(self) -> None:
+        if self.span_us <= 0:
+            raise InputError(
+                f"a time to live of {self.span_us} us", fix="give a positive span, such as '1 day', or none at all"
+            )
+
+
+def time_to_live(span: Duration | None, clock: TimeToLiveClock | str = TimeToLiveClock.EVENT_TIME) -> TimeToLive | None:
+    """From a text such as '1 day' and a clock, 'event_time' or 'epoch_time'; without a span, for ever."""
+    if isinstance(clock, str):
+        if clock.upper() not in TimeToLiveClock.__members__:
+            known = [one.lower() for one in TimeToLiveClock.__members__]
+            raise InputError(f"there is no clock {clock!r}", fix=f"use one of {known}")
+        clock = TimeToLiveClock[clock.upper()]
+    return None if span is None else TimeToLive(parse_duration(span), clock)
+
+
+def by_event_time(ttl: TimeToLive | None) -> bool:
+    """Whether every row that is written needs an event time."""
+    return ttl is not None and ttl.clock is TimeToLiveClock.EVENT_TIME
+
+
+def keyed_config(
+    name: str, description: str, keys: tuple[pa.Field, ...], values: list[pa.Field], ttl: TimeToLive | None
+) -> TableConfig:
+    """The configuration of a keyed table whose rows live so long."""
+    return keyed_table_config(
+        name,
+        description,
+        [key.name for key in keys],
+        pa.schema([*keys, *values]),
+        None if ttl is None else dt.timedelta(microseconds=ttl.span_us),
+        ttl_clock=TimeToLiveClock.EVENT_TIME if ttl is None else ttl.clock,
+    )
+
+
+def described_ttl(ttl: TimeToLive | None) -> list[object] | None:
+    """For fingerprints."""
+    return None if ttl is None else [ttl.span_us, ttl.clock.name]

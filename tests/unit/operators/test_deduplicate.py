@@ -1,0 +1,184 @@
+"""One row of each key, the first or the last, against a few lines of Python."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.operators.operator_epochs import Epochs, plain, rows_of
+
+from statebed.errors import InputError
+from statebed.operators.deduplicate import SEEN, Deduplicate, Keep
+from statebed.operators.operator import LATE, MAIN, Changes, Input
+from statebed.operators.time_to_live import time_to_live
+from statebed.state import MemoryController, Tiers
+
+COLUMNS = pa.schema([("k", pa.float64()), ("name", pa.string()), ("n", pa.int64())])
+CLICKS = Input("clicks", COLUMNS, ("k", "name"))
+FAR = 569_000_000_000_000_000  # the year 20000
+
+KEYS = st.tuples(st.sampled_from([0.0, -0.0, math.nan, None]), st.sampled_from(["a", "", None]))
+EVENTS = st.lists(
+    st.tuples(KEYS, st.one_of(st.none(), st.integers(0, 3)), st.one_of(st.none(), st.integers(-30, 30), st.just(FAR))),
+    max_size=14,
+)
+EPOCHS = st.lists(st.tuples(EVENTS, st.integers(0, 12), st.sampled_from([None, None, 1, 3])), min_size=1, max_size=6)
+"""Events, how far the watermark advances, and the parallelism to restart with."""
+
+
+def event(one: tuple[Any, Any, Any]) -> dict[str, Any]:
+    (k, name), n, _ = one
+    return {"k": k, "name": name, "n": n}
+
+
+def same(key: tuple[Any, Any]) -> tuple[Any, Any]:
+    number = "NaN" if isinstance(key[0], float) and math.isnan(key[0]) else key[0] if key[0] is None else key[0] + 0.0
+    return number, key[1]
+
+
+def rank(one: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+    """Event time, then the other column, nulls last."""
+    _, n, time = one
+    return time is None, time or 0, n is None, n or 0
+
+
+def run(operator: Deduplicate, epochs: Any, *, seed: int = 0, tiers: Tiers | None = None) -> list[Any]:
+    found = []
+    watermark = -40
+    with Epochs(operator, chance=random.Random(seed), tiers=tiers) as stream:
+        for events, step, restart in epochs:
+            if restart is not None:
+                stream.restart(restart)
+            watermark += step
+            rows = rows_of(operator.input, [event(one) for one in events], [one[2] for one in events])
+            outputs = stream.feed(rows, watermark_us=watermark)
+            assert sum(one.rows_in for one in stream.results) == len(events)
+            assert sum(one.rows_late for one in stream.results) == outputs[LATE].num_rows
+            for one in stream.results if operator.keep is Keep.LAST else []:
+                weights = one.outputs[MAIN]["_weight"].to_pylist()
+                assert weights == sorted(weights), "retractions come first"
+            found.append((plain(outputs[MAIN]), plain(outputs[LATE]), stream.record))
+    return found
+
+
+def keyed(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(repr((*same((row["k"], row["name"])), row["n"], row["_time"])) for row in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EPOCHS, st.sampled_from([None, 1, 7, 25]))
+def test_p6_the_first_row_of_a_key_is_put_out_once_until_the_key_is_forgotten(epochs: Any, ttl: int | None) -> None:
+    operator = Deduplicate("first", CLICKS, ttl=time_to_live(None if ttl is None else f"{ttl} us"))
+    known: dict[Any, int] = {}
+    late = None
+    watermark = -40
+    for (events, step, _), (out, _, _) in zip(epochs, run(operator, epochs), strict=True):
+        watermark += step
+        expected = []
+        admitted = [
+            one
+            for one in events
+            if (one[2] is None and ttl is None) or (one[2] is not None and (late is None or one[2] > late))
+        ]
+        for one in sorted(admitted, key=rank):
+            if same(one[0]) not in known:
+                known[same(one[0])] = one[2]
+                expected.append({**event(one), "_time": one[2]})
+        assert keyed(out) == keyed(expected)
+        late = watermark
+        if ttl is not None:
+            known = {key: time for key, time in known.items() if time + ttl > watermark}
+
+
+@settings(max_examples=60, deadline=None)
+@given(EPOCHS)
+def test_p6_folding_the_changes_gives_the_last_row_of_each_key(epochs: Any) -> None:
+    operator = Deduplicate("last", CLICKS, keep=Keep.LAST)
+    best: dict[Any, Any] = {}
+    folded: dict[str, int] = {}
+    late = None
+    watermark = -40
+    for (events, step, _), (out, late_out, _) in zip(epochs, run(operator, epochs), strict=True):
+        watermark += step
+        admitted = [one for one in events if one[2] is not None and (late is None or one[2] > late)]
+        assert len(late_out) == len(events) - len(admitted)
+        for one in admitted:
+            old = best.get(same(one[0]))
+            best[same(one[0])] = one if old is None else max(old, one, key=rank)
+        for row in out:
+            text = repr((*same((row["k"], row["name"])), row["n"]))
+            folded[text] = folded.get(text, 0) + row["_weight"]
+            assert late is None or row["_time"] > late, "a change is never late for what follows"
+        expected = {repr((*key, one[1])): 1 for key, one in best.items()}
+        assert {text: weight for text, weight in folded.items() if weight} == expected
+        late = watermark
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+@settings(max_examples=25, deadline=None)
+@given(epochs=EPOCHS)
+def test_p6_output_and_state_have_the_same_bytes_in_any_order_of_arrival(keep: Keep, epochs: Any) -> None:
+    operator = Deduplicate("same", CLICKS, keep=keep)
+    first, second = run(operator, epochs, seed=1), run(operator, epochs, seed=2)
+    assert [repr(one) for one in first] == [repr(one) for one in second]
+
+
+def test_a_memory_budget_smaller_than_the_state_changes_nothing(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    epochs = [
+        ([((float(chance.randrange(30_000)), "x" * 20), chance.randrange(9), chance.randrange(9)) for _ in range(4000)],
+         0, None)
+        for _ in range(6)
+    ]  # fmt: skip
+    operator = Deduplicate("large", CLICKS, keep=Keep.LAST)
+    tiers = Tiers(MemoryController(1 << 19), folder=tmp_path)
+    try:
+        small = run(operator, epochs, tiers=tiers)
+    finally:
+        tiers.close()
+    assert [one[:2] for one in small] == [one[:2] for one in run(operator, epochs)]
+
+
+def test_keys_that_are_forgotten_leave_the_state() -> None:
+    operator = Deduplicate("first", CLICKS, ttl=time_to_live("10 us"))
+    with Epochs(operator) as stream:
+        for start in range(0, 1000, 10):
+            rows = [{"k": float(start + one), "name": "a", "n": 1} for one in range(10)]
+            stream.feed(rows_of(CLICKS, rows, [start + one for one in range(10)]), watermark_us=start + 5)
+            assert stream.state_rows(SEEN) <= 25
+
+
+def test_a_time_to_live_by_epoch_time_counts_from_the_epoch_in_which_a_key_came() -> None:
+    operator = Deduplicate("first", CLICKS, ttl=time_to_live("10 us", "epoch_time"))
+    row = {"k": 1.0, "name": "a", "n": 1}
+    with Epochs(operator) as stream:
+        out = [
+            stream.feed(rows_of(CLICKS, [row], [None]), epoch_time_us=100 + time)[MAIN].num_rows
+            for time in (0, 5, 9, 10, 19, 20)
+        ]
+    assert out == [1, 0, 0, 1, 0, 1]
+
+
+def test_definitions_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(InputError, match="without keys"):
+        Deduplicate("d", Input("clicks", COLUMNS, ()))
+    with pytest.raises(InputError, match="not distinct columns"):
+        Deduplicate("d", Input("clicks", COLUMNS, ("nothing",)))
+    with pytest.raises(InputError, match="changelog"):
+        Deduplicate("d", Input("clicks", COLUMNS, ("k",), Changes.CHANGELOG))
+    with pytest.raises(InputError, match="no clock"):
+        time_to_live("1 day", "wall")
+    with pytest.raises(InputError, match="time to live"):
+        time_to_live("0 s")
+
+
+def test_the_operator_holds_its_definition_alone_and_tells_definitions_apart() -> None:
+    first, last = Deduplicate("d", CLICKS), Deduplicate("d", CLICKS, keep=Keep.LAST)
+    assert first.fingerprint != last.fingerprint
+    assert first.fingerprint == Deduplicate("other", CLICKS).fingerprint
+    assert first.output_watermark(5) == 5
+    assert not first.is_due(None, 10)

@@ -176,18 +176,25 @@ def _hash_decimal(column: pa.Array, seeds: Hashes) -> Hashes:
     return hash_text(Text.of(np.ascontiguousarray(flat).reshape(-1), starts, 16 - leading), seeds)
 
 
-def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
-    _, offset_buffer, data_buffer = column.buffers()
+def byte_offsets(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Where the values of a column of text or bytes begin, and where the last one ends."""
     offset_type = np.dtype(_BYTES_TYPES[column.type])
-    offsets = np.frombuffer(
-        offset_buffer,
-        dtype=offset_type,
-        count=len(column) + 1,
-        offset=column.offset * offset_type.itemsize,
+    offset_buffer = column.buffers()[1]
+    return np.frombuffer(
+        offset_buffer, dtype=offset_type, count=len(column) + 1, offset=column.offset * offset_type.itemsize
     ).astype(np.int64)
+
+
+def text_of(column: pa.Array, offsets: npt.NDArray[np.int64]) -> Text:
+    """The values of a column of text or bytes, with their offsets, to be read in words."""
     first, last = int(offsets[0]), int(offsets[-1])
-    if last - first > _BYTES_AT_ONCE and len(column) > 1:
+    data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)[first:last]
+    return Text.of(data, offsets[:-1] - first, np.diff(offsets))
+
+
+def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
+    offsets = byte_offsets(column)
+    if offsets[-1] - offsets[0] > _BYTES_AT_ONCE and len(column) > 1:
         half = len(column) // 2
         return np.concatenate([_hash_bytes(column[:half], seeds[:half]), _hash_bytes(column[half:], seeds[half:])])
-    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)[first:last]
-    return hash_text(Text.of(data, offsets[:-1] - first, np.diff(offsets)), seeds)
+    return hash_text(text_of(column, offsets), seeds)

@@ -5,12 +5,23 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from statebed.format.columns import from_numpy
-from statebed.state.columns import FixedColumn, HeapColumn, Places, column_of, equal_rows, with_values
+from statebed.state.columns import (
+    FixedColumn,
+    HeapColumn,
+    Places,
+    TextColumn,
+    column_of,
+    column_over,
+    with_values,
+)
 
 KINDS: dict[str, tuple[pa.DataType, Callable[[int], object]]] = {
     "text": (pa.string(), lambda number: None if number % 11 == 0 else f"key {number}"),
+    "long text": (pa.string(), lambda number: None if number % 11 == 0 else f"key {number}" * (number % 17)),
+    "bytes": (pa.large_binary(), lambda number: bytes([number % 251] * (number % 23))),
     "int": (pa.int64(), lambda number: None if number % 11 == 0 else number),
     "double": (pa.float64(), float),
     "flag": (pa.bool_(), lambda number: number % 3 == 0),
@@ -33,7 +44,7 @@ def test_many_small_runs_merged_into_one_are_all_their_rows_in_order(name: str) 
         before = np.searchsorted(numbers, more)
         other = column_of(values_of(name, more.tolist()))
         places = Places(before, len(numbers))
-        column = column.merged(other, places)  # type: ignore[arg-type]  # columns of one table have one kind
+        column = column.merged(other, places)
         numbers = places.merge(numbers, more)
         rows = random.integers(0, len(numbers), 50)
         taken = values_of(name, numbers[rows].tolist())
@@ -64,14 +75,57 @@ def test_other_values_stand_in_the_rows_that_are_named(name: str) -> None:
     assert array.equals(values_of(name, list(range(20))))
 
 
-@pytest.mark.parametrize("name", ["text", "int", "double", "flag"])
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "list"])
 def test_rows_are_equal_when_their_values_are_and_null_equals_null(name: str) -> None:
-    array = values_of(name, [11, 22, 5, 5, 6, 11])
-    some, others = np.array([0, 0, 2, 3, 2]), np.array([1, 2, 3, 4, 5])
+    array = values_of(name, [11, 22, 5, 5, 6, 11, 0, 11])
     listed = array.to_pylist()
-    expected = [listed[one] == listed[other] for one, other in zip(some, others, strict=True)]
-    assert equal_rows(array, some, others).tolist() == expected
+    expected = [one == other for one, other in zip(listed[1:], listed[:-1], strict=True)]
     sliced = pa.concat_arrays([values_of(name, [1, 2, 3]), array])[3:]
-    assert equal_rows(sliced, some, others).tolist() == expected
-    indices = from_numpy(np.arange(6), pa.int64())
-    assert column_of(array).equals(np.arange(6), array.take(indices)).all()
+    for one in (array, sliced):
+        for column in (column_of(one), column_over(one)):
+            assert column.repeats(np.arange(1, 8)).tolist() == expected
+            assert column.repeats(np.array([3, 7])).tolist() == [expected[2], expected[6]]
+            assert column.equals(np.arange(8), array).all()
+            assert column.matches(np.arange(1, 8), column.slice(0, 7)).tolist() == expected
+
+
+def test_text_is_packed_while_it_is_short_and_becomes_a_heap_when_it_is_not() -> None:
+    short = pa.array(["", None, "a", "a\0", "\0", "x" * 39])
+    column = column_of(short)
+    assert isinstance(column, TextColumn)
+    assert column.take(np.arange(6)).equals(short)
+    longer = column.put(np.array([2, 0]), pa.array(["y" * 40, "z"]))
+    assert isinstance(longer, HeapColumn)
+    assert longer.take(np.arange(6)).to_pylist() == ["z", None, "y" * 40, "a\0", "\0", "x" * 39]
+    assert isinstance(column_of(pa.array(["y" * 40])), HeapColumn)
+
+
+def test_a_heap_takes_text_that_is_packed_and_the_other_way_round() -> None:
+    packed, heap = column_of(pa.array(["b", None, "d"])), column_of(pa.array(["a" * 50, "c" * 50]))
+    places = Places(np.array([0, 2]), 3)
+    merged = packed.merged(heap, places)
+    assert merged.take(np.arange(5)).to_pylist() == ["a" * 50, "b", None, "c" * 50, "d"]
+    back = heap.merged(packed, Places(np.array([1, 1, 2]), 2))
+    assert back.take(np.arange(5)).to_pylist() == ["a" * 50, "b", None, "c" * 50, "d"]
+    assert packed.matches(np.array([0, 1]), heap).tolist() == [False, False]
+    assert heap.matches(np.array([0, 1]), packed.slice(0, 2)).tolist() == [False, False]
+    assert packed.matches(np.arange(3), HeapColumn.of(pa.array(["b", None, "e"]))).tolist() == [True, True, False]
+
+
+short_or_long = st.one_of(st.none(), st.binary(max_size=12), st.binary(max_size=45))
+
+
+@given(st.lists(short_or_long, max_size=40), st.lists(short_or_long, max_size=40), st.integers(0, 5))
+def test_packed_text_does_what_a_list_does(ours: list[bytes | None], theirs: list[bytes | None], offset: int) -> None:
+    array, others = pa.array(ours, pa.binary())[offset:], pa.array(theirs, pa.binary())
+    column, expected = column_of(array), ours[offset:]
+    rows = np.arange(len(expected))
+    assert column.take(rows).to_pylist() == expected
+    assert column.take(rows).validate(full=True) is None
+    count = min(len(expected), len(theirs))
+    equal = [one == other for one, other in zip(expected, theirs, strict=False)]
+    assert column.matches(rows[:count], column_over(others[:count])).tolist() == equal
+    column = column.put(rows[::-1][:count].copy(), others[:count])
+    expected[len(expected) - count :] = theirs[:count][::-1]
+    assert column.take(rows).to_pylist() == expected
+    assert column.select(rows[::2]).take(np.arange(len(rows[::2]))).to_pylist() == expected[::2]

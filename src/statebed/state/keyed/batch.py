@@ -16,7 +16,7 @@ from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import Hashes, normalise_key
 from statebed.format.order import sort_indices
-from statebed.state.columns import Mask, Rows, equal_rows, plain
+from statebed.state.columns import Column, Mask, Rows, column_over, plain
 from statebed.state.keyed.merges import ColumnMerges
 
 HashFunction = Callable[[Sequence[pa.Array]], Hashes]
@@ -29,51 +29,63 @@ class KeyBatch:
     """Keys sorted by hash; `order` has for each its row in the batch."""
 
     hashes: Hashes
-    columns: tuple[pa.Array, ...]
-    """The keys as they came, and perhaps others."""
+    columns: tuple[Column, ...]
+    """The keys in the order of the hashes, and perhaps others."""
     order: Rows
-    repeats: Mask | None
+    repeats: Mask | None = None
     """Where a key equals the one before it; None: nowhere."""
+    places: Rows | None = None
+    """Where in `columns` the keys are; None: they are just these."""
 
     @classmethod
     def of(cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction) -> "KeyBatch":
-        columns = tuple(normalise_key(column) for column in table_columns(keys, schema, what="keys"))
-        hashes = hash_function(columns)
-        order = _stable_order(hashes)
-        hashes = hashes[order]
-        same = np.flatnonzero(hashes[1:] == hashes[:-1])
-        if not len(same):
-            return cls(hashes, columns, order, None)
-        equal = _equal_keys(columns, order[same], order[same + 1])
+        arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys")]
+        order, hashes = _stable_order(hash_function(arrays))
+        columns = tuple(column_over(array).select(order) for array in arrays)
+        second = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
+        if not len(second):
+            return cls(hashes, columns, order)
+        equal = _repeats(columns, second)
         if not equal.all():
             # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
-            names = [str(index) for index in range(len(columns) + 1)]
-            table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(columns, order)], names=names)
-            order = order[_rows_of(sort_indices(table, names))]
-            equal = _equal_keys(columns, order[same], order[same + 1])
+            names = [str(index) for index in range(len(arrays) + 1)]
+            table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(arrays, order)], names=names)
+            sorted_rows = _rows_of(sort_indices(table, names))
+            order, columns = order[sorted_rows], tuple(column.select(sorted_rows) for column in columns)
+            equal = _repeats(columns, second)
+        if not equal.any():
+            return cls(hashes, columns, order)
         repeats = np.zeros(len(hashes), dtype=np.bool_)
-        repeats[same + 1] = equal
-        return cls(hashes, columns, order, repeats if equal.any() else None)
+        repeats[second] = equal
+        return cls(hashes, columns, order, repeats)
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     @cached_property
-    def keys(self) -> tuple[pa.Array, ...]:
+    def keys(self) -> tuple[Column, ...]:
         """The keys in the order of the hashes."""
-        return _take(self.columns, self.order)
+        places = self.places
+        return self.columns if places is None else tuple(column.select(places) for column in self.columns)
+
+    def taken(self, rows: Rows) -> tuple[Column, ...]:
+        """A copy of the keys in some rows."""
+        places = rows if self.places is None else self.places.take(rows)
+        return tuple(column.select(places) for column in self.columns)
 
     def select(self, rows: Rows) -> "KeyBatch":
         """Some rows, in ascending order and free of repeats."""
         if len(rows) == len(self):
             return self
-        return KeyBatch(self.hashes.take(rows), self.columns, self.order.take(rows), None)
+        places = rows if self.places is None else self.places.take(rows)
+        return KeyBatch(self.hashes.take(rows), self.columns, self.order.take(rows), None, places)
 
     def slice(self, start: int, end: int) -> "KeyBatch":
         if (start, end) == (0, len(self)):
             return self
         repeats = None if self.repeats is None else self.repeats[start:end]
-        return KeyBatch(self.hashes[start:end], self.columns, self.order[start:end], repeats)
+        columns = tuple(column.slice(start, end) for column in self.keys)
+        return KeyBatch(self.hashes[start:end], columns, self.order[start:end], repeats)
 
     def starts(self) -> Rows:
         """The first row of each key."""
@@ -170,22 +182,27 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
     return columns
 
 
-def _stable_order(hashes: Hashes) -> Rows:
-    """The rows by hash, equal hashes in the order of the rows."""
+def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
+    """The rows by hash, equal hashes in the order of the rows, and the hashes in that order."""
     bits = np.uint64(max(len(hashes) - 1, 1).bit_length())
     # Sorting numbers is several times faster than a stable argsort: the upper bits of the hash, then the row.
-    packed = np.sort((hashes >> bits << bits) | np.arange(len(hashes), dtype=np.uint64))
-    order = (packed & np.uint64((1 << int(bits)) - 1)).astype(np.int64)
-    found = hashes[order]
+    packed = hashes >> bits
+    packed <<= bits
+    packed |= np.arange(len(hashes), dtype=np.uint64)
+    packed.sort()
+    packed &= np.uint64((1 << int(bits)) - 1)
+    order = packed.view(np.int64)
+    found = hashes.take(order)
     if (found[1:] < found[:-1]).any():
-        return np.argsort(hashes, kind="stable")
-    return order
+        order = np.argsort(hashes, kind="stable")
+        found = hashes.take(order)
+    return order, found
 
 
-def _equal_keys(columns: Sequence[pa.Array], some: Rows, others: Rows) -> Mask:
-    equal = np.ones(len(some), dtype=np.bool_)
+def _repeats(columns: Sequence[Column], rows: Rows) -> Mask:
+    equal = np.ones(len(rows), dtype=np.bool_)
     for column in columns:
-        equal &= equal_rows(column, some, others)
+        equal &= column.repeats(rows)
     return equal
 
 

@@ -187,9 +187,8 @@ class Block:
             over.append((missing, np.full(len(missing), DIRTY, dtype=np.uint8)))
         if over:
             rows, marks = _by_row(over)
-            keys, columns = batch.select(rows), ascending_rows(values, rows).columns
-            arrays = [one_chunk(column) for column in columns]
-            self._lay_over(Run.of(keys.hashes, keys.keys, arrays, _at(times, rows), marks))
+            arrays = [one_chunk(column) for column in ascending_rows(values, rows).columns]
+            self._lay_over(Run.of(batch.hashes[rows], batch.taken(rows), arrays, _at(times, rows), marks))
 
     def delete(self, pieces: Sequence[Found]) -> None:
         """Delete rows that were found; they may have been found several times."""
@@ -235,7 +234,7 @@ class Block:
         marks = (frozen.marks_at(rows) & STORED) | DELETED | DIRTY
         values = [pa.nulls(len(rows), field.type) for field in self._table.value_schema]
         times = None if run.times is None else np.zeros(len(rows), dtype=np.int64)
-        self._lay_over(Run.of(run.hashes[rows], [key.take(rows) for key in run.keys], values, times, marks))
+        self._lay_over(Run.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
 
     def _lay_over(self, run: Run) -> None:
         """Add rows whose keys are in no run of memory."""

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
-from statebed.state.columns import Rows
+from statebed.state.columns import Rows, column_of
 from statebed.state.keyed.batch import take_rows
 from statebed.state.keyed.run import DELETED, STORED, Run
 from statebed.state.keyed.spilled import Marks
@@ -40,7 +40,7 @@ def run_of(table: KeyedTable, rows: pa.Table) -> Run:
     """Rows of files, each key once and none deleted, as a run in memory."""
     return Run.of(
         uint64_values(rows[KEY_HASH]),
-        [one_chunk(rows[name]) for name in table.key_schema.names],
+        [column_of(one_chunk(rows[name])) for name in table.key_schema.names],
         [one_chunk(rows[name]) for name in table.value_schema.names],
         int64_values(rows[TIME]) if table.expires else None,
         STORED,

@@ -52,15 +52,15 @@ class Run:
     def of(
         cls,
         hashes: Hashes,
-        keys: Sequence[pa.Array],
+        keys: Sequence[Column],
         values: Sequence[pa.Array],
         times: Times | None,
         marks: npt.NDArray[np.uint8] | np.uint8,
     ) -> "Run":
-        """A copy of rows that are sorted by hash."""
+        """Rows that are sorted by hash; a copy of all but the keys, which are its own from now on."""
         return cls(
             hashes=hashes.copy(),
-            keys=tuple(column_of(key) for key in keys),
+            keys=tuple(keys),
             values=tuple(column_of(value) for value in values),
             times=None if times is None else times.copy(),
             marks=np.full(len(hashes), marks, dtype=np.uint8),
@@ -105,7 +105,7 @@ class Run:
         """Whether the keys of rows are those of the batch."""
         equal = np.ones(len(at), dtype=np.bool_)
         for column, key in zip(self.keys, batch.keys, strict=True):
-            equal &= column.equals(at, key)
+            equal &= column.matches(at, key)
         return equal
 
     def alive(self, rows: Rows, expired_until: int | None) -> Mask:
@@ -117,8 +117,7 @@ class Run:
 
     def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
         """Write rows in place."""
-        for column, array in zip(self.values, values, strict=True):
-            column.put(rows, array)
+        self.values = tuple(column.put(rows, array) for column, array in zip(self.values, values, strict=True))
         if self.times is not None and times is not None:
             self.times[rows] = times
             # A deleted row may come back with any time.
@@ -206,4 +205,4 @@ class Run:
 
 def merged_columns(ours: Iterable[Column], theirs: Iterable[Column], places: Places) -> tuple[Column, ...]:
     """Columns of two runs as those of one."""
-    return tuple(one.merged(other, places) for one, other in zip(ours, theirs, strict=True))  # type: ignore[arg-type]  # columns of one table have one kind
+    return tuple(one.merged(other, places) for one, other in zip(ours, theirs, strict=True))

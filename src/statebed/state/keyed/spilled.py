@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
-from statebed.state.columns import Column, FixedColumn, HeapColumn, Mask, Places, Rows
+from statebed.state.columns import AnyColumn, Column, FixedColumn, Mask, Places, Rows, column_of
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.index import HashIndex, starts_to_store
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, merged_columns
@@ -130,7 +130,7 @@ def newest(frozen: Sequence[FrozenRun], overlay: Run | None, *, complete: bool) 
 
 def batch_of(run: Run, rows: Rows) -> KeyBatch:
     """The keys of some rows of a run, in its order."""
-    keys = tuple(key.take(rows) for key in run.keys)
+    keys = tuple(key.select(rows) for key in run.keys)
     return KeyBatch(run.hashes[rows], keys, np.arange(len(rows), dtype=np.int64), None)
 
 
@@ -152,8 +152,12 @@ class MappedColumn:
             equal |= ~validity(ours) & ~validity(array)
         return equal
 
-    def select(self, rows: Rows) -> HeapColumn:
-        return HeapColumn.of(self.take(rows))
+    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
+        """As `equals`, with a column."""
+        return other.equals(np.arange(len(rows), dtype=np.int64), self.take(rows))
+
+    def select(self, rows: Rows) -> Column:
+        return column_of(self.take(rows))
 
 
 def _layouts(runs: Sequence[Run]) -> list[pa.Table]:

@@ -1,0 +1,26 @@
+"""Columns of keyed state in memory: read, written in place and grown by row number.
+
+A `FixedColumn` holds numbers, times and booleans, a `TextColumn` short text, a `HeapColumn` everything else: long text,
+decimals, nested types. A column of text may be of either kind, and become the other when it is written.
+"""
+
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, plain
+from statebed.state.columns.fixed import FixedColumn, with_values
+from statebed.state.columns.heap import HeapColumn
+from statebed.state.columns.kinds import Column, column_of, column_over
+from statebed.state.columns.text import TextColumn
+
+__all__ = [
+    "AnyColumn",
+    "Column",
+    "FixedColumn",
+    "HeapColumn",
+    "Mask",
+    "Places",
+    "Rows",
+    "TextColumn",
+    "column_of",
+    "column_over",
+    "plain",
+    "with_values",
+]

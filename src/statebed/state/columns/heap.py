@@ -1,0 +1,106 @@
+"""Columns of any type: pieces of Arrow arrays, and for each row its place in them.
+
+A write appends the new values and repoints the rows, and what no row points to any more is left behind until it
+outweighs the rest.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_values, taken
+
+_SPARE_HEAP_ROWS = 4096
+_SMALL_AGAINST = 5
+
+
+class HeapColumn:
+    """Values of any type, as places in Arrow arrays."""
+
+    def __init__(self, pieces: Sequence[pa.Array], at: Rows) -> None:
+        self.pieces = list(pieces)
+        self.at = at
+
+    @classmethod
+    def over(cls, array: pa.Array) -> "HeapColumn":
+        """The values where they lie: not to be written."""
+        return cls([array], np.arange(len(array), dtype=np.int64))
+
+    @classmethod
+    def of(cls, array: pa.Array) -> "HeapColumn":
+        # Concatenating copies: a slice would pin its parent.
+        return cls.over(pa.concat_arrays([array]))
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.at.nbytes + sum(int(piece.nbytes) for piece in self.pieces)
+
+    def take(self, rows: Rows) -> pa.Array:
+        return self._values(self.at[rows])
+
+    def put(self, rows: Rows, array: pa.Array) -> "HeapColumn":
+        """Write in place; the column to go on with."""
+        if not len(rows):
+            return self
+        self.at[rows] = self._add([pa.concat_arrays([array])]) + np.arange(len(array), dtype=np.int64)
+        if self._heap_rows() > 2 * len(self.at) + _SPARE_HEAP_ROWS:
+            self.pieces = [self._values(self.at)]
+            self.at = np.arange(len(self.at), dtype=np.int64)
+        return self
+
+    def equals(self, rows: Rows, array: pa.Array) -> Mask:
+        """Whether the value in each row is the one of the array; null equals null."""
+        return equal_values(self.take(rows), array)
+
+    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
+        """As `equals`, with a column."""
+        return self.equals(rows, other.take(np.arange(len(rows), dtype=np.int64)))
+
+    def repeats(self, rows: Rows) -> Mask:
+        """Whether the values in these rows are those in the rows before them."""
+        return equal_values(self.take(rows), self.take(rows - 1))
+
+    def select(self, rows: Rows) -> "HeapColumn":
+        return HeapColumn.over(self.take(rows))
+
+    def slice(self, start: int, end: int) -> "HeapColumn":
+        """Neighbouring rows where they lie: not to be written."""
+        return HeapColumn(self.pieces, self.at[start:end])
+
+    def merged(self, other: AnyColumn, places: Places) -> "HeapColumn":
+        theirs = other if isinstance(other, HeapColumn) else HeapColumn.over(other.take(np.arange(len(other))))
+        at = places.merge(self.at, theirs.at + self._heap_rows())
+        if len(self.at) > _SMALL_AGAINST * len(theirs.at):
+            # Little is added to an overlay, batch after batch: copying all of it each time would cost most.
+            column = HeapColumn(self.pieces, at)
+            column._add(theirs.pieces)
+            return column
+        # Large runs are merged seldom and read often: one piece is read fastest.
+        return HeapColumn([pa.concat_arrays([*self.pieces, *theirs.pieces])], at)
+
+    def _values(self, at: Rows) -> pa.Array:
+        if len(self.pieces) == 1:
+            return taken(self.pieces[0], at)
+        starts = np.cumsum([0, *(len(piece) for piece in self.pieces[:-1])], dtype=np.int64)
+        piece_of = np.searchsorted(starts, at, side="right") - 1
+        order = np.argsort(piece_of, kind="stable")
+        parts = [taken(piece, at[piece_of == index] - starts[index]) for index, piece in enumerate(self.pieces)]
+        back = np.empty(len(order), dtype=np.int64)
+        back[order] = np.arange(len(order), dtype=np.int64)
+        return taken(pa.concat_arrays(parts), back)
+
+    def _add(self, pieces: Sequence[pa.Array]) -> int:
+        """Append pieces, keep each one at least as large as all after it, and give the place of the first new value."""
+        first = self._heap_rows()
+        self.pieces = [piece for piece in (*self.pieces, *pieces) if len(piece)] or list(pieces[:1])
+        while len(self.pieces) > 1 and len(self.pieces[-2]) < 2 * len(self.pieces[-1]):
+            last = self.pieces.pop()
+            self.pieces[-1] = pa.concat_arrays([self.pieces[-1], last])
+        return first
+
+    def _heap_rows(self) -> int:
+        return sum(len(piece) for piece in self.pieces)

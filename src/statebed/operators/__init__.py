@@ -2,15 +2,25 @@
 
 from statebed.operators import functions
 from statebed.operators.aggregates import Aggregate, BoundAggregate, EventTime, Function
+from statebed.operators.operator import MAIN, Changes, Clock, Input, Operator, Output, StepResult
+from statebed.operators.partials import input_column
 from statebed.operators.subtask import SubtaskReport, SubtaskTask, run_subtask
-from statebed.operators.window_aggregate import WindowAggregate, input_column
+from statebed.operators.window_aggregate import Emit, WindowAggregate
 from statebed.operators.windows import Window, cumulative, parse_duration, sliding, tumbling
 
 __all__ = [
+    "MAIN",
     "Aggregate",
     "BoundAggregate",
+    "Changes",
+    "Clock",
+    "Emit",
     "EventTime",
     "Function",
+    "Input",
+    "Operator",
+    "Output",
+    "StepResult",
     "SubtaskReport",
     "SubtaskTask",
     "Window",

@@ -5,25 +5,27 @@ metadata, and reports. Names are digests of bytes, and nothing in the bytes or i
 another, so a retry writes the same objects again and reports the same.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
-from statebed.checkpoint.objects import fetch_subtask, store_subtask
-from statebed.errors import SubtaskError
+from statebed.errors import InputError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.columns import uint64_values
 from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import in_range, overlaps, owned_range
-from statebed.format.schema import KEY_HASH
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.operator import MAIN, WEIGHT, Clock, Operator, StepResult
 from statebed.operators.outbox import encode_outbox
-from statebed.operators.window_aggregate import WindowAggregate
-from statebed.state.live.files import LiveFiles
-from statebed.state.time_keyed.table import MAX_FILES, RowsRead, read_rows, write_segment
+from statebed.operators.rows import greatest
+from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
 from statebed.storage import ObjectStore
+
+OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
+"""A subtask ends with its epoch: merges beside it would be lost work, and files that depend on time."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,24 @@ class SubtaskTask:
 
     job_id: str
     epoch: int
-    operator: WindowAggregate
+    operator: Operator
     subtask_index: int
     parallelism: int
     base: tuple[bytes, ...]
     """Serialised SubtaskReferences of the base epoch whose owned range overlaps this subtask's; others are ignored."""
     late_us: int | None
-    """Rows whose last window ends here or earlier are late: the previous epoch's watermark. None: no row is late."""
+    """The previous epoch's watermark. None: no row is late."""
     watermark_us: int | None
-    """Windows that end here or earlier are closed: this epoch's watermark. None: none is."""
+    """This epoch's. None: nothing is final."""
     epoch_time_us: int
+
+    @property
+    def info(self) -> TaskInfo:
+        return TaskInfo(self.job_id, self.operator.operator_id, self.subtask_index, self.parallelism)
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.late_us, self.watermark_us, self.epoch_time_us)
 
 
 class _ReportWire(msgspec.Struct, array_like=True, frozen=True):
@@ -71,7 +81,6 @@ class SubtaskReport:
     state_rows: int
     state_bytes: int
     state_files: int
-    bytes_read: int
     bytes_written: int
 
     def to_bytes(self) -> bytes:
@@ -106,91 +115,94 @@ _NUMBERS = (
     "state_rows",
     "state_bytes",
     "state_files",
-    "bytes_read",
     "bytes_written",
 )
 
 
-def run_subtask(task: SubtaskTask, store: ObjectStore, batches: Iterable[pa.RecordBatch]) -> SubtaskReport:
-    """Do the subtask's share of the epoch: read the base, apply the batches, write, report.
+def run_subtask(
+    task: SubtaskTask,
+    store: ObjectStore,
+    batches: Iterable[pa.RecordBatch],
+    *more: Iterable[pa.RecordBatch],
+    tiers: Tiers | None = None,
+) -> SubtaskReport:
+    """Do the subtask's share of the epoch: restore the base, apply the batches of each input, write, report.
 
     `store` is the job's folder. Where nothing changes, the base's metadata is handed over as it is.
     """
-    operator, table = task.operator, task.operator.table
-    base = _open_base(task, store)
-    closing = RowsRead(table.row_schema.empty_table(), 0)
-    if task.watermark_us is not None:
-        closing = read_rows(table, base.live, store, end_us=operator.closing_until(task.watermark_us))
-    result = operator.step(closing.rows, _routed(batches, task), late_us=task.late_us, watermark_us=task.watermark_us)
-    live = base.live if result.delete_before_us is None else base.live.delete_before(result.delete_before_us)
-    live, merge_bytes = _append(task, live, store, result.partials)
-    outbox = _write_outbox(task, store, result.output)
-    if base.reference is not None and live == base.live:
-        reference, metadata_bytes = base.reference, 0
-    else:
-        reference = store_subtask(store, _metadata(task, live))
-        metadata_bytes = reference.size
-    written = [file.size for file in live.files if file not in base.live.files]
+    operator = task.operator
+    with TableManager(
+        task.info,
+        operator.tables,
+        store,
+        restore_from=_base_record(task),
+        options=OPTIONS,
+        tiers=tiers,
+        combines=operator.combines,
+    ) as manager:
+        _check_definition(task, manager)
+        _check_watermarks(task, manager.watermark_us)
+        manager.advance(time=task.epoch_time_us)
+        result = operator.step(manager, [_routed(some, task) for some in (batches, *more)], task.clock)
+        outbox = _write_outbox(task, store, result)
+        taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
+        return _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox)
+
+
+def _report(
+    task: SubtaskTask, result: StepResult, stored: CheckpointCompleted, outbox: Sequence[pb.OutboxFile]
+) -> SubtaskReport:
+    handed_over = stored.reference.SerializeToString() in task.base
+    metadata_bytes = 0 if handed_over else stored.reference.size
     return SubtaskReport(
-        operator_id=operator.operator_id,
+        operator_id=task.operator.operator_id,
         subtask_index=task.subtask_index,
         epoch=task.epoch,
-        reference=reference,
-        outbox=outbox,
-        rows_in=result.counts.rows_in,
-        rows_late=result.counts.rows_late,
-        rows_out=result.output.num_rows,
-        max_event_time_us=result.counts.max_event_time_us,
-        state_rows=sum(file.rows for file in live.files),
-        state_bytes=sum(file.size for file in live.files),
-        state_files=len(live.files),
-        bytes_read=base.bytes_read + closing.bytes_read + merge_bytes,
-        bytes_written=sum(written) + sum(file.size for file in outbox) + metadata_bytes,
+        reference=stored.reference,
+        outbox=tuple(outbox),
+        rows_in=result.rows_in,
+        rows_late=result.rows_late,
+        rows_out=sum(file.rows for file in outbox),
+        max_event_time_us=greatest(result.max_event_times_us),
+        state_rows=stored.rows,
+        state_bytes=stored.live_bytes,
+        state_files=stored.files,
+        bytes_written=stored.written_bytes + sum(file.size for file in outbox) + metadata_bytes,
     )
 
 
-@dataclass(frozen=True)
-class _Base:
-    """The state that the base epoch hands to this subtask."""
-
-    live: LiveFiles
-    reference: pb.SubtaskReference | None
-    """The base's only reference, when it owns the same range: what an unchanged subtask hands over."""
-    bytes_read: int
-
-
-def _open_base(task: SubtaskTask, store: ObjectStore) -> _Base:
+def _base_record(task: SubtaskTask) -> pb.CheckpointMetadata | None:
+    """The part of the base's record that this subtask is restored from."""
     owned = owned_range(task.subtask_index, task.parallelism)
     references = [pb.SubtaskReference.FromString(data) for data in task.base]
     references = [one for one in references if overlaps(one.owned, owned)]
-    parts: list[pb.TableSubtaskCheckpointMetadata] = []
-    for reference in references:
-        metadata = fetch_subtask(store, reference)
-        where = f"{store.url}/{reference.path}"
-        _check_base(task, metadata, where=where)
-        parts.extend(metadata.tables[task.operator.table.name].subtasks.values())
-    live = LiveFiles.restore(parts, owned=owned)
-    task.operator.table.check_schema(live, where=f"{store.url}, operator {task.operator.operator_id!r}")
-    only = references[0] if len(references) == 1 and references[0].owned == owned else None
-    return _Base(live=live, reference=only, bytes_read=sum(one.size for one in references))
+    if not references:
+        return None
+    entry = pb.OperatorEntry(operator_id=task.operator.operator_id, subtasks=references)
+    return pb.CheckpointMetadata(job_id=task.job_id, epoch=task.epoch - 1, operators=[entry])
 
 
-def _check_base(task: SubtaskTask, metadata: pb.OperatorCheckpointMetadata, *, where: str) -> None:
-    if (metadata.job_id, metadata.operator_id) != (task.job_id, task.operator.operator_id):
-        raise SubtaskError(
-            f"the base names metadata of operator {metadata.operator_id!r} of job {metadata.job_id!r} for a subtask of "
-            f"{task.operator.operator_id!r} of {task.job_id!r}",
-            where=where,
-            fix="hand over the references of the operator's own entry in the base record",
+def _check_definition(task: SubtaskTask, manager: TableManager) -> None:
+    """Refuse state of another definition: what a column that came or went meant to its partials is unknown."""
+    if manager.evolutions:
+        shown = "; ".join(
+            f"table {name!r}: {difference}" for name, found in manager.evolutions.items() for difference in found
         )
-    closed = metadata.watermark_us if metadata.HasField("watermark_us") else None
-    marks = [closed, task.late_us, task.watermark_us]
+        raise InputError(
+            f"the operator's tables are not those that its state was written with: {shown}",
+            where=task.info.where,
+            fix="give the changed operator another name, or put its definition back",
+        )
+
+
+def _check_watermarks(task: SubtaskTask, closed_us: int | None) -> None:
+    marks = [closed_us, task.late_us, task.watermark_us]
     known = [mark for mark in marks if mark is not None]
-    if known != sorted(known) or (closed is not None and None in marks):
+    if known != sorted(known) or (closed_us is not None and None in marks):
         raise SubtaskError(
-            f"watermarks went back: the base closed up to {closed}, this epoch says late {task.late_us}, "
+            f"watermarks went back: the base closed up to {closed_us}, this epoch says late {task.late_us}, "
             f"watermark {task.watermark_us}: closed windows would open again",
-            where=where,
+            where=task.info.where,
             fix="late_us is the base epoch's watermark, and watermark_us is not before it",
         )
 
@@ -203,38 +215,21 @@ def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask) -> Iterator[pa
         if not bool(in_range(hashes, owned).all()):
             raise SubtaskError(
                 "a row was routed to a subtask that does not own its key hash",
-                where=f"operator {task.operator.operator_id!r}, subtask {task.subtask_index} of {task.parallelism}",
+                where=task.info.where,
                 fix="route rows by ((hash >>> 32) * parallelism) >>> 32 of the unsigned hash",
             )
         yield batch
 
 
-def _append(task: SubtaskTask, live: LiveFiles, store: ObjectStore, partials: pa.Table) -> tuple[LiveFiles, int]:
-    """The live files with this epoch's segment: of its own rows, or of all rows when there are too many files."""
-    table = task.operator.table
-
-    def name_of(digest: str) -> str:
-        return names.data_file(task.epoch, task.operator.operator_id, table.name, task.subtask_index, digest)
-
-    if len(live.files) + min(partials.num_rows, 1) > MAX_FILES:
-        everything = read_rows(table, live, store)
-        merged = task.operator.merge(pa.concat_tables([everything.rows, partials]))
-        emptied = replace(live, files=(), tombstones=())
-        if merged.num_rows == 0:
-            return emptied, everything.bytes_read
-        return write_segment(table, emptied, store, merged, name_of=name_of, level=1), everything.bytes_read
-    if partials.num_rows == 0:
-        return live, 0
-    return write_segment(table, live, store, partials, name_of=name_of), 0
-
-
-def _write_outbox(task: SubtaskTask, store: ObjectStore, output: pa.Table) -> tuple[pb.OutboxFile, ...]:
-    if output.num_rows == 0:
-        return ()
-    data = encode_outbox(output)
+def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult) -> list[pb.OutboxFile]:
+    output = result.outputs.get(MAIN)
+    if output is None or output.num_rows == 0:
+        return []
+    hidden = [name for name in (TIME, WEIGHT) if name in output.schema.names]
+    data = encode_outbox(output.drop_columns(hidden))
     path = names.outbox_file(task.epoch, task.operator.operator_id, "", task.subtask_index, digest(data))
     store.put(path, data)
-    return (
+    return [
         pb.OutboxFile(
             operator_id=task.operator.operator_id,
             subtask_index=task.subtask_index,
@@ -242,32 +237,5 @@ def _write_outbox(task: SubtaskTask, store: ObjectStore, output: pa.Table) -> tu
             size=len(data),
             rows=output.num_rows,
             crc32c=crc32c(data),
-        ),
-    )
-
-
-def _metadata(task: SubtaskTask, live: LiveFiles) -> pb.OperatorCheckpointMetadata:
-    table = task.operator.table
-    part = pb.TableSubtaskCheckpointMetadata(
-        subtask_index=task.subtask_index,
-        owned=live.owned,
-        next_sequence=live.next_sequence,
-        files=live.files,
-        tombstones=live.tombstones,
-        schemas=live.schemas,
-        bytes=sum(file.size for file in live.files),
-        rows=sum(file.rows for file in live.files),
-    )
-    metadata = pb.OperatorCheckpointMetadata(
-        job_id=task.job_id,
-        operator_id=task.operator.operator_id,
-        epoch=task.epoch,
-        subtask_index=task.subtask_index,
-        parallelism=task.parallelism,
-        owned=live.owned,
-        watermark_us=task.watermark_us,
-    )
-    entry = metadata.tables[table.name]
-    entry.config.CopyFrom(table.config())
-    entry.subtasks[task.subtask_index].CopyFrom(part)
-    return metadata
+        )
+    ]

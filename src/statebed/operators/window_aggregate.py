@@ -1,18 +1,22 @@
-"""Aggregation by key over windows, as a pure step.
+"""Aggregation by key over windows.
 
-The state is one partial row per pane, key and batch that touched it; a pane is the longest span of which all windows
-are made, so a row is kept once, however many windows overlap. A step folds the batch into partials, merges the panes of
-the windows that the watermark closes, and puts out one row per key and closed window. Every partial is exact
-(`accumulators`), so nothing depends on the order of rows.
+The state is one partial row per pane, key and epoch that touched it, combined as files are merged; a pane is the
+longest span of which all windows are made, so a row is kept once, however many windows overlap. A step folds the batch
+into partials, merges the panes of the windows that the watermark closes, and puts out one row per key and closed
+window.
+
+With `Emit.EARLY` a window shows its result so far in every epoch that has rows for it, and takes it back when it
+changes; with a lateness it is kept for that long after its close, and rows that come until then change its result in
+the same way. Both make the output a changelog.
 
 Late is judged by the previous epoch's watermark, closing by the current one, as Spark does: a row is late when no
-window that holds it ends after `late_us`; otherwise it counts in those that do. A row without event time belongs to no
-window and is counted as late.
+window that holds it is still kept; otherwise it counts in those that are. A row without event time belongs to no
+window and is late.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable, Sequence
+import datetime as dt
+import enum
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,46 +25,42 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
-from statebed.format.keyhash import normalise_key
-from statebed.format.schema import BIN, KEY_HASH, TIME, TIMESTAMP, check_user_columns
+from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.keyhash import check_key_type
+from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
-from statebed.operators.grouping import Grouping, group_rows
-from statebed.operators.windows import Times, Window
-from statebed.state.time_keyed.table import TimeKeyedTable
+from statebed.operators.changelog import consolidated
+from statebed.operators.operator import (
+    LATE,
+    MAIN,
+    Changes,
+    Clock,
+    Combine,
+    Input,
+    Output,
+    StepResult,
+    Tables,
+    fingerprint_of,
+)
+from statebed.operators.partials import Partials
+from statebed.operators.rows import filtered, late_output, late_rows
+from statebed.operators.window_fold import Folder
+from statebed.operators.windows import Window
+from statebed.state import TableConfig, timestamp_table_config
+from statebed.state.live.files import BEGINNING
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 PARTIALS = "partials"
 """Name of the state table."""
-FOLD_ROWS = 1 << 17
-"""Rows of a batch that are folded at a time."""
 
 
-def input_column(position: int, part: int = 0) -> str:
-    """The column that carries an input of the aggregate at this position; most have one."""
-    return f"_a{position}_{part}" if part else f"_a{position}"
+class Emit(enum.Enum):
+    """When a window shows its result."""
 
-
-@dataclass(frozen=True)
-class StepCounts:
-    """What became of the rows: admitted + late = input."""
-
-    rows_in: int
-    rows_late: int
-    max_event_time_us: int | None
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step changes: rows to append to the state, what to delete from it, and what to put out."""
-
-    partials: pa.Table
-    """Rows of panes that open windows hold; the state's columns without `_seq`."""
-    delete_before_us: int | None
-    """All panes before this are in closed windows alone, and leave the state."""
-    output: pa.Table
-    counts: StepCounts
+    AT_CLOSE = "at close"
+    EARLY = "early"
+    """In every epoch that changes it."""
 
 
 @dataclass(frozen=True)
@@ -71,269 +71,204 @@ class WindowAggregate:
     keys: tuple[pa.Field, ...]
     window: Window
     aggregates: tuple[BoundAggregate, ...]
+    emit: Emit = Emit.AT_CLOSE
+    lateness_us: int = 0
+    """For so long after its close a window still takes rows."""
+    late_columns: tuple[pa.Field, ...] = ()
+    """Columns of the input that late rows show, beside the keys."""
+    changes: Changes = Changes.APPEND
+    """What the rows of the input do."""
 
     def __post_init__(self) -> None:
         names.operator_metadata(1, self.operator_id, 0, "")  # refuses an id that cannot be part of an object name
         where = f"operator {self.operator_id!r}"
+        if self.lateness_us < 0:
+            raise InputError("the allowed lateness is negative", where=where, fix="give a span such as '5 minutes'")
         for key in self.keys:
-            _check_key_type(key, where=where)
-        inputs = [name for name in self.input_schema.names if name not in {KEY_HASH, TIME}]
-        check_user_columns(inputs, where=where)
-        check_user_columns(self.output_schema.names, where=where)
-        check_user_columns([field.name for field in (*self.keys, *self.partial_fields)], where=where)
+            check_key_type(key)
+        check_user_columns(self.inputs[0].columns.names, where=where)
+        check_user_columns(self.outputs[MAIN].columns.names, where=where)
+        check_user_columns([field.name for field in (*self.keys, *self.partials.fields)], where=where)
 
     @cached_property
-    def input_schema(self) -> pa.Schema:
-        """Columns of input batches; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
-        inputs = [
-            pa.field(input_column(position, part), kind)
-            for position, aggregate in enumerate(self.aggregates)
-            for part, kind in enumerate(aggregate.input_types)
+    def partials(self) -> Partials:
+        return Partials(self.keys, self.aggregates, self.changes)
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """One; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
+        columns = pa.schema([*self._shown, *self.partials.input_fields])
+        return (Input("input", columns, tuple(key.name for key in self.keys), self.changes),)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        """Keys, window_start, window_end, aggregates; and late rows."""
+        columns = [
+            *self.keys,
+            pa.field(WINDOW_START, TIMESTAMP, nullable=False),
+            pa.field(WINDOW_END, TIMESTAMP, nullable=False),
+            *self.partials.output_fields,
         ]
-        return pa.schema([pa.field(KEY_HASH, pa.int64()), pa.field(TIME, TIMESTAMP), *self.keys, *inputs])
+        updates = self.emit is Emit.EARLY or self.lateness_us > 0
+        changes = Changes.CHANGELOG if updates else Changes.APPEND
+        return {MAIN: Output(pa.schema(columns), changes), LATE: late_output(self._late_input)}
 
     @cached_property
-    def output_schema(self) -> pa.Schema:
-        """Columns of the result: keys, window_start, window_end, aggregates."""
-        return pa.schema(
-            [
-                *self.keys,
-                pa.field(WINDOW_START, TIMESTAMP, nullable=False),
-                pa.field(WINDOW_END, TIMESTAMP, nullable=False),
-                *(aggregate.output_field for aggregate in self.aggregates),
-            ]
+    def tables(self) -> Mapping[str, TableConfig]:
+        kept = self.window.width_us + self.window.period_us + self.lateness_us
+        config = timestamp_table_config(
+            PARTIALS,
+            "partial aggregates by pane and key",
+            dt.timedelta(microseconds=kept),
+            False,
+            pa.schema([*self.keys, *self.partials.fields]),
+            keys=[key.name for key in self.keys],
+            bin_width=dt.timedelta(microseconds=self.window.pane_us),
         )
+        return {PARTIALS: config}
 
     @cached_property
-    def partial_fields(self) -> tuple[pa.Field, ...]:
-        return tuple(field for aggregate in self.aggregates for field in aggregate.accumulator.partial_fields)
-
-    @cached_property
-    def table(self) -> TimeKeyedTable:
-        """The state table of the partials."""
-        return TimeKeyedTable(
-            name=PARTIALS,
-            description="partial aggregates by pane and key",
-            keys=self.keys,
-            values=self.partial_fields,
-            bin_us=self.window.pane_us,
-        )
+    def combines(self) -> Mapping[str, Combine]:
+        return {PARTIALS: self.combined}
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells one configuration from another; the operator's name is not part of it."""
-        described = {
-            "kind": "window_aggregate",
-            "keys": [[key.name, str(key.type)] for key in self.keys],
-            "window": [self.window.shape.value, self.window.width_us, self.window.slide_us, self.window.offset_us],
-            "aggregates": [
-                [one.name, one.function.value, *map(str, one.input_types), one.text, *one.options]
-                for one in self.aggregates
-            ],
-        }
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        window = self.window
+        return fingerprint_of(
+            kind="window_aggregate",
+            keys=[[key.name, str(key.type)] for key in self.keys],
+            window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
+            aggregates=self.partials.described(),
+            emit=[self.emit.value, self.lateness_us],
+            changes=self.changes.value,
+        )
 
-    def step(
-        self,
-        state: pa.Table,
-        batches: Iterable[pa.RecordBatch],
-        *,
-        late_us: int | None,
-        watermark_us: int | None,
-    ) -> StepResult:
-        """Apply a batch, cut into any pieces.
+    def output_watermark(self, watermark_us: int) -> int:
+        # Later results are of windows that end after the watermark, and have the time of their last microsecond.
+        return watermark_us - self.lateness_us - 1
 
-        `state` holds the visible rows of all panes before `closing_until(watermark_us)`; no others are needed.
-        """
-        folder = _Folder(self, None if late_us is None else self.window.first_open(late_us))
-        for batch in batches:
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        view = tables.get_time_keyed(PARTIALS)
+        folder = Folder(self.inputs[0], self.partials, self.window, self._first_kept(clock.late_us), self._where)
+        for batch in batches[0]:
             folder.add(batch)
-        partials = folder.finish()
-        if watermark_us is None:
-            return StepResult(partials, None, self.output_schema.empty_table(), folder.counts())
+        new = folder.finish()
+        kept_from = self._first_kept(clock.watermark_us)
         # Partials are sorted by pane first.
-        panes = int64_values(partials[BIN])
-        first_open = self.window.first_open(watermark_us)
-        until = int(np.searchsorted(panes, self.closing_until(watermark_us)))
-        closing = pa.concat_tables([state, partials.slice(0, until)])
+        panes = int64_values(new[TIME])
+        output = [self.outputs[MAIN].schema.empty_table()]
+        if self.outputs[MAIN].changes is Changes.CHANGELOG and new.num_rows:
+            output.append(self._updated(tables, new, clock))
+        if clock.watermark_us is not None and self.emit is Emit.AT_CLOSE:
+            until = self.window.last_closed_end(clock.watermark_us)
+            start = None if clock.late_us is None else self.window.first_open(clock.late_us)
+            old = view.read(start, until, hashed=True)
+            closing = pa.concat_tables([old, new.slice(0, int(np.searchsorted(panes, until)))])
+            output.append(self._results(self._by_window(closing, after_us=clock.late_us, until_us=clock.watermark_us)))
+        first = 0 if kept_from is None else int(np.searchsorted(panes, kept_from))
+        view.append(new.slice(first).drop_columns([KEY_HASH]))
+        if kept_from is not None:
+            view.delete_times(BEGINNING, kept_from)
+        late = late_rows(folder.late(), self._late_input, clock.late_us, self.operator_id)
         return StepResult(
-            partials=partials.slice(int(np.searchsorted(panes, first_open))),
-            delete_before_us=first_open,
-            output=self._closed(closing, late_us=late_us, watermark_us=watermark_us),
-            counts=folder.counts(),
+            outputs={MAIN: pa.concat_tables(output), LATE: late},
+            rows_in=folder.rows_in,
+            rows_late=late.num_rows,
+            max_event_times_us=(folder.max_event_time_us,),
         )
 
-    def closing_until(self, watermark_us: int) -> int:
-        """The end of the last window that the watermark closes: panes from there on are in open windows alone."""
-        return self.window.last_closed_end(watermark_us)
+    # ---- results ---------------------------------------------------------------------------------------------
 
-    def _closed(self, panes: pa.Table, *, late_us: int | None, watermark_us: int) -> pa.Table:
-        """The results of the windows that this watermark closes, and the one before did not."""
-        merged = self.merge(panes)
-        found = self.window.windows_of(int64_values(merged[BIN]))
-        closing = found.ends <= watermark_us
-        if late_us is not None:
-            closing &= found.ends > late_us
-        starts, ends = found.starts[closing], found.ends[closing]
-        rows = merged.take(from_numpy(found.rows[closing], pa.int64()))
+    def _updated(self, tables: Tables, new: pa.Table, clock: Clock) -> pa.Table:
+        """What new rows change of results that were shown: those before them, taken back, and those with them."""
+        nothing = self.outputs[MAIN].schema.empty_table()
+        if self.emit is Emit.AT_CLOSE and clock.late_us is None:
+            return nothing
+        # Shown were, at close, those that closed before; early, all that are kept.
+        until_us = clock.late_us if self.emit is Emit.AT_CLOSE else None
+        after_us = None if clock.late_us is None else clock.late_us - self.lateness_us
+        added = self._by_window(new, after_us=after_us, until_us=until_us)
+        if not added.num_rows:
+            return nothing
+        keys = added.select([key.name for key in self.keys]) if self.keys else None
+        first, last = int(int64_values(added[WINDOW_START]).min()), int(int64_values(added[WINDOW_END]).max())
+        old = tables.get_time_keyed(PARTIALS).read(first, last, keys=keys, hashed=True)
+        before = self._by_window(old, after_us=after_us, until_us=until_us)
+        both = pa.concat_tables([before, added])
+        is_added = np.arange(both.num_rows) >= before.num_rows
+        grouping = self.partials.grouping(both, int64_values(both[WINDOW_END]))
+        touched = grouping.any(is_added)[grouping.group_of_rows()]
+        taken_back = self._results(filtered(both, touched & ~is_added), weight=-1)
+        return consolidated(pa.concat_tables([taken_back, self._results(filtered(both, touched), weight=1)]))
+
+    def _by_window(self, panes: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
+        """Partials of panes, once for each window that holds them and ends after one time and not after another."""
+        merged = self._merged(panes)
+        found = self.window.windows_of(int64_values(merged[TIME]))
+        chosen = np.ones(len(found.ends), dtype=np.bool_)
+        if after_us is not None:
+            chosen &= found.ends > after_us
+        if until_us is not None:
+            chosen &= found.ends <= until_us
+        rows = merged.take(from_numpy(found.rows[chosen], pa.int64())).drop_columns([TIME])
+        for name, edges in ((WINDOW_START, found.starts), (WINDOW_END, found.ends)):
+            rows = rows.append_column(name, from_numpy(edges[chosen], TIMESTAMP))
+        return rows
+
+    def _results(self, rows: pa.Table, *, weight: int = 1) -> pa.Table:
+        """The results of windows, from partials by window, in the order of their ends."""
         # No two windows have the same end.
-        grouping = self._grouping(rows, ends)
-        firsts = grouping.first_rows
-        results = [
-            aggregate.accumulator.finish(aggregate.accumulator.merge(columns, grouping))
-            for aggregate, columns in self._partials_by_aggregate(rows)
-        ]
-        keys = [one_chunk(rows[key.name]).take(from_numpy(firsts, pa.int64())) for key in self.keys]
-        edges = [from_numpy(times[firsts], TIMESTAMP) for times in (starts, ends)]
-        return pa.Table.from_arrays([*keys, *edges, *results], schema=self.output_schema)
+        ends = int64_values(rows[WINDOW_END])
+        grouping = self.partials.grouping(rows, ends)
+        merged = self.partials.merge(rows, grouping)
+        firsts = from_numpy(grouping.first_rows, pa.int64())
+        leading = [one_chunk(rows[name]).take(firsts) for name in (*self._key_names, WINDOW_START, WINDOW_END)]
+        times = from_numpy(ends[grouping.first_rows] - 1, TIMESTAMP)
+        output = self.outputs[MAIN]
+        weights = [] if output.changes is Changes.APPEND else [from_numpy(np.full(len(firsts), weight), pa.int64())]
+        columns = [*leading, *self.partials.finish(merged), times, *weights]
+        return filtered(pa.Table.from_arrays(columns, schema=output.schema), self.partials.present(merged))
 
-    def _grouping(self, rows: pa.Table, bins: Times) -> Grouping:
-        return group_rows(bins, uint64_values(rows[KEY_HASH]), [one_chunk(rows[key.name]) for key in self.keys])
+    # ---- partials --------------------------------------------------------------------------------------------
 
-    def merge(self, partials: pa.Table) -> pa.Table:
-        """One partial row per pane and key, sorted as the state's files are."""
-        keys = [one_chunk(partials[key.name]) for key in self.keys]
-        grouping = self._grouping(partials, int64_values(partials[BIN]))
-        merged = [
-            column
-            for aggregate, columns in self._partials_by_aggregate(partials)
-            for column in aggregate.accumulator.merge(columns, grouping)
-        ]
-        return _partial_rows(self, grouping, bins=partials[BIN], hashes=partials[KEY_HASH], keys=keys, partials=merged)
+    def combined(self, rows: pa.Table) -> pa.Table:
+        """Rows of the state, one for each pane and key."""
+        grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
+        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64()))
+        sequences = np.maximum.reduceat(uint64_values(rows[SEQUENCE])[grouping.order], grouping.starts)
+        columns = self.partials.merge(rows, grouping)
+        merged = {field.name: column for field, column in zip(self.partials.fields, columns, strict=True)}
+        merged[SEQUENCE] = from_numpy(sequences, pa.uint64())
+        return pa.Table.from_arrays([merged.get(name, firsts[name]) for name in rows.schema.names], schema=rows.schema)
 
-    def _partials_by_aggregate(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
-        for aggregate in self.aggregates:
-            columns = [field.name for field in aggregate.accumulator.partial_fields]
-            yield aggregate, [one_chunk(rows[name]) for name in columns]
+    def _merged(self, rows: pa.Table) -> pa.Table:
+        """One partial row per pane and key."""
+        grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
+        if grouping.groups == rows.num_rows:
+            return rows
+        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64())).select([KEY_HASH, *self._key_names, TIME])
+        return pa.Table.from_arrays([*firsts.columns, *self.partials.merge(rows, grouping)], schema=rows.schema)
 
+    def _first_kept(self, watermark_us: int | None) -> int | None:
+        """The start of the first window that is kept; times before it are in windows alone that are over for good."""
+        return None if watermark_us is None else self.window.first_open(watermark_us - self.lateness_us)
 
-class _Folder:
-    """Folds the pieces of a batch into partials, holding little more than one piece in memory."""
+    @property
+    def _key_names(self) -> list[str]:
+        return [key.name for key in self.keys]
 
-    def __init__(self, operator: WindowAggregate, first_admitted: int | None) -> None:
-        self._operator = operator
-        self._first_admitted = first_admitted
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
-        self._folded: list[pa.Table] = []
-        self._rows_in = 0
-        self._rows_late = 0
-        self._max_event_time_us: int | None = None
+    @property
+    def _where(self) -> str:
+        return f"operator {self.operator_id!r}"
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(_conform(batch, self._operator))
-        self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= FOLD_ROWS:
-            self._fold()
+    @cached_property
+    def _shown(self) -> tuple[pa.Field, ...]:
+        """Columns of late rows."""
+        return (*self.keys, *(field for field in self.late_columns if field.name not in self._key_names))
 
-    def finish(self) -> pa.Table:
-        """One partial row per pane and key of all admitted rows, sorted."""
-        self._fold()
-        if len(self._folded) == 1:
-            return self._folded[0]
-        return self._operator.merge(pa.concat_tables([self._operator.table.row_schema.empty_table(), *self._folded]))
-
-    def counts(self) -> StepCounts:
-        return StepCounts(rows_in=self._rows_in, rows_late=self._rows_late, max_event_time_us=self._max_event_time_us)
-
-    def _fold(self) -> None:
-        if not self._waiting_rows:
-            return
-        rows = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_rows = [], 0
-        admitted, bins = self._admit(rows)
-        if admitted.num_rows:
-            self._folded.append(_fold(self._operator, admitted, bins))
-
-    def _admit(self, rows: pa.Table) -> tuple[pa.Table, Times]:
-        """The rows that are not late, with their panes."""
-        timed = validity(rows[TIME])
-        times = int64_values(rows[TIME])
-        if timed.any():
-            latest = int(times[timed].max())
-            seen = self._max_event_time_us
-            self._max_event_time_us = latest if seen is None else max(seen, latest)
-        bins = self._operator.window.panes_of(np.where(timed, times, np.int64(0)))
-        admitted = timed if self._first_admitted is None else timed & (bins >= self._first_admitted)
-        kept = int(np.count_nonzero(admitted))
-        self._rows_in += rows.num_rows
-        self._rows_late += rows.num_rows - kept
-        if kept == rows.num_rows:
-            return rows, bins
-        return rows.take(from_numpy(np.flatnonzero(admitted), pa.int64())), bins[admitted]
-
-
-def _fold(operator: WindowAggregate, rows: pa.Table, bins: Times) -> pa.Table:
-    """One partial row per pane and key."""
-    keys = [normalise_key(one_chunk(rows[key.name])) for key in operator.keys]
-    hashes = uint64_values(rows[KEY_HASH])
-    grouping = group_rows(bins, hashes, keys)
-    partials = [
-        column
-        for position, aggregate in enumerate(operator.aggregates)
-        for column in aggregate.accumulator.fold(
-            [one_chunk(rows[input_column(position, part)]) for part in range(len(aggregate.input_types))], grouping
-        )
-    ]
-    return _partial_rows(
-        operator,
-        grouping,
-        bins=from_numpy(bins, TIMESTAMP),
-        hashes=from_numpy(hashes, pa.uint64()),
-        keys=keys,
-        partials=partials,
-    )
-
-
-def _partial_rows(
-    operator: WindowAggregate,
-    grouping: Grouping,
-    *,
-    bins: pa.Array,
-    hashes: pa.Array,
-    keys: Sequence[pa.Array],
-    partials: Sequence[pa.Array],
-) -> pa.Table:
-    """Rows of the state, from one row of each group and its partials."""
-    firsts = from_numpy(grouping.first_rows, pa.int64())
-    window = one_chunk(bins).take(firsts)
-    leading = [window, one_chunk(hashes).take(firsts), *(key.take(firsts) for key in keys), window]
-    return pa.Table.from_arrays([*leading, *partials], schema=operator.table.row_schema)
-
-
-def _conform(batch: pa.RecordBatch, operator: WindowAggregate) -> pa.RecordBatch:
-    """The batch with exactly the columns and types of the input schema."""
-    schema = operator.input_schema
-    missing = [name for name in schema.names if name not in batch.schema.names]
-    if missing:
-        raise InputError(
-            f"an input batch lacks the columns {missing}; it has {batch.schema.names}",
-            where=f"operator {operator.operator_id!r}",
-        )
-    columns = [batch.column(name) for name in schema.names]
-    cast = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(cast, schema=schema)
-
-
-def _check_key_type(key: pa.Field, *, where: str) -> None:
-    kind = key.type
-    known = (
-        pa.types.is_boolean(kind)
-        or pa.types.is_signed_integer(kind)
-        or pa.types.is_float32(kind)
-        or pa.types.is_float64(kind)
-        or pa.types.is_decimal128(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_date32(kind)
-        or pa.types.is_timestamp(kind)
-    )
-    if not known:
-        raise InputError(
-            f"the key {key.name!r} has the type {kind}, by which rows cannot be grouped",
-            where=where,
-            fix="group by numbers, strings, binaries, booleans, dates or timestamps; take a struct or list apart first",
-        )
+    @cached_property
+    def _late_input(self) -> Input:
+        return Input("input", pa.schema(self._shown), tuple(self._key_names), self.changes)

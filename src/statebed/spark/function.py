@@ -68,7 +68,7 @@ class SubtaskFunction:
             epoch_time_us=self.epoch_time_us,
         )
         store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(self.job_id))
-        rows = (user_rows(batch, self.operator.input_schema, subtask_index=index) for batch in batches)
+        rows = (user_rows(batch, self.operator.inputs[0].schema, subtask_index=index) for batch in batches)
         return run_subtask(task, store, rows).to_bytes()
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from statebed.checkpoint import Sink
 from statebed.errors import InputError
-from statebed.operators import WindowAggregate
+from statebed.operators import MAIN, WindowAggregate
 from statebed.sinks import FunctionSink, ParquetTableSink
 
 
@@ -29,7 +29,7 @@ def make_sink(
                 f"write({sink!r}, path={path!r}) names no sink", where=where, fix="write('parquet', path='out')"
             )
         return ParquetTableSink(
-            sink_id=name or operator.operator_id, path=path, job_id=job_id, schema=operator.output_schema
+            sink_id=name or operator.operator_id, path=path, job_id=job_id, schema=operator.outputs[MAIN].columns
         )
     if path is not None:
         raise InputError("only the sink 'parquet' has a path", where=where, fix="leave path= out")

@@ -9,7 +9,7 @@ from statebed.checkpoint import Guarantee, Sink
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import owned_range
-from statebed.operators import WindowAggregate
+from statebed.operators import MAIN, WindowAggregate
 from statebed.spark.frames import EventTime
 
 
@@ -46,7 +46,7 @@ class JobPlan:
             f"  source       {self.source}: event time {event_time.column}, late after {event_time.delay_us / 1e6:g} s",
             f"  operator     {operator.operator_id}: {operator.window.described()} by {keys}",
             f"               {aggregates}",
-            f"               gives {', '.join(operator.output_schema.names)}",
+            f"               gives {', '.join(operator.outputs[MAIN].columns.names)}",
         ]
         lines += [f"  sink         {sink.sink_id}: {_promise(sink.guarantee)}" for sink in self.sinks]
         return "\n".join(lines)

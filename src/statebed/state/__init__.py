@@ -48,7 +48,7 @@ from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.tiers.tier import Layout, Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
-from statebed.state.time_keyed.table import MAX_FILES, RowsRead, TimeKeyedTable, read_rows, write_segment
+from statebed.state.time_keyed.table import MAX_FILES, TimeKeyedTable
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.state.upload import Upload
 
@@ -89,7 +89,6 @@ __all__ = [
     "MigratableState",
     "Purpose",
     "RecordBatch",
-    "RowsRead",
     "Segment",
     "Selection",
     "SpillFolder",
@@ -113,7 +112,5 @@ __all__ = [
     "keyed_table_config",
     "merge_columns",
     "operator_entry",
-    "read_rows",
     "timestamp_table_config",
-    "write_segment",
 ]

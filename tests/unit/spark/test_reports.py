@@ -25,7 +25,6 @@ def row(index: int, path: str = "a") -> dict[str, Any]:
         state_rows=0,
         state_bytes=0,
         state_files=0,
-        bytes_read=0,
         bytes_written=0,
     )
     return {"operator_id": "op", "subtask_index": index, "report": report.to_bytes(), "error": None}

@@ -66,8 +66,14 @@ def parts_of(parts: Parts, table: str) -> dict[int, StoredPart]:
 def check_stored(
     parts: Iterable[pb.OperatorCheckpointMetadata], configs: Mapping[str, pb.TableConfig], task: TaskInfo
 ) -> None:
-    """Refuse to go on with stored tables that are not registered, or as another kind: they would be lost."""
+    """Refuse state of another operator, and stored tables that are not registered or of another kind."""
     for metadata in parts:
+        if (metadata.job_id, metadata.operator_id) != (task.job_id, task.operator_id):
+            raise SubtaskError(
+                f"the base names metadata of operator {metadata.operator_id!r} of job {metadata.job_id!r}",
+                where=task.where,
+                fix="hand over the references of the operator's own entry in the base record",
+            )
         for name, table in metadata.tables.items():
             stored = table.config.WhichOneof("kind")
             if name not in configs:

@@ -209,6 +209,11 @@ class TableManager:
         chosen = [self._table(name) for name in tables or self._tables]
         return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
 
+    @property
+    def watermark_us(self) -> int | None:
+        """How far the watermark has come; None: not known."""
+        return self._moment.watermark_us
+
     def advance(self, *, watermark: Time = None, time: Time = None) -> None:
         """Let rows expire now, and give those written from now on the time of processing; a checkpoint does it, too."""
         self._check_usable()
@@ -232,9 +237,7 @@ class TableManager:
         if kind == "keyed":
             return ManagedKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
         if kind == "time_keyed":
-            return ManagedTimeKeyedTable(
-                config, self.task, self._in_flight, parts, tiers=self._tiers, combine=combine
-            )
+            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers, combine=combine)
         return ManagedGlobalTable(config, self.task, self._store, parts, tiers=self._tiers)
 
     def _table(self, name: str) -> ManagedTable:

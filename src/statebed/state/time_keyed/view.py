@@ -21,7 +21,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values
-from statebed.format.schema import TIME
+from statebed.format.schema import KEY_HASH, TIME
 from statebed.state.compaction import Edit, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.live.files import BEGINNING, END
@@ -105,11 +105,16 @@ class TimeKeyedView:
             state.live = replace(state.live, next_sequence=state.live.next_sequence + 1)
 
     def read(
-        self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
+        self,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        *,
+        keys: ArrowRows | None = None,
+        hashed: bool = False,
     ) -> pa.Table:
         """The rows with start_us <= time < end_us (None: from the beginning, to the end), by bin and key.
 
-        With `keys` (a table of key columns) those of these keys alone.
+        With `keys` (a table of key columns) those of these keys alone. `hashed` rows have `_key_hash` in front.
         """
         wanted = self._wanted(start_us, end_us, keys)
         snapshot = self._state.snapshot(wanted.files_of)
@@ -117,7 +122,8 @@ class TimeKeyedView:
         rows = ordered(pa.concat_tables([empty, *snapshot.pieces(wanted)]), self._state.spec)
         if self._state.generational:
             rows = pa.concat_tables([empty, *newest([rows], self._state.keys)])
-        return self._shown(rows)
+        shown = self._shown(rows)
+        return shown.add_column(0, empty.schema.field(KEY_HASH), rows[KEY_HASH]) if hashed else shown
 
     def scan(
         self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None

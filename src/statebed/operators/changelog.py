@@ -1,0 +1,77 @@
+"""Changelogs: rows with a weight, +n to add the row n times, -n to take it away n times.
+
+A row is its columns and its event time: whoever takes a row away says it as it was added. Nulls equal nulls, NaN equals
+NaN, -0.0 equals 0.0, and nested values are equal when they are item by item. All functions work on whole columns, and
+what they give depends on the set of rows alone, not on their order.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy, one_chunk, validity
+from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
+from statebed.operators.grouping import Grouping, group_rows
+from statebed.operators.operator import WEIGHT
+from statebed.operators.ordering import codes
+from statebed.operators.rows import weights_of
+
+Integers = npt.NDArray[np.int64]
+_WEIGHT_FIELD = pa.field(WEIGHT, pa.int64(), nullable=False)
+
+
+def consolidated(rows: pa.Table) -> pa.Table:
+    """Each distinct row once, with its net weight, those with weight 0 left out; retractions come first.
+
+    Rows without a weight count once. Inside retractions and additions the order is that of the rows' hashes.
+    """
+    weights, columns = weights_of(rows), without_weight(rows)
+    grouping = group_equal(columns)
+    net = grouping.add(weights)
+    kept = np.flatnonzero(net)
+    kept = kept[np.argsort(net[kept] > 0, kind="stable")]
+    firsts = from_numpy(grouping.first_rows[kept], pa.int64())
+    # Equal rows may differ in the bits of a zero or of a NaN, and any of them may be the first.
+    found = [normalise_key(one_chunk(column)).take(firsts) for column in columns.columns]
+    return weighted(pa.Table.from_arrays(found, schema=columns.schema), net[kept])
+
+
+def difference(old: pa.Table, new: pa.Table) -> pa.Table:
+    """What turns the old rows into the new ones: what is new is added, what is gone is taken away."""
+    taken = weighted(without_weight(old), -weights_of(old))
+    added = weighted(without_weight(new), weights_of(new))
+    return consolidated(pa.concat_tables([taken, added]))
+
+
+def folded(changes: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """What several changelogs come to, one after the other; `schema` is theirs, without the weight."""
+    return consolidated(pa.concat_tables([weighted(schema.empty_table(), np.zeros(0, dtype=np.int64)), *changes]))
+
+
+def weighted(rows: pa.Table, weights: Integers) -> pa.Table:
+    """The rows with these weights."""
+    return rows.append_column(_WEIGHT_FIELD, from_numpy(weights, pa.int64()))
+
+
+def without_weight(rows: pa.Table) -> pa.Table:
+    """The rows alone."""
+    return rows.drop_columns([WEIGHT]) if WEIGHT in rows.schema.names else rows
+
+
+def group_equal(rows: pa.Table, bins: Integers | None = None) -> Grouping:
+    """Groups of rows that are equal in every column, and in their bins; ordered by bin, then by the rows' hash."""
+    columns = [comparable(one_chunk(column)) for column in rows.columns]
+    hashes = hash_columns(columns) if columns else np.zeros(rows.num_rows, dtype=np.uint64)
+    return group_rows(np.zeros(rows.num_rows, dtype=np.int64) if bins is None else bins, hashes, columns)
+
+
+def comparable(array: pa.Array) -> pa.Array:
+    """The column, or numbers that are equal where its values are, in a type that has a hash and an order."""
+    try:
+        check_key_type(pa.field("", array.type))
+    except InputError:
+        return from_numpy(codes(array), pa.int64(), valid=validity(array))
+    return normalise_key(array)

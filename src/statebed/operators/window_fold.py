@@ -1,0 +1,98 @@
+"""Folding the rows of an epoch into partials by pane and key, holding little more than one piece of them in memory."""
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.format.keyhash import normalise_key
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.operators.grouping import Integers
+from statebed.operators.operator import Input
+from statebed.operators.partials import Partials
+from statebed.operators.rows import conformed, filtered, greatest
+from statebed.operators.windows import Window
+
+FOLD_ROWS = 1 << 17
+"""Rows of a batch that are folded at a time."""
+
+
+class Folder:
+    """The rows of one epoch, as far as they have come."""
+
+    def __init__(
+        self, source: Input, partials: Partials, window: Window, first_admitted: int | None, where: str
+    ) -> None:
+        """Rows in panes before `first_admitted` are late."""
+        self._source = source
+        self._partials = partials
+        self._window = window
+        self._first_admitted = first_admitted
+        self._where = where
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._folded: list[pa.Table] = []
+        self._late: list[pa.Table] = []
+        self.rows_in = 0
+        self.max_event_time_us: int | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch, cut in any way."""
+        self._waiting.append(conformed(batch, self._source.schema, where=self._where))
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= FOLD_ROWS:
+            self._fold()
+
+    def finish(self) -> pa.Table:
+        """One partial row per pane and key of all admitted rows, sorted: `_key_hash`, keys, `_time`, partials."""
+        self._fold()
+        if len(self._folded) == 1:
+            return self._folded[0]
+        rows = pa.concat_tables([self._schema.empty_table(), *self._folded])
+        grouping = self._partials.grouping(rows, int64_values(rows[TIME]))
+        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64()))
+        leading = firsts.columns[: len(self._schema) - len(self._partials.fields)]
+        return pa.Table.from_arrays([*leading, *self._partials.merge(rows, grouping)], schema=self._schema)
+
+    def late(self) -> pa.Table:
+        """The rows that came too late."""
+        return pa.concat_tables([self._source.schema.empty_table(), *self._late])
+
+    @property
+    def _schema(self) -> pa.Schema:
+        leading = [pa.field(KEY_HASH, pa.uint64(), nullable=False), *self._partials.keys]
+        return pa.schema([*leading, pa.field(TIME, TIMESTAMP, nullable=False), *self._partials.fields])
+
+    def _fold(self) -> None:
+        if not self._waiting_rows:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        self.rows_in += rows.num_rows
+        admitted, panes = self._admit(rows)
+        if not admitted.num_rows:
+            return
+        keys = [normalise_key(one_chunk(admitted[key.name])) for key in self._partials.keys]
+        for key, column in zip(self._partials.keys, keys, strict=True):
+            admitted = admitted.set_column(admitted.schema.get_field_index(key.name), key, column)
+        grouping = self._partials.grouping(admitted, panes)
+        firsts = grouping.first_rows
+        leading = [
+            from_numpy(uint64_values(admitted[KEY_HASH])[firsts], pa.uint64()),
+            *(key.take(from_numpy(firsts, pa.int64())) for key in keys),
+            from_numpy(panes[firsts], TIMESTAMP),
+        ]
+        columns = [*leading, *self._partials.fold(admitted, grouping)]
+        self._folded.append(pa.Table.from_arrays(columns, schema=self._schema))
+
+    def _admit(self, rows: pa.Table) -> tuple[pa.Table, Integers]:
+        """The rows that are not late, with their panes."""
+        timed = validity(rows[TIME])
+        times = int64_values(rows[TIME])
+        if timed.any():
+            self.max_event_time_us = greatest([self.max_event_time_us, int(times[timed].max())])
+        panes = self._window.panes_of(np.where(timed, times, np.int64(0)))
+        admitted = timed if self._first_admitted is None else timed & (panes >= self._first_admitted)
+        if admitted.all():
+            return rows, panes
+        self._late.append(filtered(rows, ~admitted))
+        return filtered(rows, admitted), panes[admitted]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from statebed.format.keyhash import Hashes
-from statebed.state.columns import Rows
+from statebed.state.columns import Mask, Rows
 
 Starts = npt.NDArray[np.int32]
 
@@ -42,17 +42,21 @@ class HashIndex:
             index._directory = _Directory(starts, lowest, shift, crowded=bool(starts[0] < 0))
         return index
 
-    def first_not_below(self, wanted: Hashes) -> Rows:
-        """For each wanted hash, in ascending order, the first row with it or a greater one."""
+    def succeeds(self, older: "HashIndex") -> None:
+        """Be asked as often as an index of fewer of these hashes was."""
+        self._looked_up = max(self._looked_up, older._looked_up)
+
+    def find(self, wanted: Hashes) -> tuple[Rows, Mask]:
+        """For each wanted hash, in ascending order, the first row with it or a greater one, and whether it has it."""
         if self._directory is None:
             # What was asked before counts: the overlay of new keys is another run with every batch.
             worth = self._looked_up >= len(self._hashes) // _WORTH_A_DIRECTORY
             self._looked_up += len(wanted)
             if not worth or len(self._hashes) < _SMALL_RUN:
-                return np.searchsorted(self._hashes, wanted)
+                return _searched(self._hashes, wanted)
             self._directory = _Directory.of(self._hashes)
             self.held_bytes = self._directory.starts.nbytes
-        return self._directory.first_not_below(self._hashes, wanted)
+        return self._directory.find(self._hashes, wanted)
 
 
 def starts_to_store(hashes: Hashes) -> Starts:
@@ -85,21 +89,33 @@ class _Directory:
         np.cumsum(counts, out=starts[1:])
         return cls(starts, lowest, shift, crowded=bool(counts.max() > _CROWDED))
 
-    def first_not_below(self, hashes: Hashes, wanted: Hashes) -> Rows:
+    def find(self, hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
         if self.crowded:
-            return np.searchsorted(hashes, wanted)
+            return _searched(hashes, wanted)
         inside = wanted
         if len(wanted) and (wanted[0] < hashes[0] or wanted[-1] > hashes[-1]):
             inside = np.clip(wanted, hashes[0], hashes[-1])
         place = inside - self.lowest
         place >>= self.shift
         at: Rows = self.starts.take(place.view(np.int64)).astype(np.int64)
-        below = np.flatnonzero(hashes.take(at, mode="clip") < wanted)
+        there = hashes.take(at)
+        equal: Mask = there == wanted
+        below = np.flatnonzero(there < wanted)
+        next_row, left = at.take(below) + 1, wanted.take(below)
         while len(below):
-            at[below] += 1
-            there = at[below]
-            below = below[(hashes.take(there, mode="clip") < wanted[below]) & (there < len(hashes))]
-        return at
+            at[below] = next_row
+            # Behind the last row stands what is smaller than all that got there.
+            there = hashes.take(next_row, mode="clip")
+            equal[below] = there == left
+            still = np.flatnonzero((there < left) & (next_row < len(hashes)))
+            below, next_row, left = below.take(still), next_row.take(still) + 1, left.take(still)
+        return at, equal
+
+
+def _searched(hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
+    at = np.searchsorted(hashes, wanted)
+    # A hash that is greater than all of them is not equal to the last one.
+    return at, hashes.take(at, mode="clip") == wanted if len(hashes) else np.zeros(len(wanted), dtype=np.bool_)
 
 
 def _span(hashes: Hashes, *, places_per_row: float) -> tuple[np.uint64, np.uint64]:

@@ -122,7 +122,15 @@ def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
         valid = np.logical_or.reduceat(valid, starts)
     if values.dtype.kind in "iu" and not _surely_fits(cast("_Integers", values), starts):
         return None
-    return from_numpy(np.add.reduceat(values, starts, dtype=values.dtype), column.type, valid=valid)
+    sums = _whole_sums(values, starts) if values.dtype.kind in "iu" else np.add.reduceat(values, starts)
+    return from_numpy(sums, column.type, valid=valid)
+
+
+def _whole_sums(values: _Integers, starts: _Rows) -> _Integers:
+    """The sum of each group, as differences of running totals: these may wrap, and the differences are right."""
+    totals = np.cumsum(values, dtype=values.dtype).take(np.append(starts[1:], len(values)) - 1)
+    totals[1:] -= totals[:-1].copy()
+    return totals
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:

@@ -78,27 +78,22 @@ class Run:
 
     def find(self, batch: KeyBatch) -> Rows:
         """The row of each key of the batch, -1 where it is not in the run."""
+        at, same_hash = self.index.find(batch.hashes)
+        waiting = np.flatnonzero(same_hash)
+        if len(waiting) == len(batch) and (equal := self._equal(at, batch)).all():
+            return at
         found = np.full(len(batch), -1, dtype=np.int64)
-        if not len(self):
-            return found
-        at = self.index.first_not_below(batch.hashes)
-        # A hash that is greater than all of them is not equal to the last one.
-        waiting = np.flatnonzero(self.hashes.take(at, mode="clip") == batch.hashes)
-        whole = len(waiting) == len(batch)
-        at = at if whole else at[waiting]
-        equal = self._equal(at, batch if whole else batch.select(waiting))
-        if equal.all():
-            if whole:
-                return at
-            found[waiting] = at
-            return found
+        at = at.take(waiting)
         while len(waiting):
+            equal = self._equal(at, batch.select(waiting))
+            if equal.all():
+                found[waiting] = at
+                break
             found[waiting[equal]] = at[equal]
             # Another key with the same hash: the one that is looked for may stand behind it.
             waiting, at = waiting[~equal], at[~equal] + 1
             held = (at < len(self)) & (self.hashes.take(at, mode="clip") == batch.hashes[waiting])
             waiting, at = waiting[held], at[held]
-            equal = self._equal(at, batch.select(waiting))
         return found
 
     def _equal(self, at: Rows, batch: KeyBatch) -> Mask:
@@ -163,7 +158,7 @@ class Run:
 
     def merged(self, other: "Run", *, forget: bool = True) -> "Run":
         """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to."""
-        places = Places(np.searchsorted(self.hashes, other.hashes), len(self))
+        places = Places(self.index.find(other.hashes)[0], len(self))
         times = None
         if self.times is not None and other.times is not None:
             times = places.merge(self.times, other.times)
@@ -175,7 +170,9 @@ class Run:
             marks=places.merge(self.marks, other.marks),
             dirty_rows=self.dirty_rows + other.dirty_rows,
         )
-        return run.without_forgotten() if forget else run
+        run = run.without_forgotten() if forget else run
+        run.index.succeeds(self.index)
+        return run
 
     def without_forgotten(self) -> "Run":
         """Without the rows that are deleted and that no file holds as alive."""

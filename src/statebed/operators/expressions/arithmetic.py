@@ -1,0 +1,180 @@
+"""Plus, minus, times, divided by: Spark's result types, and errors instead of wrong answers.
+
+Integers keep their type and refuse to overflow; `/` of integers is a double; decimals grow by Spark's rules; a
+division by zero is an error for every type.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import fixed_width_values, from_numpy, validity
+from statebed.operators.expressions import decimals, kinds, temporal
+from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.mistakes import RowFailure
+from statebed.operators.expressions.sites import Builder, Site, of
+from statebed.operators.expressions.terms import Constant, Datum, Term, arrays
+
+_LEAST_QUOTIENT_SCALE = 6
+_WIDER = "cast to a wider type before"
+
+
+def operands_of(site: Site) -> tuple[Term, Term]:
+    """Both operands as numbers of one type; decimals keep their own digits."""
+    left, right = site.operands
+    if not (_may_be_number(left) and _may_be_number(right)) or left.type == right.type == kinds.TEXT:
+        raise site.wrong_types("numbers")
+    common = kinds.common_type(left.type, right.type)
+    if common == kinds.NULL or common is None:
+        common = kinds.DOUBLE
+    if kinds.is_decimal(common):
+        return _as_decimal(left, common), _as_decimal(right, common)
+    return convert(left, common), convert(right, common)
+
+
+def _may_be_number(term: Term) -> bool:
+    return kinds.is_number(term.type) or term.type in (kinds.TEXT, kinds.NULL)
+
+
+def _as_decimal(term: Term, common: pa.DataType) -> Term:
+    if term.type == kinds.NULL:
+        return convert(term, common)
+    if isinstance(term, Constant) and term.literal and kinds.is_integer(term.type):
+        digits = len(str(abs(term.scalar.as_py())))
+        return convert(term, pa.decimal128(digits, 0))
+    return convert(term, kinds.decimal_of(term.type))
+
+
+def _sum(site: Site) -> Term:
+    timed = temporal.sum_of(site)
+    if timed is not None:
+        return timed
+    left, right = operands_of(site)
+    plus = site.function == "+"
+    if kinds.is_decimal(left.type):
+        one, other = left.type, right.type
+        scale = max(one.scale, other.scale)
+        whole = max(one.precision - one.scale, other.precision - other.scale)
+        kind = kinds.bounded_decimal(whole + scale + 1, scale)
+        kernel = decimals.sum_kernel(kind, pc.add if plus else pc.subtract)
+        return site.apply(kernel, kind, left, right, fallible=whole + scale + 1 > kinds.MOST_DIGITS)
+    return _plain(site, left, right, pc.add_checked if plus else pc.subtract_checked)
+
+
+def _product(site: Site) -> Term:
+    timed = temporal.product_of(site)
+    if timed is not None:
+        return timed
+    left, right = operands_of(site)
+    if kinds.is_decimal(left.type):
+        digits = left.type.precision + right.type.precision + 1
+        kind = kinds.bounded_decimal(digits, left.type.scale + right.type.scale)
+        return site.apply(decimals.product_kernel(kind), kind, left, right, fallible=digits > kinds.MOST_DIGITS)
+    return _plain(site, left, right, pc.multiply_checked)
+
+
+def _plain(site: Site, left: Term, right: Term, kernel: Callable[[Datum, Datum], pa.Array]) -> Term:
+    fallible = kinds.is_integer(left.type)
+    return site.apply(partial(_checked, kernel, left.type), left.type, left, right, fallible=fallible)
+
+
+def _checked(kernel: Callable[..., pa.Array], kind: pa.DataType, *data: Datum) -> pa.Array:
+    try:
+        return kernel(*data)
+    except pa.ArrowInvalid:
+        raise RowFailure(f"a number that {kinds.type_name(kind)} cannot hold", fix=f"{_WIDER} computing") from None
+
+
+def _quotient(site: Site) -> Term:
+    left, right = operands_of(site)
+    if kinds.is_decimal(left.type):
+        one, other = left.type, right.type
+        scale = max(_LEAST_QUOTIENT_SCALE, one.scale + other.precision + 1)
+        kind = kinds.bounded_decimal(one.precision - one.scale + other.scale + scale, scale)
+        return site.apply(partial(_divided, decimals.quotient_kernel(kind)), kind, left, right, fallible=True)
+    kind = left.type if left.type == kinds.DOUBLE else kinds.DOUBLE
+    return site.apply(partial(_divided, pc.divide), kind, convert(left, kind), convert(right, kind), fallible=True)
+
+
+def _integer_quotient(site: Site) -> Term:
+    left, right = operands_of(site)
+    if not kinds.is_integer(left.type):
+        raise site.wrong_types("integers")
+    kernel = partial(_divided, partial(_checked, pc.divide_checked, kinds.BIGINT))
+    return site.apply(kernel, kinds.BIGINT, convert(left, kinds.BIGINT), convert(right, kinds.BIGINT), fallible=True)
+
+
+def _remainder(site: Site) -> Term:
+    left, right = operands_of(site)
+    if kinds.is_decimal(left.type):
+        one, other = left.type, right.type
+        scale = max(one.scale, other.scale)
+        whole = min(one.precision - one.scale, other.precision - other.scale)
+        kind = kinds.bounded_decimal(whole + scale, scale)
+        return site.apply(partial(_divided, decimals.remainder_kernel(kind)), kind, left, right, fallible=True)
+    return site.apply(partial(_divided, _plain_remainder), left.type, left, right, fallible=True)
+
+
+def _divided(kernel: Callable[[Datum, Datum], pa.Array], left: Datum, right: Datum) -> pa.Array:
+    """A division, once no divisor is zero where there is a dividend."""
+    dividend, divisor = arrays(left, right)
+    zero = pc.and_(pc.is_valid(dividend), pc.fill_null(pc.equal(divisor, pa.scalar(0).cast(divisor.type)), False))
+    if pc.any(zero).as_py():
+        raise RowFailure("a division by zero", fix="use nullif(divisor, 0) to get null for such rows")
+    # A null over zero is null.
+    return kernel(left, pc.if_else(pc.is_valid(dividend), divisor, pa.scalar(None, divisor.type)))
+
+
+def _plain_remainder(left: Datum, right: Datum) -> pa.Array:
+    dividend, divisor = arrays(left, right)
+    kind = dividend.type
+    valid = validity(dividend) & validity(divisor)
+    dtype = np.dtype(kind.to_pandas_dtype())
+    below = np.where(valid, fixed_width_values(divisor, dtype), dtype.type(1))
+    above = np.where(valid, fixed_width_values(dividend, dtype), dtype.type(0))
+    with np.errstate(invalid="ignore"):
+        return from_numpy(np.fmod(above, below), kind, valid=valid)
+
+
+def _negative(site: Site) -> Term:
+    (operand,) = site.operands
+    if kinds.is_decimal(operand.type) or operand.type == kinds.INTERVAL:
+        return site.apply(_negated_exactly, operand.type)
+    if not kinds.is_number(operand.type):
+        raise site.wrong_types("a number")
+    return site.apply(
+        partial(_checked, pc.negate_checked, operand.type), operand.type, fallible=kinds.is_integer(operand.type)
+    )
+
+
+def _negated_exactly(operand: pa.Array) -> pa.Array:
+    if operand.type == kinds.INTERVAL:
+        return pc.cast(pc.negate_checked(pc.cast(operand, pa.int64())), operand.type)
+    return pc.negate(operand)
+
+
+def _absolute(site: Site) -> Term:
+    (operand,) = site.operands
+    if not kinds.is_number(operand.type):
+        raise site.wrong_types("a number")
+    if kinds.is_decimal(operand.type):
+        return site.apply(pc.abs, operand.type)
+    return site.apply(
+        partial(_checked, pc.abs_checked, operand.type), operand.type, fallible=kinds.is_integer(operand.type)
+    )
+
+
+BUILDERS: dict[str, Builder] = {
+    "+": of(_sum, 2),
+    "-": of(_sum, 2),
+    "*": of(_product, 2),
+    "/": of(_quotient, 2),
+    "%": of(_remainder, 2),
+    "mod": of(_remainder, 2),
+    "div": of(_integer_quotient, 2),
+    "negative": of(_negative, 1),
+    "abs": of(_absolute, 1),
+}

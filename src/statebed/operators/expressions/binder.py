@@ -1,0 +1,121 @@
+"""Gives every part of a tree its type against a schema, and refuses what has none."""
+
+import pyarrow as pa
+
+from statebed.operators.expressions import (
+    arithmetic,
+    comparisons,
+    conditions,
+    kinds,
+    maths,
+    nested,
+    patterns,
+    texts,
+    times,
+)
+from statebed.operators.expressions.comparisons import in_common_type
+from statebed.operators.expressions.conditions import as_condition, choose
+from statebed.operators.expressions.conversions import convert, in_working_type
+from statebed.operators.expressions.mistakes import Place
+from statebed.operators.expressions.names import found_in, near_match
+from statebed.operators.expressions.sites import Builder, Site, of
+from statebed.operators.expressions.terms import Column, Term, constant
+from statebed.operators.expressions.tree import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral
+
+FUNCTIONS: dict[str, Builder] = {
+    **arithmetic.BUILDERS,
+    **comparisons.BUILDERS,
+    **conditions.BUILDERS,
+    **maths.BUILDERS,
+    **nested.BUILDERS,
+    **patterns.BUILDERS,
+    **texts.BUILDERS,
+    **times.BUILDERS,
+    **{
+        name: of(lambda site, kind=kind: convert(site.operands[0], kind, place=site.place), 1)  # type: ignore[misc]
+        for name, kind in kinds.NAMED.items()
+        if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
+    },
+}
+"""Every function and operator by its name."""
+_AGGREGATES = frozenset(
+    ["count", "sum", "avg", "mean", "min", "max", "first", "last", "median", "stddev", "variance", "min_by", "max_by"]
+)
+_CHANGING = frozenset(
+    ["now", "current_timestamp", "current_date", "current_time", "rand", "random", "randn", "uuid", "shuffle"]
+)
+
+
+class Binder:
+    """Binds trees of one text against one schema."""
+
+    def __init__(self, place: Place, schema: pa.Schema) -> None:
+        self.place = place
+        self.schema = schema
+
+    def bind(self, node: Node) -> Term:  # noqa: PLR0911 - one for each kind of node
+        """The term of a node; a column keeps its own type."""
+        place = self.place.at(node.start, node.end)
+        match node:
+            case Literal(value=value, type=kind):
+                return constant(place, value, kind, literal=True)
+            case TimeLiteral(content=content, type=kind):
+                return self._time(place, content, kind)
+            case Name(parts=parts):
+                return self._name(place, parts)
+            case FieldOf(operand=operand, field=field):
+                return nested.field_of(place, self.bind(operand), field)
+            case Cast(operand=operand, type=kind, lenient=lenient):
+                return convert(self.operand(operand), kind, place=place, lenient=lenient)
+            case Case(branches=branches, otherwise=otherwise):
+                return self._case(place, branches, otherwise)
+            case Call(function=function, arguments=arguments):
+                return self._call(place, function, arguments)
+        raise TypeError(f"a node of an unknown kind: {node}")
+
+    def operand(self, node: Node) -> Term:
+        """The term of a node in a type that functions know."""
+        return in_working_type(self.bind(node))
+
+    def _time(self, place: Place, content: str, kind: pa.DataType) -> Term:
+        term = convert(constant(place, content, kinds.TEXT), kind)
+        if term.constant is None:
+            raise place.mistake(f"{content!r} is no {kinds.type_name(kind)}", fix="write it as 2024-05-31 23:59:59")
+        return term
+
+    def _name(self, place: Place, parts: tuple[str, ...]) -> Term:
+        index = found_in(place, self.schema.names, parts[0], kind="column")
+        field = self.schema.field(index)
+        if self.schema.names.count(field.name) > 1:
+            raise place.mistake(f"column {field.name!r} is ambiguous: there are several of this name")
+        term: Term = Column(place, field.type, field.nullable, False, frozenset({field.name}), field.name)
+        for part in parts[1:]:
+            term = nested.field_of(place, term, part)
+        return term
+
+    def _case(self, place: Place, branches: tuple[tuple[Node, Node], ...], otherwise: Node | None) -> Term:
+        conditions_ = [as_condition(self.operand(condition), "when") for condition, _ in branches]
+        last = constant(place, None, kinds.NULL) if otherwise is None else self.operand(otherwise)
+        site = Site(place, "case", (*(self.operand(value) for _, value in branches), last))
+        *values, last = in_common_type(site, *site.operands)
+        return choose(place, list(zip(conditions_, values, strict=True)), last)
+
+    def _call(self, place: Place, function: str, arguments: tuple[Node, ...]) -> Term:
+        builder = FUNCTIONS.get(function)
+        if builder is None:
+            raise self._unknown(place, function)
+        if not builder.least <= len(arguments) <= builder.most:
+            given = len(arguments)
+            raise place.mistake(f"{function} takes {builder.takes()} operands, and has {given} here")
+        return builder.build(Site(place, function, tuple(self.operand(argument) for argument in arguments)))
+
+    def _unknown(self, place: Place, function: str) -> Exception:
+        if function in _AGGREGATES:
+            fix = f"use sb.{function} in an aggregation; an expression sees one row at a time"
+            return place.mistake(f"{function} is an aggregate", fix=fix)
+        if function in _CHANGING:
+            fix = "take the time from a column; a retried epoch must give the same rows"
+            return place.mistake(f"{function} gives another answer each time", fix=fix)
+        near = near_match((name for name in FUNCTIONS if name.isidentifier()), function)
+        fix = (f"did you mean {near}? " if near else "") + "a Python function over batches works as well"
+        return place.mistake(f"there is no function {function}", fix=fix)

@@ -1,0 +1,156 @@
+"""Comparisons in Spark's order: NaN equals NaN and exceeds every number; -0.0 equals 0.0; texts go by bytes."""
+
+from collections.abc import Callable
+from functools import partial, reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.sites import Builder, Site, of, of_many
+from statebed.operators.expressions.terms import Datum, Term, arrays
+
+Comparison = Callable[[Datum, Datum], pa.Array]
+_WIDE_DIGITS = 76
+_PLAIN: dict[str, Comparison] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def in_common_type(site: Site, *operands: Term) -> list[Term]:
+    """Operands in the type that they have in common."""
+    common = kinds.common_type(*(operand.type for operand in operands))
+    if common is None:
+        raise site.wrong_types("operands of one type")
+    return [convert(operand, common) for operand in operands]
+
+
+def comparison(sign: str, kind: pa.DataType) -> Comparison:
+    """How values of a type are compared; null where one is null."""
+    return partial(_of_floats, sign) if kinds.is_float(kind) else _PLAIN[sign]
+
+
+def _of_floats(sign: str, left: Datum, right: Datum) -> pa.Array:
+    if isinstance(right, pa.Scalar) and right.is_valid and not pc.is_nan(right).as_py():
+        # Where NaN is on the left, Arrow says False: right for these, and for the opposite of the others.
+        opposite = {">": pc.less_equal, ">=": pc.less, "<>": pc.equal}.get(sign)
+        return _PLAIN[sign](left, right) if opposite is None else pc.invert(opposite(left, right))
+    if sign in {"=", "<>"}:
+        same = pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
+        return same if sign == "=" else pc.invert(same)
+    smaller, larger = (left, right) if sign in {"<", ">="} else (right, left)
+    less = pc.and_(pc.invert(pc.is_nan(smaller)), pc.invert(pc.less_equal(larger, smaller)))
+    return less if sign in {"<", ">"} else pc.invert(less)
+
+
+def _compare(site: Site) -> Term:
+    left, right = _comparable(site)
+    return site.apply(comparison(site.function, left.type), kinds.BOOLEAN, left, right)
+
+
+def _comparable(site: Site) -> tuple[Term, Term]:
+    left, right = site.operands
+    if _is_exact(left) and _is_exact(right) and kinds.is_decimal(kinds.common_type(left.type, right.type)):
+        one, other = kinds.decimal_of(left.type), kinds.decimal_of(right.type)
+        scale = max(one.scale, other.scale)
+        if max(one.precision - one.scale, other.precision - other.scale) + scale > kinds.MOST_DIGITS:
+            wide = pa.decimal256(_WIDE_DIGITS, scale)
+            left, right = (
+                site.apply(partial(_widened, wide), wide, convert(term, kind))
+                for term, kind in ((left, one), (right, other))
+            )
+            return left, right
+    left, right = in_common_type(site, left, right)
+    if left.type == kinds.NULL:
+        return convert(left, kinds.BOOLEAN), convert(right, kinds.BOOLEAN)
+    if not kinds.has_order(left.type):
+        raise site.wrong_types("values that can be compared")
+    return left, right
+
+
+def _is_exact(term: Term) -> bool:
+    return kinds.is_decimal(term.type) or kinds.is_integer(term.type)
+
+
+def _widened(kind: pa.DataType, datum: Datum) -> pa.Array:
+    return pc.cast(datum, kind)
+
+
+def _null_safe(site: Site) -> Term:
+    left, right = _comparable(site)
+    return site.apply(partial(_same, comparison("=", left.type)), kinds.BOOLEAN, left, right, nullable=False)
+
+
+def _same(equal: Comparison, left: Datum, right: Datum) -> pa.Array:
+    missing = pc.or_(pc.is_null(left), pc.is_null(right))
+    both = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.if_else(missing, both, equal(left, right))
+
+
+def _in(site: Site) -> Term:
+    operand, *listed = in_common_type(site, *site.operands)
+    if operand.type == kinds.NULL:
+        operand, *listed = (convert(term, kinds.BOOLEAN) for term in (operand, *listed))
+    nullable = any(term.nullable for term in (operand, *listed))
+    constants = [term.constant for term in listed]
+    if all(found is not None for found in constants) and not kinds.is_float(operand.type):
+        known = [found.as_py() for found in constants if found.is_valid]  # type: ignore[union-attr]  # none is None
+        values = pa.concat_arrays([pa.nulls(0, operand.type), *(pa.array([one], operand.type) for one in known)])
+        kernel = partial(_is_in, values, len(known) < len(constants))
+        return site.apply(kernel, kinds.BOOLEAN, operand, nullable=nullable)
+    kernel = partial(_is_any, comparison("=", operand.type))
+    return site.apply(kernel, kinds.BOOLEAN, operand, *listed, nullable=nullable)
+
+
+def _is_in(values: pa.Array, with_null: bool, operand: pa.Array) -> pa.Array:
+    found = pc.is_in(operand, value_set=values)
+    unknown = pc.is_null(operand)
+    if with_null:
+        unknown = pc.or_(unknown, pc.invert(found))
+    return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
+
+
+def _is_any(equal: Comparison, operand: Datum, *listed: Datum) -> pa.Array:
+    (first, *others) = arrays(operand, *listed)
+    return reduce(pc.or_kleene, (equal(first, other) for other in others))
+
+
+def _between(site: Site) -> Term:
+    operand, low, high = site.operands
+    bounds = [_compare(Site(site.place, sign, (operand, bound))) for sign, bound in ((">=", low), ("<=", high))]
+    return site.apply(pc.and_kleene, kinds.BOOLEAN, *bounds)
+
+
+def _extreme(site: Site) -> Term:
+    operands = in_common_type(site, *site.operands)
+    kind = operands[0].type
+    if not kinds.has_order(kind) or kind == kinds.NULL:
+        raise site.wrong_types("values that can be compared")
+    beyond = comparison(">" if site.function == "greatest" else "<", kind)
+    nullable = all(operand.nullable for operand in operands)
+    return site.apply(partial(_outermost, beyond), kind, *operands, nullable=nullable)
+
+
+def _outermost(beyond: Comparison, *data: Datum) -> pa.Array:
+    """Nulls do not count."""
+    best, *others = arrays(*data)
+    for other in others:
+        better = pc.or_(pc.is_null(best), pc.fill_null(beyond(other, best), False))
+        best = pc.if_else(better, other, best)
+    return best
+
+
+BUILDERS: dict[str, Builder] = {
+    **{sign: of(_compare, 2) for sign in _PLAIN},
+    "<=>": of(_null_safe, 2),
+    "in": of_many(_in, 2),
+    "between": of(_between, 3),
+    "greatest": of_many(_extreme, 2),
+    "least": of_many(_extreme, 2),
+}

@@ -1,0 +1,93 @@
+"""Casts, explicit and implied: which there are, and what happens to a value that cannot be converted.
+
+A conversion gives the converted values, and where there was none to give. A strict cast then fails, a lenient one
+(`try_cast`) gives null.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.operators.expressions import kinds, number_casts, text_reading, text_writing, time_casts
+from statebed.operators.expressions.mistakes import Place, RowFailure
+from statebed.operators.expressions.terms import Datum, Term, applied, arrays, constant
+
+Conversion = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
+"""Values of another type, and where a value could not be converted (None: nowhere)."""
+
+
+def convert(term: Term, kind: pa.DataType, *, place: Place | None = None, lenient: bool = False) -> Term:
+    """The same values as `kind`; for a cast, `place` is where it stands."""
+    if term.type == kind:
+        return term
+    at = place or term.place
+    if term.type == kinds.NULL:
+        return constant(at, None, kind)
+    conversion = _conversion(term.type, kind)
+    if conversion is None:
+        raise at.type_mistake(
+            f"{kinds.type_name(term.type)} cannot be cast to {kinds.type_name(kind)}",
+            fix="take it apart first, or go by way of string",
+        )
+    never = _always_fits(term.type, kind)
+    kernel = partial(_run, conversion, kind, lenient)
+    nullable = term.nullable or (lenient and not never) or (kinds.is_float(term.type) and kinds.is_decimal(kind))
+    return applied(at, kernel, kind, term, nullable=nullable, fallible=not lenient and not never)
+
+
+def in_working_type(term: Term) -> Term:
+    """A column of an Arrow type that Spark has not, in the type it is computed in."""
+    kind = kinds.working_type(term.type)
+    if kind == term.type:
+        return term
+    return applied(term.place, partial(_normalised, kind), kind, term)
+
+
+def _normalised(kind: pa.DataType, datum: Datum) -> pa.Array:
+    (array,) = arrays(datum)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if kinds.is_timestamp(kind) and array.type.unit == "ns":
+        array = pc.floor_temporal(array, unit="microsecond")
+    if kinds.is_decimal(kind) and not kinds.is_decimal(array.type):
+        return number_casts.integer_to_decimal(array, kind)[0]
+    return pc.cast(array, kind)
+
+
+def _run(conversion: Conversion, kind: pa.DataType, lenient: bool, datum: Datum) -> pa.Array:
+    (array,) = arrays(datum)
+    values, bad = conversion(array, kind)
+    if bad is None or lenient or not pc.any(bad).as_py():
+        return values
+    example = array[pc.index(bad, True).as_py()].as_py()
+    raise RowFailure(
+        f"{example!r} is no {kinds.type_name(kind)}", fix="try_cast gives null for values that cannot be converted"
+    )
+
+
+def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether every value has its counterpart."""
+    if target in (kinds.TEXT, kinds.BINARY, kinds.BOOLEAN) or kinds.is_float(target):
+        return bool(source != kinds.TEXT or target == kinds.BINARY)
+    if kinds.is_integer(source) and kinds.is_integer(target):
+        return bool(source.bit_width <= target.bit_width)
+    if kinds.is_decimal(target) and (kinds.is_integer(source) or kinds.is_decimal(source)):
+        digits = number_casts.WHOLE_DIGITS.get(source) or source.precision - source.scale
+        # Rounding away digits behind the point may need one more before it.
+        rounds = kinds.is_decimal(source) and source.scale > target.scale
+        return bool(digits + rounds <= target.precision - target.scale)
+    return bool(source == kinds.BOOLEAN or (kinds.is_timestamp(source) and kinds.has_time(target)))
+
+
+def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
+    if kinds.is_number(source) and kinds.is_number(target):
+        return number_casts.number_to_number(source, target)
+    if source == kinds.TEXT:
+        return text_reading.READERS.get("decimal" if kinds.is_decimal(target) else target)
+    if target == kinds.TEXT:
+        return text_writing.writer(source)
+    if kinds.BOOLEAN in (source, target):
+        return number_casts.with_boolean(source, target)
+    return time_casts.conversion(source, target)

@@ -1,0 +1,173 @@
+"""Types of the expression language: Spark's, as Arrow types; their names, and which type two of them have in common.
+
+Columns may have other Arrow types (unsigned integers, large strings, dictionaries, other time units): `working_type` is
+the type in which they are computed.
+"""
+
+import re
+from collections.abc import Callable
+from functools import reduce
+
+import pyarrow as pa
+
+BOOLEAN, TEXT, BINARY, DATE, NULL = pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.null()
+TINYINT, SMALLINT, INT, BIGINT = pa.int8(), pa.int16(), pa.int32(), pa.int64()
+FLOAT, DOUBLE = pa.float32(), pa.float64()
+TIMESTAMP, NAIVE_TIMESTAMP, INTERVAL = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us")
+
+MOST_DIGITS = 38
+"""Of a decimal."""
+_LEAST_FRACTION = 6
+"""Digits after the point that a decimal keeps when its result would need too many, as in Spark."""
+
+INTEGER_DIGITS = {TINYINT: 3, SMALLINT: 5, INT: 10, BIGINT: 20}
+_PRECEDENCE = [TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE]
+_NAMES = {
+    BOOLEAN: ("boolean",),
+    TINYINT: ("tinyint", "byte"),
+    SMALLINT: ("smallint", "short"),
+    INT: ("int", "integer"),
+    BIGINT: ("bigint", "long"),
+    FLOAT: ("float", "real"),
+    DOUBLE: ("double",),
+    TEXT: ("string",),
+    BINARY: ("binary",),
+    DATE: ("date",),
+    TIMESTAMP: ("timestamp", "timestamp_ltz"),
+    NAIVE_TIMESTAMP: ("timestamp_ntz",),
+    INTERVAL: ("interval",),
+    NULL: ("void",),
+}
+NAMED = {name: kind for kind, names in _NAMES.items() for name in names if kind not in {INTERVAL, NULL}}
+"""Types by the names that `cast` takes; decimals are apart."""
+_DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
+
+
+def type_name(kind: pa.DataType) -> str:
+    """As Spark names it: bigint, decimal(10,2)."""
+    if is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _NAMES[kind][0] if kind in _NAMES else str(kind)
+
+
+def type_named(name: str) -> pa.DataType | None:
+    """The type of a name as `cast` takes it; None for a name that is unknown."""
+    match = _DECIMAL.fullmatch(name)
+    if match is None:
+        return NAMED.get(name)
+    precision, scale = int(match[1] or 10), int(match[2] or 0)
+    return pa.decimal128(precision, scale) if 1 <= precision <= MOST_DIGITS and scale <= precision else None
+
+
+def is_decimal(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind))
+
+
+def is_integer(kind: pa.DataType) -> bool:
+    return kind in INTEGER_DIGITS
+
+
+def is_float(kind: pa.DataType) -> bool:
+    return kind in (DOUBLE, FLOAT)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return is_integer(kind) or is_float(kind) or is_decimal(kind)
+
+
+def is_timestamp(kind: pa.DataType) -> bool:
+    return kind in (TIMESTAMP, NAIVE_TIMESTAMP)
+
+
+def has_time(kind: pa.DataType) -> bool:
+    return is_timestamp(kind) or bool(kind == DATE)
+
+
+def has_order(kind: pa.DataType) -> bool:
+    """Whether values can be compared."""
+    return kind in _NAMES or is_decimal(kind)
+
+
+def working_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column of `kind` is computed; the same type for most."""
+    if pa.types.is_dictionary(kind):
+        return working_type(kind.value_type)
+    return next((working(kind) for is_such, working in _WORKING if is_such(kind)), kind)
+
+
+def _is_other_decimal(kind: pa.DataType) -> bool:
+    return is_decimal(kind) and not pa.types.is_decimal128(kind) and kind.precision <= MOST_DIGITS
+
+
+_WORKING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]]] = [
+    (pa.types.is_uint8, lambda _: SMALLINT),
+    (pa.types.is_uint16, lambda _: INT),
+    (pa.types.is_uint32, lambda _: BIGINT),
+    (pa.types.is_uint64, lambda _: pa.decimal128(20, 0)),
+    (pa.types.is_float16, lambda _: FLOAT),
+    (_is_other_decimal, lambda kind: pa.decimal128(kind.precision, kind.scale)),
+    (pa.types.is_large_string, lambda _: TEXT),
+    (pa.types.is_string_view, lambda _: TEXT),
+    (pa.types.is_large_binary, lambda _: BINARY),
+    (pa.types.is_binary_view, lambda _: BINARY),
+    (lambda kind: pa.types.is_fixed_size_binary(kind) and not is_decimal(kind), lambda _: BINARY),
+    (pa.types.is_date64, lambda _: DATE),
+    (pa.types.is_timestamp, lambda kind: NAIVE_TIMESTAMP if kind.tz is None else TIMESTAMP),
+    (pa.types.is_duration, lambda _: INTERVAL),
+    (pa.types.is_large_list, lambda kind: pa.list_(kind.value_field)),
+    (pa.types.is_fixed_size_list, lambda kind: pa.list_(kind.value_field)),
+]
+
+
+def decimal_of(kind: pa.DataType) -> pa.DataType:
+    """The decimal that holds every value of a decimal or integer type."""
+    return kind if is_decimal(kind) else pa.decimal128(INTEGER_DIGITS[kind], 0)
+
+
+def bounded_decimal(precision: int, scale: int) -> pa.DataType:
+    """The type of a result that would need `precision` digits; what is too much is taken from behind the point."""
+    if precision <= MOST_DIGITS:
+        return pa.decimal128(precision, scale)
+    whole = precision - scale
+    return pa.decimal128(MOST_DIGITS, max(MOST_DIGITS - whole, min(scale, _LEAST_FRACTION)))
+
+
+def common_type(*kinds: pa.DataType) -> pa.DataType | None:
+    """The type that values of all of them are brought to before they are compared or mixed; None if there is none."""
+    return reduce(lambda one, other: None if one is None else _common(one, other), kinds)
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if other in (one, NULL):
+        return one
+    if one == NULL:
+        return other
+    if is_number(one) and is_number(other):
+        return _common_number(one, other)
+    if TEXT in (one, other):
+        return _common_with_text(other if one == TEXT else one)
+    if has_time(one) and has_time(other):
+        return TIMESTAMP if TIMESTAMP in (one, other) else NAIVE_TIMESTAMP
+    return None
+
+
+def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if is_decimal(one) or is_decimal(other):
+        if is_float(one) or is_float(other):
+            return DOUBLE
+        left, right = decimal_of(one), decimal_of(other)
+        whole = max(left.precision - left.scale, right.precision - right.scale)
+        scale = max(left.scale, right.scale)
+        return pa.decimal128(min(whole + scale, MOST_DIGITS), min(scale, MOST_DIGITS - whole))
+    wider = max(one, other, key=_PRECEDENCE.index)
+    # An integer may have more digits than a float.
+    return DOUBLE if wider == FLOAT else wider
+
+
+def _common_with_text(kind: pa.DataType) -> pa.DataType | None:
+    """Text is read as the other type, as in Spark with ANSI rules."""
+    if is_integer(kind):
+        return BIGINT
+    if is_number(kind):
+        return DOUBLE
+    return kind if kind in (BOOLEAN, DATE, TIMESTAMP, NAIVE_TIMESTAMP, BINARY) else None

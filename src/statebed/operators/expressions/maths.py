@@ -1,0 +1,162 @@
+"""Functions of numbers: rounding as Spark rounds, roots, powers, logarithms."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import from_numpy, validity
+from statebed.operators.expressions import decimals, kinds, number_casts
+from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.mistakes import RowFailure
+from statebed.operators.expressions.number_casts import float_values
+from statebed.operators.expressions.sites import Builder, Site, of
+from statebed.operators.expressions.terms import Datum, Term, arrays
+
+Doubles = npt.NDArray[np.float64]
+
+_EXACT = 2.0**52
+"""Below it, halves of integers are doubles."""
+_LARGEST_EXACT_POWER = 22
+"""Of ten, as a double."""
+
+
+def _number(site: Site) -> Term:
+    operand = site.operands[0]
+    if operand.type in (kinds.TEXT, kinds.NULL):
+        return convert(operand, kinds.DOUBLE)
+    if not kinds.is_number(operand.type):
+        raise site.wrong_types("a number", at=operand)
+    return operand
+
+
+def _round(site: Site) -> Term:
+    operand = _number(site)
+    digits = site.integer_of(1) if len(site.operands) > 1 else 0
+    kind = operand.type
+    if kinds.is_float(kind):
+        return site.apply(partial(_rounded_floats, digits), kind, operand)
+    if kinds.is_integer(kind):
+        if digits >= 0:
+            return operand
+        return site.apply(partial(_rounded_integers, digits), kind, operand, fallible=True)
+    whole = kind.precision - kind.scale + 1
+    if digits < 0:
+        target = pa.decimal128(min(max(whole, 1 - digits), kinds.MOST_DIGITS), 0)
+    else:
+        scale = min(kind.scale, digits)
+        target = pa.decimal128(min(whole + scale, kinds.MOST_DIGITS), scale)
+    return site.apply(partial(_rounded_decimals, digits, target), target, operand, fallible=True)
+
+
+def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
+    """Half away from zero, of the shortest decimal that names the double, as long as it has at most 15 digits."""
+    values, valid = float_values(array), validity(array)
+    size = np.abs(np.where(valid & np.isfinite(values), values, 0.0))
+    power = 10.0 ** min(abs(digits), _LARGEST_EXACT_POWER)
+    up, down = (power, 1.0) if digits >= 0 else (1.0, power)
+    # size * up / down, as an integer and a rest; every quotient below is the double nearest to it.
+    count = np.floor(size * up / down)
+    count -= count * down / up > size
+    count += (count + 1.0) * down / up <= size
+    near = (count + ((2.0 * count + 1.0) * down / (2.0 * up) <= size)) * down / up
+    rounded = np.where((size * up / down < _EXACT) & np.isfinite(values), np.copysign(near, values), values)
+    return pc.cast(from_numpy(rounded, pa.float64(), valid=valid), array.type)
+
+
+def _rounded_integers(digits: int, array: pa.Array) -> pa.Array:
+    exact, _ = number_casts.integer_to_decimal(array, pa.decimal128(21, 0))
+    near = pc.round(exact, ndigits=max(digits, -20), round_mode="half_towards_infinity")
+    found, bad = number_casts.number_to_number(near.type, array.type)(near, array.type)
+    if pc.any(bad).as_py():
+        raise RowFailure(f"a number that {kinds.type_name(array.type)} cannot hold", fix="cast it to a wider type")
+    return found
+
+
+def _rounded_decimals(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:
+    wide = pc.cast(array, pa.decimal256(array.type.precision + kinds.MOST_DIGITS // 2, array.type.scale))
+    near = pc.round(wide, ndigits=max(digits, -kinds.MOST_DIGITS // 2), round_mode="half_towards_infinity")
+    return decimals.rounded(near, target)
+
+
+def _whole(site: Site) -> Term:
+    """Floor and ceil: a bigint, or a decimal without a fraction."""
+    operand = _number(site)
+    kernel = pc.floor if site.function == "floor" else pc.ceil
+    if kinds.is_integer(operand.type):
+        return convert(operand, kinds.BIGINT)
+    if kinds.is_float(operand.type):
+        return site.apply(partial(_whole_floats, kernel), kinds.BIGINT, convert(operand, kinds.DOUBLE))
+    kind = operand.type
+    target = kind if kind.scale == 0 else pa.decimal128(min(kind.precision - kind.scale + 1, kinds.MOST_DIGITS), 0)
+    return site.apply(partial(_whole_decimals, kernel, target), target, operand)
+
+
+def _whole_floats(kernel: Callable[[pa.Array], pa.Array], array: pa.Array) -> pa.Array:
+    """Beyond a bigint its ends, and 0 for NaN, as in Java."""
+    values, valid = float_values(kernel(array)), validity(array)
+    least, most = number_casts.limits(kinds.BIGINT)
+    with np.errstate(invalid="ignore"):
+        inside = (values >= float(least)) & (values < float(most))
+        whole = np.where(inside, values, 0.0).astype(np.int64)
+        whole = np.where(values >= float(most), most, np.where(values < float(least), least, whole))
+    return from_numpy(whole, pa.int64(), valid=valid)
+
+
+def _whole_decimals(kernel: Callable[[pa.Array], pa.Array], target: pa.DataType, array: pa.Array) -> pa.Array:
+    wide = pc.cast(array, pa.decimal256(array.type.precision + 1, array.type.scale))
+    return decimals.rounded(kernel(wide), target)
+
+
+def _of_double(kernel: Callable[[Doubles], Doubles], *, below: float | None = None) -> Builder:
+    """A function of a double; null where the operand is not above `below`."""
+
+    def build(site: Site) -> Term:
+        operand = convert(_number(site), kinds.DOUBLE)
+        nullable = None if below is None else True
+        return site.apply(partial(_doubles, kernel, below), kinds.DOUBLE, operand, nullable=nullable)
+
+    return of(build, 1)
+
+
+def _doubles(kernel: Callable[[Doubles], Doubles], below: float | None, array: pa.Array) -> pa.Array:
+    values, valid = float_values(array), validity(array)
+    with np.errstate(all="ignore"):
+        if below is not None:
+            valid = valid & ~(values <= below)
+        return from_numpy(kernel(np.where(valid, values, 1.0)), pa.float64(), valid=valid)
+
+
+def _power(site: Site) -> Term:
+    operands = [convert(operand, kinds.DOUBLE) for operand in site.operands]
+    return site.apply(_raised, kinds.DOUBLE, *operands)
+
+
+def _raised(base: Datum, exponent: Datum) -> pa.Array:
+    one, other = arrays(base, exponent)
+    bases, exponents, valid = float_values(one), float_values(other), validity(one) & validity(other)
+    with np.errstate(all="ignore"):
+        found = np.power(bases, exponents)
+        # Java knows no answer where C says 1.
+        found = np.where((np.abs(bases) == 1.0) & ~np.isfinite(exponents), np.nan, found)
+    return from_numpy(found, pa.float64(), valid=valid)
+
+
+BUILDERS: dict[str, Builder] = {
+    "round": of(_round, 1, 2),
+    "floor": of(_whole, 1),
+    "ceil": of(_whole, 1),
+    "ceiling": of(_whole, 1),
+    "sqrt": _of_double(np.sqrt),
+    "exp": _of_double(np.exp),
+    "ln": _of_double(np.log, below=0.0),
+    "log10": _of_double(np.log10, below=0.0),
+    "log2": _of_double(np.log2, below=0.0),
+    "sign": _of_double(np.sign),
+    "signum": _of_double(np.sign),
+    "pow": of(_power, 2),
+    "power": of(_power, 2),
+}

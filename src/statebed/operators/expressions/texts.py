@@ -1,0 +1,183 @@
+"""Functions of texts. Lengths and positions count characters (code points), from 1, as in Spark."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.sites import Builder, Site, of, of_many
+from statebed.operators.expressions.terms import Datum, Term, arrays
+
+_SPACE = " "
+
+
+def as_text(site: Site, operand: Term) -> Term:
+    """An operand as text; numbers and times are written."""
+    if not (kinds.has_order(operand.type) and operand.type != kinds.INTERVAL):
+        raise site.wrong_types("a text", at=operand)
+    return convert(operand, kinds.TEXT)
+
+
+def _simple(kernel: Callable[[pa.Array], pa.Array], kind: pa.DataType = kinds.TEXT) -> Builder:
+    """A function of one text."""
+
+    def build(site: Site) -> Term:
+        return site.apply(kernel, kind, as_text(site, site.operands[0]))
+
+    return of(build, 1)
+
+
+def _length(site: Site) -> Term:
+    operand = site.operands[0]
+    if operand.type == kinds.BINARY:
+        return site.apply(pc.binary_length, kinds.INT)
+    return site.apply(pc.utf8_length, kinds.INT, as_text(site, operand))
+
+
+def _trimmed(kernel: Callable[..., pa.Array]) -> Builder:
+    """Spaces, and no other blanks, are taken away; or, given first, any of some characters... as Spark's trim(text)."""
+
+    def build(site: Site) -> Term:
+        return site.apply(partial(_trim, kernel), kinds.TEXT, as_text(site, site.operands[0]))
+
+    return of(build, 1)
+
+
+def _trim(kernel: Callable[..., pa.Array], array: pa.Array) -> pa.Array:
+    return kernel(array, characters=_SPACE)
+
+
+def _concat(site: Site) -> Term:
+    return site.apply(_joined, kinds.TEXT, *(as_text(site, operand) for operand in site.operands))
+
+
+def _joined(*data: Datum) -> pa.Array:
+    return pc.binary_join_element_wise(*data, "", null_handling="emit_null")
+
+
+def _substring(site: Site) -> Term:
+    text = as_text(site, site.operands[0])
+    position = site.integer_of(1)
+    length = site.integer_of(2) if len(site.operands) > 2 else None  # noqa: PLR2004 - the third operand
+    return site.apply(partial(_sliced, position, length), kinds.TEXT, text)
+
+
+def _sliced(position: int, length: int | None, array: pa.Array) -> pa.Array:
+    """From a position, counted from 1, or from the end if it is negative."""
+    if length is not None and length <= 0:
+        return pc.if_else(pc.is_valid(array), "", array)
+    start = position - 1 if position > 0 else position
+    stop = None if length is None else start + length
+    if start < 0 and stop is not None and stop >= 0:
+        stop = None  # it reaches the end of every text
+    return pc.utf8_slice_codeunits(array, start, stop)
+
+
+def _left(site: Site) -> Term:
+    return site.apply(partial(_sliced, 1, site.integer_of(1)), kinds.TEXT, as_text(site, site.operands[0]))
+
+
+def _right(site: Site) -> Term:
+    length = site.integer_of(1)
+    return site.apply(partial(_sliced, -length, length), kinds.TEXT, as_text(site, site.operands[0]))
+
+
+def _replace(site: Site) -> Term:
+    text = as_text(site, site.operands[0])
+    wanted = site.text_of(1)
+    instead = site.text_of(2) if len(site.operands) > 2 else ""  # noqa: PLR2004 - the third operand
+    if not wanted:
+        return text
+    return site.apply(partial(_replaced, wanted, instead), kinds.TEXT, text)
+
+
+def _replaced(wanted: str, instead: str, array: pa.Array) -> pa.Array:
+    return pc.replace_substring(array, pattern=wanted, replacement=instead)
+
+
+def _holds(kernel: Callable[..., pa.Array]) -> Builder:
+    """Whether a text begins with, ends with or contains another."""
+
+    def build(site: Site) -> Term:
+        text, part = (as_text(site, operand) for operand in site.operands)
+        if part.constant is None or not part.constant.is_valid:
+            return site.apply(partial(_holds_column, site.function), kinds.BOOLEAN, text, part)
+        return site.apply(partial(_held, kernel, part.constant.as_py()), kinds.BOOLEAN, text)
+
+    return of(build, 2)
+
+
+def _held(kernel: Callable[..., pa.Array], part: str, array: pa.Array) -> pa.Array:
+    return kernel(array, pattern=part)
+
+
+def _holds_column(function: str, text: Datum, part: Datum) -> pa.Array:
+    """Row by row another part: with it in front of or behind both, only equal ends are equal."""
+    whole, wanted = arrays(text, part)
+    if function == "contains":
+        return _contains_column(whole, wanted)
+    length = pc.binary_length(wanted)
+    short = pc.less(pc.binary_length(whole), length)
+    cut = _cut_bytes(whole, length, from_end=function == "endswith")
+    return pc.and_(pc.invert(short), pc.equal(cut, pc.cast(wanted, pa.binary())))
+
+
+def _cut_bytes(whole: pa.Array, length: pa.Array, *, from_end: bool) -> pa.Array:
+    """The first or last bytes of each text, as many as `length` says."""
+    found = pa.nulls(len(whole), pa.binary())
+    for size in pc.unique(length).drop_null().to_pylist():
+        raw = pc.cast(whole, pa.binary())
+        piece = pc.binary_slice(raw, -size) if from_end and size else pc.binary_slice(raw, 0, size)
+        found = pc.if_else(pc.fill_null(pc.equal(length, size), False), piece, found)
+    return found
+
+
+def _contains_column(whole: pa.Array, wanted: pa.Array) -> pa.Array:
+    found = pa.nulls(len(whole), pa.bool_())
+    for part in pc.unique(wanted).drop_null().to_pylist():
+        found = pc.if_else(pc.fill_null(pc.equal(wanted, part), False), pc.match_substring(whole, part), found)
+    return found
+
+
+def _padded(kernel: Callable[..., pa.Array]) -> Builder:
+    """A text brought to a length by a padding, or cut to it."""
+
+    def build(site: Site) -> Term:
+        width = site.integer_of(1)
+        padding = site.text_of(2) if len(site.operands) > 2 else _SPACE  # noqa: PLR2004 - the third operand
+        if len(padding) != 1:
+            raise site.operands[2].place.mistake("a padding is one character here")
+        return site.apply(partial(_pad, kernel, width, padding), kinds.TEXT, as_text(site, site.operands[0]))
+
+    return of(build, 2, 3)
+
+
+def _pad(kernel: Callable[..., pa.Array], width: int, padding: str, array: pa.Array) -> pa.Array:
+    return _sliced(1, width, kernel(array, width=max(width, 0), padding=padding))
+
+
+BUILDERS: dict[str, Builder] = {
+    "length": of(_length, 1),
+    "char_length": of(_length, 1),
+    "lower": _simple(pc.utf8_lower),
+    "upper": _simple(pc.utf8_upper),
+    "reverse": _simple(pc.utf8_reverse),
+    "trim": _trimmed(pc.utf8_trim),
+    "ltrim": _trimmed(pc.utf8_ltrim),
+    "rtrim": _trimmed(pc.utf8_rtrim),
+    "concat": of_many(_concat),
+    "||": of(_concat, 2),
+    "substring": of(_substring, 2, 3),
+    "substr": of(_substring, 2, 3),
+    "left": of(_left, 2),
+    "right": of(_right, 2),
+    "replace": of(_replace, 2, 3),
+    "startswith": _holds(pc.starts_with),
+    "endswith": _holds(pc.ends_with),
+    "contains": _holds(pc.match_substring),
+    "lpad": _padded(pc.utf8_lpad),
+    "rpad": _padded(pc.utf8_rpad),
+}

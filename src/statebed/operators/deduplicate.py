@@ -6,7 +6,7 @@ forgotten when the watermark reaches the event time of that row plus the span, a
 `dropDuplicatesWithinWatermark`: a duplicate that comes after is new.
 
 Keeping the last, the stream of results is a changelog: the row with the greatest event time (then the greatest in all
-columns) stands, and the one that it replaces is taken away.
+columns) stands, and the one that it replaces is taken away, as it was put out.
 """
 
 import enum
@@ -147,19 +147,15 @@ class Deduplicate:
         there = np.flatnonzero(known)
         old = self._stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)
         beside = taken(new, there)
-        later, different = ~known, ~known
+        later = ~known
         later[there] = _is_later(beside, old)
-        different[there] = later[there] & _differs(beside, old, self.input.columns.names)
         chosen = taken(new, np.flatnonzero(later))
         values = chosen.drop_columns(list(self.input.keys))
         values = values.rename_columns([ROW_TIME if name == TIME else name for name in values.column_names])
         times = self._times(one_chunk(chosen[TIME]))
         view.upsert(taken(keyed.keys, np.flatnonzero(later)), values, times=times)
-        # What is taken away goes at the time of what replaces it: at its own time it would be late.
-        replaced = old.set_column(old.schema.get_field_index(TIME), old.schema.field(TIME), beside[TIME])
-        gone, come = np.flatnonzero(different[there]), np.flatnonzero(different)
-        rows = pa.concat_tables([_weighted(taken(replaced, gone), -1), _weighted(taken(new, come), 1)])
-        return rows.cast(self.outputs[MAIN].schema)
+        replaced = taken(old, np.flatnonzero(later[there]))
+        return pa.concat_tables([_weighted(replaced, -1), _weighted(chosen, 1)]).cast(self.outputs[MAIN].schema)
 
     def _stored_rows(self, keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
         """Rows as the input has them, from a key and what is kept for it."""
@@ -186,11 +182,3 @@ def _is_later(new: pa.Table, old: pa.Table) -> Flags:
         later |= equal & (key[:count] > key[count:])
         equal &= key[:count] == key[count:]
     return later
-
-
-def _differs(new: pa.Table, old: pa.Table, columns: Sequence[str]) -> Flags:
-    count = new.num_rows
-    differs = np.zeros(count, dtype=np.bool_)
-    for key in total_keys(pa.concat_tables([new, old]), columns):
-        differs |= key[:count] != key[count:]
-    return differs

@@ -1,0 +1,197 @@
+"""The first n rows of each key, kept up to date: a changelog.
+
+State has, per key, the rows that stand: of an input that only adds, those among the first n (with rank and dense_rank,
+their peers, too), because no other row can ever come back; of a changelog all of them. Each has its weight, how often
+it is there. What a step puts out is the difference between the first n before and after it.
+
+A row keeps the event time that it came with, also when it is taken away or gets another number. Rows of a changelog are
+never late: taking one away late would leave it standing for ever.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
+from statebed.operators.changelog import difference, weighted
+from statebed.operators.keyed_rows import KeyedRows, admit_untimed, by_key, check_input, state_keys, taken
+from statebed.operators.numbering import Numbering
+from statebed.operators.operator import (
+    LATE,
+    MAIN,
+    WEIGHT,
+    Changes,
+    Clock,
+    Combine,
+    Input,
+    Output,
+    StepResult,
+    Tables,
+    fingerprint_of,
+)
+from statebed.operators.ordering import Integers, OrderBy, check_order
+from statebed.operators.rows import admit, gathered, late_output, late_rows, weights_of
+from statebed.operators.standing import FirstRows, Standing, WeightedRows
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.state import TableConfig
+
+STANDING = "standing"
+"""Name of the state table."""
+ROWS = "_rows"
+ROW_TIME = "_row_time"
+UNKNOWN_RETRACTIONS = "unknown_retractions"
+"""What is counted: rows to take away that are not there."""
+
+
+@dataclass(frozen=True)
+class TopN:
+    """The definition of the operator; without keys, the first n rows of all."""
+
+    operator_id: str
+    input: Input
+    n: int
+    order: tuple[OrderBy, ...]
+    numbering: Numbering = Numbering.ROW_NUMBER
+    number: str | None = None
+    """The column for the row's number; None: there is none."""
+    ttl: TimeToLive | None = None
+    """How long after its last row a key is forgotten, without a word to those who have its rows."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self._where)
+        check_top_n(self.n, self.order, self.input.columns, where=self._where)
+        _ = self.outputs, self.tables  # refuse names that are taken
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        columns = pa.schema([*self.input.columns, *number_field(self.number)])
+        check_user_columns(columns.names, where=self._where)
+        return {MAIN: Output(columns, Changes.CHANGELOG), LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        values = [pa.field(ROWS, self._list_type)]
+        return {STANDING: keyed_config(STANDING, "rows by key", state_keys(self.input), values, self.ttl)}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="top_n",
+            n=self.n,
+            order=[one.text for one in self.order],
+            numbering=self.numbering.value,
+            number=self.number,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            changes=self.input.changes.value,
+            ttl=described_ttl(self.ttl),
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered(batches[0], self.input, where=self._where)
+        late_us = None if self.input.changes is Changes.CHANGELOG else clock.late_us
+        admitted = (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
+        keyed = by_key(admitted.rows, self.input)
+        view = tables.get_keyed(STANDING)
+        kept, _ = view.get(keyed.keys)
+        standing = self._standing(keyed, one_chunk(kept[ROWS]))
+        counts = np.bincount(standing.index[standing.kept[0]], minlength=keyed.count)[standing.touched]
+        filled = standing.touched[counts > 0]
+        times = keyed.latest_times.take(from_numpy(filled, pa.int64())) if by_event_time(self.ttl) else None
+        view.upsert(taken(keyed.keys, filled), self._lists(standing, counts[counts > 0]), times=times)
+        view.delete(taken(keyed.keys, standing.touched[counts == 0]))
+        before, after = (self._shown(standing, keyed, one) for one in (standing.first_before, standing.first_after))
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: difference(before, after).cast(self.outputs[MAIN].schema), LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            max_event_times_us=(admitted.max_event_time_us,),
+            counts={UNKNOWN_RETRACTIONS: standing.unknown},
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no row
+        return False
+
+    @property
+    def _where(self) -> str:
+        return f"operator {self.operator_id!r}"
+
+    @cached_property
+    def _values(self) -> pa.Schema:
+        """The columns of rows in the state, but for their weights."""
+        values = [field for field in self.input.columns if field.name not in self.input.keys]
+        return pa.schema([*values, pa.field(ROW_TIME, TIMESTAMP)])
+
+    @cached_property
+    def _list_type(self) -> pa.DataType:
+        check_user_columns([*self._values.names, WEIGHT], where=self._where)
+        return pa.list_(pa.struct([*self._values, pa.field(WEIGHT, pa.int64())]))
+
+    def _standing(self, keyed: KeyedRows, lists: pa.Array) -> Standing:
+        lengths = np.where(validity(lists), int64_values(pc.list_value_length(lists).cast(pa.int64())), 0)
+        *columns, weights = lists.flatten().flatten()
+        new = [keyed.rows[TIME if name == ROW_TIME else name] for name in self._values.names]
+        return Standing(
+            keys=keyed.count,
+            old=WeightedRows(
+                np.repeat(np.arange(keyed.count, dtype=np.int64), lengths),
+                pa.Table.from_arrays(columns, names=self._values.names).cast(self._values),
+                int64_values(weights),
+            ),
+            new=WeightedRows(keyed.key_index, pa.Table.from_arrays(new, schema=self._values), weights_of(keyed.rows)),
+            n=self.n,
+            order=self.order,
+            numbering=self.numbering,
+            prunes=self.input.changes is Changes.APPEND,
+            touches_all=self.ttl is not None,
+        )
+
+    def _lists(self, standing: Standing, counts: Integers) -> pa.Table:
+        """The rows that are kept, as lists of so many."""
+        at, weights = standing.kept
+        columns = [*taken(standing.rows, at).columns, from_numpy(weights, pa.int64())]
+        struct = pa.StructArray.from_arrays(
+            [one_chunk(one) for one in columns], fields=list(self._list_type.value_type)
+        )
+        offsets = from_numpy(np.append(0, np.cumsum(counts)).astype(np.int32), pa.int32())
+        return pa.table({ROWS: pa.ListArray.from_arrays(offsets, struct, type=self._list_type)})
+
+    def _shown(self, standing: Standing, keyed: KeyedRows, first: FirstRows) -> pa.Table:
+        """Rows as they are put out."""
+        keys, rows = taken(keyed.keys, standing.index[first.at]), taken(standing.rows, first.at)
+        columns = {name: (keys if name in self.input.keys else rows)[name] for name in self.input.columns.names}
+        if self.number is not None:
+            columns[self.number] = from_numpy(first.numbers.astype(np.int32), pa.int32())
+        return weighted(pa.table({**columns, TIME: rows[ROW_TIME]}), first.weights)
+
+
+def check_top_n(n: int, order: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
+    """Refuse a number of rows and an order that make no sense."""
+    if n < 1:
+        raise InputError(f"the first {n} rows", where=where, fix="ask for at least one row")
+    check_order(order, columns, where=where)
+
+
+def number_field(name: str | None) -> list[pa.Field]:
+    """The column for numbers, if there is one."""
+    return [] if name is None else [pa.field(name, pa.int32(), nullable=False)]

@@ -44,7 +44,7 @@ class HashIndex:
 
     def succeeds(self, older: "HashIndex") -> None:
         """Be asked as often as an index of fewer of these hashes was."""
-        self._looked_up = max(self._looked_up, older._looked_up)
+        self._looked_up = max(self._looked_up, older._looked_up)  # noqa: SLF001 - of this class
 
     def find(self, wanted: Hashes) -> tuple[Rows, Mask]:
         """For each wanted hash, in ascending order, the first row with it or a greater one, and whether it has it."""

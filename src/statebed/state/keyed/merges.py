@@ -120,10 +120,10 @@ def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
         valid = validity(column)
         values = np.where(valid, values, np.zeros(1, dtype=values.dtype))
         valid = np.logical_or.reduceat(valid, starts)
-    if values.dtype.kind in "iu" and not _surely_fits(cast("_Integers", values), starts):
-        return None
-    sums = _whole_sums(values, starts) if values.dtype.kind in "iu" else np.add.reduceat(values, starts)
-    return from_numpy(sums, column.type, valid=valid)
+    if values.dtype.kind not in "iu":
+        return from_numpy(np.add.reduceat(values, starts), column.type, valid=valid)
+    numbers = cast("_Integers", values)
+    return from_numpy(_whole_sums(numbers, starts), column.type, valid=valid) if _surely_fits(numbers, starts) else None
 
 
 def _whole_sums(values: _Integers, starts: _Rows) -> _Integers:

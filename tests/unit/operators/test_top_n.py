@@ -142,7 +142,7 @@ def test_p6_the_first_rows_have_the_same_bytes_in_any_order_of_arrival(epochs: A
     first, second = (
         [
             repr((plain(outs[MAIN]), plain(outs[LATE]), stream.record))
-            for outs, _, stream in run(operator, epochs, seed=seed)
+            for outs, _, stream in run(operator, epochs, seed=one)
         ]
         for one in (1, 2)
     )

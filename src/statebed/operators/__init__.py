@@ -1,7 +1,8 @@
 """Operators: definitions that travel with tasks, and the subtask that runs them. No Spark in here."""
 
 from statebed.operators import functions
-from statebed.operators.aggregates import Aggregate, BoundAggregate, EventTime, Function
+from statebed.operators.aggregates import Aggregate, BoundAggregate, EventTime
+from statebed.operators.arithmetic import Function, Retraction
 from statebed.operators.operator import MAIN, Changes, Clock, Input, Operator, Output, StepResult
 from statebed.operators.partials import input_column
 from statebed.operators.subtask import SubtaskReport, SubtaskTask, run_subtask
@@ -20,6 +21,7 @@ __all__ = [
     "Input",
     "Operator",
     "Output",
+    "Retraction",
     "StepResult",
     "SubtaskReport",
     "SubtaskTask",

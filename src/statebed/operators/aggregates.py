@@ -9,91 +9,37 @@ decimal(min(38, p + 10), s). Nulls are ignored; an aggregate of no value is null
 """
 
 import enum
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.operators.accumulators import (
-    MORE_DIGITS,
-    Accumulator,
-    ApproximatePercentile,
-    BitOperation,
-    Bits,
-    CollectedList,
-    CollectedSet,
-    Count,
-    DecimalSum,
-    DistinctCount,
-    DistinctSketch,
-    End,
-    Extreme,
-    ExtremeBy,
-    FloatSum,
-    IntegerSum,
-    Mean,
-    Moment,
-    Moments,
-    Multiset,
-    Percentile,
-    has_order,
+from statebed.format.columns import boolean_values, validity
+from statebed.operators.accumulators import Accumulator
+from statebed.operators.arithmetic import (
+    NEEDED,
+    Function,
+    Options,
+    Retraction,
+    Types,
+    Wanted,
+    accumulator_of,
+    retraction_of,
 )
 
 MARKER = pa.bool_()
 """Input of a count with an input or a condition: any value where the row counts, null where it does not."""
-
-_MAX_PRECISION = 38
-Types = tuple[pa.DataType, ...]
 
 
 class EventTime(enum.Enum):
     """An input that stands for the row's event time."""
 
     EVENT_TIME = "event time"
-
-
-class Function(enum.Enum):
-    """What an aggregate computes."""
-
-    COUNT = "count"
-    COUNT_DISTINCT = "count_distinct"
-    APPROX_COUNT_DISTINCT = "approx_count_distinct"
-    SUM = "sum"
-    MEAN = "mean"
-    MIN = "min"
-    MAX = "max"
-    MIN_BY = "min_by"
-    MAX_BY = "max_by"
-    FIRST = "first"
-    LAST = "last"
-    COLLECT_LIST = "collect_list"
-    COLLECT_SET = "collect_set"
-    PERCENTILE = "percentile"
-    APPROX_PERCENTILE = "approx_percentile"
-    BOOL_AND = "bool_and"
-    BOOL_OR = "bool_or"
-    BIT_AND = "bit_and"
-    BIT_OR = "bit_or"
-    BIT_XOR = "bit_xor"
-    VAR_POP = Moment.VAR_POP.value
-    VAR_SAMP = Moment.VAR_SAMP.value
-    STDDEV_POP = Moment.STDDEV_POP.value
-    STDDEV_SAMP = Moment.STDDEV_SAMP.value
-    COVAR_POP = Moment.COVAR_POP.value
-    COVAR_SAMP = Moment.COVAR_SAMP.value
-    CORR = Moment.CORR.value
-    REGR_COUNT = Moment.REGR_COUNT.value
-    REGR_AVGX = Moment.REGR_AVGX.value
-    REGR_AVGY = Moment.REGR_AVGY.value
-    REGR_SXX = Moment.REGR_SXX.value
-    REGR_SYY = Moment.REGR_SYY.value
-    REGR_SXY = Moment.REGR_SXY.value
-    REGR_SLOPE = Moment.REGR_SLOPE.value
-    REGR_INTERCEPT = Moment.REGR_INTERCEPT.value
-    REGR_R2 = Moment.REGR_R2.value
 
 
 @dataclass(frozen=True)
@@ -103,7 +49,7 @@ class Aggregate:
     function: Function
     inputs: tuple[Any, ...] = ()
     where: Any = None
-    options: tuple[float, ...] = ()
+    options: Options = ()
 
     def __post_init__(self) -> None:
         if any(one is None for one in self.inputs):
@@ -115,11 +61,25 @@ class Aggregate:
         """Whether batches carry columns for it; only a plain count() needs none."""
         return bool(self.inputs) or self.where is not None
 
-    def bind(self, name: str, *, input_types: Types = (), text: str = "") -> "BoundAggregate":
-        """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint."""
+    def bind(self, name: str, *, input_types: Types = (), text: str = "", changelog: bool = False) -> "BoundAggregate":
+        """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint.
+
+        `input_types` are the types of its `inputs`. With `changelog`, rows may be taken back.
+        """
         if self.function is Function.COUNT:
             input_types = (MARKER,) if self.needs_input else ()
-        return BoundAggregate(name, self.function, input_types, text=text, options=self.options)
+        return BoundAggregate(name, self.function, input_types, text=text, options=self.options, changelog=changelog)
+
+    def input_columns(self, values: Sequence[pa.Array], holds: pa.Array | None = None) -> list[pa.Array]:
+        """What a batch carries for it: the values of its `inputs`, null where its condition does not hold."""
+        counted = None if holds is None else boolean_values(holds)
+        if self.function is Function.COUNT and self.needs_input:
+            marks = [validity(one) for one in values] + ([] if counted is None else [counted])
+            there = pa.array(np.logical_and.reduce(marks))
+            return [pc.if_else(there, there, pa.scalar(None, MARKER))]
+        if counted is None:
+            return list(values)
+        return [pc.if_else(pa.array(counted), one, pa.scalar(None, one.type)) for one in values]
 
 
 @dataclass(frozen=True)
@@ -131,19 +91,42 @@ class BoundAggregate:
     input_types: Types
     """Types of its input columns in a batch."""
     text: str = ""
-    options: tuple[float, ...] = ()
+    options: Options = ()
+    changelog: bool = False
+    """Whether rows carry weights, and may be taken back."""
 
     def __post_init__(self) -> None:
         _ = self.accumulator  # a type that cannot be aggregated is refused here, on the driver
 
+    @property
+    def retraction(self) -> Retraction:
+        """How rows are taken back from it."""
+        return retraction_of(self.function)
+
+    def retracting(self) -> "BoundAggregate":
+        """The same over a changelog."""
+        return replace(self, changelog=True)
+
+    @property
+    def description(self) -> tuple[float | str, ...]:
+        """Tells one aggregate from another, for the fingerprint of its operator."""
+        kinds = map(str, self.input_types)
+        changelog = ("changelog",) if self.changelog else ()
+        return (self.name, self.function.value, *kinds, self.text, *self.options, *changelog)
+
     @cached_property
     def accumulator(self) -> Accumulator:
         """The arithmetic of this aggregate."""
-        if self.function is Function.COUNT:
-            return Count(name=self.name)
-        accumulator = _accumulator(self)
+        if self.changelog and self.retraction is Retraction.REFUSES:
+            raise InputError(
+                f"{self.function.value} cannot take rows back, and its input is a changelog",
+                where=f"aggregate {self.name!r}",
+                fix="use count_distinct, which keeps the values, or aggregate before rows are taken back",
+            )
+        wanted = Wanted(self.function, self.name, self.input_types, self.options, changelog=self.changelog)
+        accumulator = accumulator_of(wanted)
         if accumulator is None:
-            what, fix = _NEEDED[self.function]
+            what, fix = NEEDED[self.function]
             raise InputError(
                 f"{self.function.value} cannot {what} of the type {', '.join(map(str, self.input_types))}",
                 where=f"aggregate {self.name!r}",
@@ -154,105 +137,3 @@ class BoundAggregate:
     @property
     def output_field(self) -> pa.Field:
         return self.accumulator.output_field
-
-
-# ---- how they are computed -----------------------------------------------------------------------------------
-
-
-def _sum(name: str, kinds: Types) -> IntegerSum | FloatSum | DecimalSum | None:
-    kind = kinds[0] if kinds else pa.null()
-    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
-        return IntegerSum(name=name)
-    if pa.types.is_floating(kind):
-        return FloatSum(name=name)
-    if pa.types.is_decimal128(kind):
-        return DecimalSum(name=name, precision=_precision(kind.precision + 10), scale=kind.scale)
-    return None
-
-
-def _mean(name: str, kinds: Types) -> Accumulator | None:
-    total = _sum(name, kinds)
-    if total is None:
-        return None
-    kind = pa.float64()
-    if isinstance(total, DecimalSum):
-        # Spark keeps the digits before the point and gives up those after it when there are too many.
-        precision, scale = kinds[0].precision + MORE_DIGITS, kinds[0].scale + MORE_DIGITS
-        excess = precision - _precision(precision)
-        kind = pa.decimal128(precision - excess, scale - excess)
-    return Mean(name=name, sum=total, kind=kind)
-
-
-def _accumulator(bound: BoundAggregate) -> Accumulator | None:
-    """None: its inputs have types that it cannot take."""
-    name, kinds = bound.name, bound.input_types
-    if bound.function is Function.PERCENTILE:
-        return Multiset(name, kinds[0], Percentile(bound.options[0])) if _sum(name, kinds) else None
-    if bound.function is Function.APPROX_PERCENTILE:
-        return ApproximatePercentile(name, *bound.options) if _sum(name, kinds) else None
-    if bound.function is Function.APPROX_COUNT_DISTINCT:
-        return DistinctSketch(name, int(bound.options[0])) if has_order(kinds[0]) else None
-    return _ACCUMULATORS[bound.function](name, kinds)
-
-
-def _multiset(finishing: DistinctCount | CollectedSet) -> Callable[[str, Types], Accumulator | None]:
-    return lambda name, kinds: Multiset(name, kinds[0], finishing) if has_order(kinds[0]) else None
-
-
-def _collected_list(name: str, kinds: Types) -> Accumulator | None:
-    return CollectedList(name, kinds[0], kinds[1]) if has_order(kinds[0]) else None
-
-
-def _extreme(end: End) -> Callable[[str, Types], Accumulator | None]:
-    return lambda name, kinds: Extreme(name, kinds[0], end) if all(map(has_order, kinds)) else None
-
-
-def _extreme_by(end: End) -> Callable[[str, Types], Accumulator | None]:
-    return lambda name, kinds: ExtremeBy(name, kinds[0], kinds[1], end) if all(map(has_order, kinds)) else None
-
-
-def _logic(end: End) -> Callable[[str, Types], Accumulator | None]:
-    return lambda name, kinds: Extreme(name, kinds[0], end) if pa.types.is_boolean(kinds[0]) else None
-
-
-def _bits(operation: BitOperation) -> Callable[[str, Types], Accumulator | None]:
-    return lambda name, kinds: Bits(name, kinds[0], operation) if pa.types.is_signed_integer(kinds[0]) else None
-
-
-def _moments(moment: Moment) -> Callable[[str, Types], Accumulator | None]:
-    return lambda name, kinds: Moments(name, moment) if all(_sum(name, (kind,)) for kind in kinds) else None
-
-
-def _precision(wanted: int) -> int:
-    return min(_MAX_PRECISION, wanted)
-
-
-_ACCUMULATORS: dict[Function, Callable[[str, Types], Accumulator | None]] = {
-    Function.SUM: _sum,
-    Function.MEAN: _mean,
-    Function.MIN: _extreme(End.SMALLEST),
-    Function.MAX: _extreme(End.LARGEST),
-    Function.MIN_BY: _extreme_by(End.SMALLEST),
-    Function.MAX_BY: _extreme_by(End.LARGEST),
-    Function.FIRST: _extreme_by(End.SMALLEST),
-    Function.LAST: _extreme_by(End.LARGEST),
-    Function.COUNT_DISTINCT: _multiset(DistinctCount()),
-    Function.COLLECT_SET: _multiset(CollectedSet()),
-    Function.COLLECT_LIST: _collected_list,
-    Function.BOOL_AND: _logic(End.SMALLEST),
-    Function.BOOL_OR: _logic(End.LARGEST),
-    Function.BIT_AND: _bits(BitOperation.AND),
-    Function.BIT_OR: _bits(BitOperation.OR),
-    Function.BIT_XOR: _bits(BitOperation.XOR),
-} | {Function(moment.value): _moments(moment) for moment in Moment}
-
-_NUMBERS = ("add values", "give integers, floats or decimals; cast the column first")
-_ORDERED = ("order values", "give numbers, text, binaries, booleans, dates or times; take a struct or list apart first")
-_NEEDED: dict[Function, tuple[str, str]] = dict.fromkeys(Function, _NUMBERS) | {
-    **dict.fromkeys((Function.MIN, Function.MAX, Function.MIN_BY, Function.MAX_BY), _ORDERED),
-    **dict.fromkeys((Function.FIRST, Function.LAST, Function.COUNT_DISTINCT), _ORDERED),
-    Function.APPROX_COUNT_DISTINCT: _ORDERED,
-    **dict.fromkeys((Function.COLLECT_LIST, Function.COLLECT_SET), _ORDERED),
-    **dict.fromkeys((Function.BOOL_AND, Function.BOOL_OR), ("combine values", "give a boolean, such as 'fare > 30'")),
-    **dict.fromkeys((Function.BIT_AND, Function.BIT_OR, Function.BIT_XOR), ("combine values", "give a signed integer")),
-}

@@ -4,6 +4,11 @@ The exact sum of finite doubles is written as a list of doubles: first the neare
 is left, until nothing is left. The list depends on the exact sum alone, hence on no order and no grouping of the
 additions. A sum beyond the largest double starts with the largest double, as often as it takes. Sums with a NaN, or
 with infinities of both signs, are [NaN]; with one infinity, that one.
+
+Most groups are summed all at once: a number that is large enough takes from each value its upper bits, all on one grid,
+so that their sum is exact in any order; what is left goes the same way. Where all values lie on the first grid (whole
+numbers, multiples of a quarter), a plain sum is exact and that is all. One grid for all groups is tried first, then one
+for each group; the few groups that are left are summed one by one.
 """
 
 import math
@@ -15,10 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 _UNIT_BITS = 1074
 """Every finite double is a whole number of 2**-1074."""
 _MOST_PARTS = 8
+_SHARED_GRIDS = 4
+"""So many times a grid for all groups is tried: more would not be faster than a grid for each."""
 
 
 @dataclass(frozen=True)
@@ -29,47 +38,61 @@ class GroupParts:
     """The first part of each group; zero for a group without values."""
     rest: Doubles
     """The other parts, group after group."""
-    rest_counts: npt.NDArray[np.int64]
+    rest_counts: Integers
     """How many of them each group has."""
 
 
-def exact_group_parts(values: Doubles, counts: npt.NDArray[np.int64]) -> GroupParts:
-    """The parts of each group's sum; values stand group after group, `counts` of them in each.
-
-    All groups at once; only those with special values, or with more parts than usual, are summed one by one.
-    """
-    starts = np.cumsum(counts) - counts
-    parts = np.zeros((len(counts), _MOST_PARTS))
-    single = counts == 1
-    alone = values[starts[single]]
-    parts[single, 0] = np.where(np.isnan(alone), np.nan, alone)
-    several = np.flatnonzero(counts > 1)
-    found, known = _distilled(values[np.repeat(counts > 1, counts)], counts[several])
-    parts[several[known], : found.shape[1]] = found[known]
-    odd = several[~known]
-    lists = [exact_parts(values[starts[group] : starts[group] + counts[group]].tolist()) for group in odd.tolist()]
-    width = max([_MOST_PARTS, *map(len, lists)])
-    parts = np.pad(parts, ((0, 0), (0, width - _MOST_PARTS)))
-    for group, listed in zip(odd.tolist(), lists, strict=True):
-        parts[group, : len(listed)] = listed
-    rest = parts[:, 1:]
+def exact_group_parts(values: Doubles, counts: Integers) -> GroupParts:
+    """The parts of each group's sum; values stand group after group, `counts` of them in each."""
+    parts = np.zeros((1, len(counts)))
+    left = np.flatnonzero(counts)
+    for method in (_on_one_grid, _on_own_grids, _one_by_one):
+        if not len(left):
+            break
+        chosen = values if len(left) == len(counts) else values[np.repeat(_flags(left, len(counts)), counts)]
+        found, known = method(chosen, counts[left])
+        if len(found) > len(parts):
+            parts = np.pad(parts, ((0, len(found) - len(parts)), (0, 0)))
+        parts[: len(found), left[known]] = found[:, known]
+        left = left[~known]
+    rest = parts[1:].T
+    some = rest != 0.0
     return GroupParts(
-        leading=parts[:, 0] + 0.0,  # one zero
-        rest=rest[rest != 0.0],
-        rest_counts=np.count_nonzero(rest, axis=1).astype(np.int64),
+        leading=parts[0] + 0.0,  # one zero
+        rest=rest[some],
+        rest_counts=np.count_nonzero(some, axis=1).astype(np.int64),
     )
 
 
-def _distilled(values: Doubles, counts: npt.NDArray[np.int64]) -> tuple[Doubles, npt.NDArray[np.bool_]]:
-    """The parts of each group, and for which groups they are known to be right.
+def _flags(places: Integers, length: int) -> Flags:
+    flags = np.zeros(length, dtype=np.bool_)
+    flags[places] = True
+    return flags
 
-    A number that is large enough takes from each value its upper bits, all on one grid, so that their sum is exact in
-    any order; what is left goes the same way. The few sums of each group are then brought into the form of parts.
-    """
-    if not len(counts):
-        return np.zeros((0, 1)), np.zeros(0, dtype=np.bool_)
+
+def _on_one_grid(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
+    """The parts of each group, and for which groups they are known to be right; all groups share their grids."""
     starts = np.cumsum(counts) - counts
-    spare = np.frexp((counts + 1).astype(np.float64))[1]  # 2**spare >= count + 2: that many sums stay on the grid
+    spare = _spare(counts.max())
+    size = _largest(values)
+    with np.errstate(over="ignore"):
+        usable = np.isfinite(np.ldexp(size, spare + 1))
+    if not usable:
+        return np.zeros((1, len(counts))), np.zeros(len(counts), dtype=np.bool_)
+    left = values
+    sums: list[Doubles] = []
+    while size and len(sums) < _SHARED_GRIDS:
+        upper, left = _upper(left, np.ldexp(1.0, np.frexp(size)[1] + spare))
+        sums.append(np.add.reduceat(upper, starts))
+        size = _largest(left)
+    known = np.logical_and.reduceat(left == 0.0, starts) if size else np.ones(len(counts), dtype=np.bool_)
+    return _as_parts(sums, known)
+
+
+def _on_own_grids(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
+    """As `_on_one_grid`, with grids of each group's own."""
+    starts = np.cumsum(counts) - counts
+    spare = _spare(counts)
     left = values.copy()
     with np.errstate(over="ignore"):
         # Infinite: special values, or so large that the grid would lie beyond the largest double.
@@ -80,25 +103,58 @@ def _distilled(values: Doubles, counts: npt.NDArray[np.int64]) -> tuple[Doubles,
         largest = np.maximum.reduceat(np.abs(left), starts)
         if not largest.any():
             break
-        grid = np.repeat(np.ldexp(1.0, np.frexp(largest)[1] + spare), counts)
-        upper = (grid + left) - grid
+        upper, left = _upper(left, np.repeat(np.ldexp(1.0, np.frexp(largest)[1] + spare), counts))
         sums.append(np.add.reduceat(upper, starts))
-        left -= upper
     known &= np.maximum.reduceat(np.abs(left), starts) == 0.0
-    parts = _ordered(sums or [np.zeros(len(counts))])
+    return _as_parts(sums, known)
+
+
+def _one_by_one(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
+    """The parts of groups of any values."""
+    ends = np.cumsum(counts)
+    bounds = zip((ends - counts).tolist(), ends.tolist(), strict=True)
+    lists = [exact_parts(values[start:end].tolist()) for start, end in bounds]
+    parts = np.zeros((max(map(len, lists)), len(lists)))
+    for group, listed in enumerate(lists):
+        parts[: len(listed), group] = listed
+    return parts, np.ones(len(lists), dtype=np.bool_)
+
+
+def _spare(counts: Integers) -> npt.NDArray[np.int32]:
+    """Bits to leave free: 2**spare >= count + 2, so that as many sums stay on the grid."""
+    return np.frexp((counts + 1).astype(np.float64))[1]
+
+
+def _largest(values: Doubles) -> float:
+    """The largest size; NaN if there is one."""
+    return float(np.maximum(values.max(), -values.min()))
+
+
+def _upper(values: Doubles, grid: Doubles) -> tuple[Doubles, Doubles]:
+    """What of each value lies on the grid, and what is left of it; both exact."""
+    upper = values + grid
+    upper -= grid
+    return upper, values - upper
+
+
+def _as_parts(sums: list[Doubles], known: Flags) -> tuple[Doubles, Flags]:
+    """Sums of each group, brought into the form of parts; not known where rounding might decide otherwise."""
+    if not sums:
+        return np.zeros((1, len(known))), known
+    parts = _ordered(sums)
     for index in range(len(parts) - 1):
         known &= (parts[index] + parts[index + 1] == parts[index]) & ((parts[index] != 0.0) | (parts[index + 1] == 0.0))
     for index in range(len(parts) - 2):
         # Halfway between two doubles, what comes after decides.
         beyond = np.nextafter(parts[index + 1], np.copysign(np.inf, parts[index + 1]))
         known &= (parts[index] + beyond == parts[index]) | (parts[index + 2] == 0.0)
-    return np.stack(parts, axis=1), known
+    return np.stack(parts), known
 
 
 def _ordered(sums: list[Doubles]) -> list[Doubles]:
     """The same total, each number the rounded sum of itself and the next."""
     parts = list(sums)
-    for _ in parts:
+    for _ in parts[1:]:
         for index in range(len(parts) - 1, 0, -1):
             parts[index - 1], parts[index] = _add_pairs(parts[index - 1], parts[index])
     return parts

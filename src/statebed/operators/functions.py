@@ -9,9 +9,11 @@ from typing import Any
 
 from statebed.errors import InputError
 from statebed.operators.accumulators import LEAST_PRECISION, MOST_PRECISION, Moment
-from statebed.operators.aggregates import Aggregate, EventTime, Function
+from statebed.operators.aggregates import Aggregate, EventTime
+from statebed.operators.arithmetic import Function
 
 __all__ = [
+    "any_value",
     "approx_count_distinct",
     "approx_percentile",
     "bit_and",
@@ -24,6 +26,7 @@ __all__ = [
     "corr",
     "count",
     "count_distinct",
+    "count_if",
     "covar_pop",
     "covar_samp",
     "first",
@@ -34,6 +37,7 @@ __all__ = [
     "median",
     "min",
     "min_by",
+    "mode",
     "percentile",
     "regr_avgx",
     "regr_avgy",
@@ -46,7 +50,9 @@ __all__ = [
     "regr_syy",
     "stddev_pop",
     "stddev_samp",
+    "string_agg",
     "sum",
+    "sum_distinct",
     "var_pop",
     "var_samp",
 ]
@@ -59,6 +65,11 @@ FINEST = 1e-5
 def count(column: Any = None, *, where: Any = None) -> Aggregate:
     """Rows; or rows in which `column` is not null; only those for which `where` holds."""
     return Aggregate(Function.COUNT, () if column is None else (column,), where)
+
+
+def count_if(condition: Any) -> Aggregate:
+    """Rows for which `condition` holds: count(where=condition)."""
+    return count(where=condition)
 
 
 def count_distinct(column: Any, *, where: Any = None) -> Aggregate:
@@ -87,6 +98,11 @@ def sum(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (the name
     return Aggregate(Function.SUM, (column,), where)
 
 
+def sum_distinct(column: Any, *, where: Any = None) -> Aggregate:
+    """Sum of the different values of `column`, each once. The state keeps them all."""
+    return Aggregate(Function.SUM_DISTINCT, (column,), where)
+
+
 def mean(column: Any, *, where: Any = None) -> Aggregate:
     """Mean of `column`: a double, or for decimals a decimal with four digits more."""
     return Aggregate(Function.MEAN, (column,), where)
@@ -100,6 +116,16 @@ def min(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (as sum)
 def max(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (as sum)
     """The largest value of `column`; NaN is larger than every number."""
     return Aggregate(Function.MAX, (column,), where)
+
+
+def any_value(column: Any, *, where: Any = None) -> Aggregate:
+    """Some value of `column` that is not null: the smallest, so that it is the same one every time."""
+    return Aggregate(Function.ANY_VALUE, (column,), where)
+
+
+def mode(column: Any, *, where: Any = None) -> Aggregate:
+    """The most frequent value of `column`; of several such the smallest. The state keeps the distinct values."""
+    return Aggregate(Function.MODE, (column,), where)
 
 
 def min_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
@@ -130,6 +156,11 @@ def collect_list(column: Any, *, where: Any = None) -> Aggregate:
 def collect_set(column: Any, *, where: Any = None) -> Aggregate:
     """The different values, in their order; empty for none."""
     return Aggregate(Function.COLLECT_SET, (column,), where)
+
+
+def string_agg(column: Any, delimiter: str = "", *, where: Any = None) -> Aggregate:
+    """All texts that are not null, by event time and then by value, with `delimiter` between them."""
+    return Aggregate(Function.STRING_AGG, (column, EventTime.EVENT_TIME), where, (str(delimiter),))
 
 
 def percentile(column: Any, at: float, *, where: Any = None) -> Aggregate:

@@ -40,6 +40,11 @@ class Grouping:
         """Rows of each group."""
         return np.diff(self.starts, append=np.int64(len(self.order)))
 
+    @property
+    def largest(self) -> int:
+        """Rows of the largest group."""
+        return int(self.sizes.max(initial=0))
+
     @cached_property
     def first_rows(self) -> Integers:
         """The number of one row of each group."""

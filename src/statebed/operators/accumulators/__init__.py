@@ -2,18 +2,24 @@
 
 from statebed.operators.accumulators.base import Accumulator
 from statebed.operators.accumulators.bits import BitOperation, Bits
+from statebed.operators.accumulators.counted import Counted
 from statebed.operators.accumulators.counts import Count
 from statebed.operators.accumulators.extremes import End, Extreme, ExtremeBy, has_order
-from statebed.operators.accumulators.hyperloglog import LEAST_PRECISION, MOST_PRECISION, DistinctSketch
-from statebed.operators.accumulators.means import MORE_DIGITS, Mean
-from statebed.operators.accumulators.moments import Moment, Moments
-from statebed.operators.accumulators.multisets import (
-    CollectedList,
+from statebed.operators.accumulators.finishes import (
+    AllValues,
+    AtEnd,
     CollectedSet,
+    CombinedBits,
     DistinctCount,
-    Multiset,
+    DistinctSum,
+    MostFrequent,
     Percentile,
 )
+from statebed.operators.accumulators.hyperloglog import LEAST_PRECISION, MOST_PRECISION, DistinctSketch
+from statebed.operators.accumulators.joined import Joined
+from statebed.operators.accumulators.means import MORE_DIGITS, Mean
+from statebed.operators.accumulators.moments import Moment, Moments
+from statebed.operators.accumulators.multisets import CollectedList, Column, Finish, Multiset, multiset_of
 from statebed.operators.accumulators.sketches import ApproximatePercentile
 from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum
 
@@ -22,24 +28,34 @@ __all__ = [
     "MORE_DIGITS",
     "MOST_PRECISION",
     "Accumulator",
+    "AllValues",
     "ApproximatePercentile",
+    "AtEnd",
     "BitOperation",
     "Bits",
     "CollectedList",
     "CollectedSet",
+    "Column",
+    "CombinedBits",
     "Count",
+    "Counted",
     "DecimalSum",
     "DistinctCount",
     "DistinctSketch",
+    "DistinctSum",
     "End",
     "Extreme",
     "ExtremeBy",
+    "Finish",
     "FloatSum",
     "IntegerSum",
+    "Joined",
     "Mean",
     "Moment",
     "Moments",
+    "MostFrequent",
     "Multiset",
     "Percentile",
     "has_order",
+    "multiset_of",
 ]

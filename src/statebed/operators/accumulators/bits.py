@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
-from statebed.operators.grouping import Grouping
+from statebed.operators.accumulators.base import check_weights
+from statebed.operators.grouping import Grouping, Integers
 
 
 class BitOperation(enum.Enum):
@@ -18,6 +19,17 @@ class BitOperation(enum.Enum):
     OR = "bitwise_or"
     XOR = "bitwise_xor"
 
+    @property
+    def ufunc(self) -> np.ufunc:
+        """Combines whole arrays."""
+        function: np.ufunc = getattr(np, self.value)
+        return function
+
+    @property
+    def neutral(self) -> int:
+        """Changes nothing."""
+        return -1 if self is BitOperation.AND else 0
+
 
 @dataclass(frozen=True)
 class Bits:
@@ -26,6 +38,8 @@ class Bits:
     name: str
     kind: pa.DataType
     operation: BitOperation
+    changelog: bool = False
+    """Only of XOR; the others need the multiset then."""
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
@@ -35,14 +49,17 @@ class Bits:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, self.kind)
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
         (values,) = inputs
-        combine: np.ufunc = getattr(np, self.operation.value)
-        bits = fixed_width_values(values, f"i{self.kind.bit_width // 8}")
         valid = validity(values)
-        neutral = -1 if self.operation is BitOperation.AND else 0
-        filled = np.where(valid, bits, bits.dtype.type(neutral))[grouping.order]
-        combined = combine.reduceat(filled, grouping.starts) if grouping.groups else filled
+        check_weights(weights, self.name, changelog=self.changelog)
+        # An even number of the same bits is none of them, whatever the sign.
+        counted = valid if weights is None else valid & (weights % 2 == 1)
+        bits = fixed_width_values(values, f"i{self.kind.bit_width // 8}")
+        filled = np.where(counted, bits, bits.dtype.type(self.operation.neutral))[grouping.order]
+        combined = self.operation.ufunc.reduceat(filled, grouping.starts) if grouping.groups else filled
         return (from_numpy(combined, self.kind, valid=grouping.any(valid)),)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:

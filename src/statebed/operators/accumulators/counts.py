@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from statebed.format.columns import from_numpy, int64_values, validity
-from statebed.operators.grouping import Grouping
+from statebed.operators.accumulators.base import weight_of
+from statebed.operators.grouping import Grouping, Integers
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,14 @@ class Count:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.int64(), nullable=False)
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        if not inputs:
-            return (from_numpy(grouping.sizes, pa.int64()),)
-        return (from_numpy(grouping.add(validity(inputs[0]).astype(np.int64)), pa.int64()),)
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        if inputs and inputs[0].null_count:
+            counts = grouping.add(weight_of(weights, validity(inputs[0])))
+        else:
+            counts = grouping.sizes if weights is None else grouping.add(weights)
+        return (from_numpy(counts, pa.int64()),)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         return (from_numpy(grouping.add(int64_values(partials[0])), pa.int64()),)

@@ -8,6 +8,7 @@ matters.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,8 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.format.keyhash import normalise_key
-from statebed.operators.grouping import Grouping
+from statebed.operators.accumulators.base import check_weights
+from statebed.operators.grouping import Grouping, Integers
 
 
 class End(enum.Enum):
@@ -41,8 +43,13 @@ class Extreme:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, self.kind)
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name)
         values = normalise_key(inputs[0])
+        if is_plain(values.type) and grouping.groups:
+            return (self._reduce(values, grouping),)
         return (values.take(_best_rows(grouping, values, self.end)),)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
@@ -50,6 +57,26 @@ class Extreme:
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return partials[0]
+
+    def _reduce(self, values: pa.Array, grouping: Grouping) -> pa.Array:
+        """Without sorting, for numbers that numpy compares."""
+        floating = pa.types.is_floating(values.type)
+        numbers = fixed_width_values(values, f"{'f' if floating else 'i'}{values.type.bit_width // 8}")
+        # NaN is the largest: fmin passes it by, maximum does not.
+        smallest = np.fmin if floating else np.minimum
+        reduce = smallest if self.end is End.SMALLEST else np.maximum
+        if not values.null_count:
+            return from_numpy(reduce.reduceat(numbers[grouping.order], grouping.starts), self.kind)
+        valid = validity(values)
+        filled = np.where(valid, numbers, self._beyond(numbers.dtype))[grouping.order]
+        return from_numpy(reduce.reduceat(filled, grouping.starts), self.kind, valid=grouping.any(valid))
+
+    def _beyond(self, dtype: np.dtype[Any]) -> Any:
+        """What no value is better than, to stand at nulls."""
+        if np.issubdtype(dtype, np.floating):
+            return dtype.type(np.nan if self.end is End.SMALLEST else -np.inf)
+        limits = np.iinfo(dtype)
+        return dtype.type(limits.max if self.end is End.SMALLEST else limits.min)
 
 
 @dataclass(frozen=True)
@@ -69,7 +96,10 @@ class ExtremeBy:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, self.kind)
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name)
         values, by = (normalise_key(column) for column in inputs)
         rows = _best_rows(grouping, by, self.end, ties=values)
         return values.take(rows), by.take(rows)
@@ -84,6 +114,16 @@ class ExtremeBy:
 def has_order(kind: pa.DataType) -> bool:
     """Whether values of the type can be compared."""
     return not (pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind))
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether values are numbers of a machine, or times that are kept as such."""
+    return bool(
+        pa.types.is_signed_integer(kind)
+        or pa.types.is_float32(kind)
+        or pa.types.is_float64(kind)
+        or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
+    )
 
 
 def _best_rows(grouping: Grouping, values: pa.Array, end: End, *, ties: pa.Array | None = None) -> pa.Array:

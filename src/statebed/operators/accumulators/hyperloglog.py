@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.format.keyhash import Hashes, hash_columns, normalise_key
+from statebed.operators.accumulators.base import check_weights
 from statebed.operators.exact import Doubles
-from statebed.operators.grouping import Grouping
+from statebed.operators.grouping import Grouping, Integers
 
 LEAST_PRECISION = 4
 MOST_PRECISION = 18
@@ -45,7 +46,10 @@ class DistinctSketch:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.int64(), nullable=False)
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name)
         values = normalise_key(inputs[0])
         some = validity(values)
         codes = self._codes(hash_columns([values]))

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
+from statebed.operators.accumulators.base import check_weights, weight_of
 from statebed.operators.accumulators.counts import Count
-from statebed.operators.accumulators.sums import fold_doubles, merge_doubles, second_parts
+from statebed.operators.accumulators.doubles import DoubleSum, Wide, product
 from statebed.operators.exact import Doubles
-from statebed.operators.grouping import Grouping
+from statebed.operators.grouping import Flags, Grouping, Integers
 
-_SPLIT = 134_217_729.0  # 2**27 + 1
 _PAIR = 2
+_WORDS_OF_TWO = ("sum_y", "sum_x", "squares_y", "squares_x", "products")
 
 
 class Moment(enum.Enum):
@@ -55,18 +55,12 @@ class Moments:
 
     name: str
     moment: Moment
+    changelog: bool = False
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        pairs = [
-            field
-            for word in self._words
-            for field in (
-                pa.field(f"_{self.name}_{word}", pa.float64()),
-                pa.field(f"_{self.name}_{word}_rest", pa.binary()),
-            )
-        ]
-        return (Count(f"_{self.name}_count").output_field, *pairs)
+        sums = [field for total in self._sums.values() for field in total.partial_fields]
+        return (Count(f"_{self.name}_count").output_field, *sums)
 
     @property
     def output_field(self) -> pa.Field:
@@ -74,68 +68,69 @@ class Moments:
             return Count(self.name).output_field
         return pa.field(self.name, pa.float64())
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name, changelog=self.changelog)
         columns = [values if values.type.equals(pa.float64()) else values.cast(pa.float64()) for values in inputs]
         valid = np.logical_and.reduce([validity(column) for column in columns])
         # Of one column the two are the same.
         y, x = (np.where(valid, float64_values(column), 0.0) for column in (columns[0], columns[-1]))
-        terms = {"sum": (y,), "sum_y": (y,), "sum_x": (x,), "squares": _product(y, y)}
+        terms = {"sum": (y,), "sum_y": (y,), "sum_x": (x,), "squares": _terms(y, y)}
         terms |= {"squares_y": terms["squares"]}
         if len(columns) == _PAIR:
-            terms |= {"squares_x": _product(x, x), "products": _product(x, y)}
-        counts = from_numpy(grouping.add(valid.astype(np.int64)), pa.int64())
-        sums = [part for word in self._words for part in fold_doubles(terms[word], valid, grouping)]
+            terms |= {"squares_x": _terms(x, x), "products": _terms(x, y)}
+        counts = from_numpy(grouping.add(weight_of(weights, valid)), pa.int64())
+        sums = [
+            part for word, total in self._sums.items() for part in total.fold(terms[word], valid, grouping, weights)
+        ]
         return (counts, *sums)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         counts = from_numpy(grouping.add(int64_values(partials[0])), pa.int64())
-        pairs = zip(partials[1::2], partials[2::2], strict=True)
-        return (counts, *(part for leading, rest in pairs for part in merge_doubles(leading, rest, grouping)))
+        sums = [part for total, columns in self._columns(partials) for part in total.merge(columns, grouping)]
+        return (counts, *sums)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        if self.moment is Moment.REGR_COUNT:
-            return partials[0]
-        pairs = zip(self._words, partials[1::2], partials[2::2], strict=True)
-        sums = {word: (float64_values(leading), second_parts(rest)) for word, leading, rest in pairs}
         counts = int64_values(partials[0])
+        if self.moment is Moment.REGR_COUNT:
+            return from_numpy(np.maximum(counts, 0), pa.int64())
+        sums = {
+            word: total.wide(columns)
+            for word, (total, columns) in zip(self._sums, self._columns(partials), strict=True)
+        }
         with np.errstate(all="ignore"):
             results, defined = _RESULTS[self.moment](counts.astype(np.float64), sums)
         return from_numpy(results, pa.float64(), valid=defined & (counts > 0))
 
     @property
-    def _words(self) -> tuple[str, ...]:
-        if self.moment.columns == 1:
-            return ("sum", "squares")
-        return ("sum_y", "sum_x", "squares_y", "squares_x", "products")
+    def _sums(self) -> dict[str, DoubleSum]:
+        words = ("sum", "squares") if self.moment.columns == 1 else _WORDS_OF_TWO
+        stems = {word: f"_{self.name}_{word}" for word in words}
+        return {word: DoubleSum(stem, stem, changelog=self.changelog) for word, stem in stems.items()}
+
+    def _columns(self, partials: Sequence[pa.Array]) -> list[tuple[DoubleSum, Sequence[pa.Array]]]:
+        """Each sum with its columns."""
+        sums = list(self._sums.values())
+        width = len(sums[0].partial_fields)
+        return [(total, partials[1 + place * width :][:width]) for place, total in enumerate(sums)]
+
+
+def _terms(one: Doubles, other: Doubles) -> tuple[Doubles, ...]:
+    """Doubles that add up to each product exactly."""
+    rounded, error = product(one, other)
+    return (rounded, error) if error.any() else (rounded,)
 
 
 # ---- arithmetic with two doubles for each number -------------------------------------------------------------
 
-Wide = tuple[Doubles, Doubles]
 Sums = dict[str, Wide]
-Flags = npt.NDArray[np.bool_]
 Result = tuple[Doubles, Flags]
 
 
-def _product(one: Doubles, other: Doubles) -> Wide:
-    """Products and what rounding took from them; nothing where that cannot be told."""
-    with np.errstate(all="ignore"):
-        product = one * other
-        one_high, one_low = _halves(one)
-        other_high, other_low = _halves(other)
-        error = ((one_high * other_high - product) + one_high * other_low + one_low * other_high) + one_low * other_low
-    return product, np.where(np.isfinite(error), error, 0.0)
-
-
-def _halves(values: Doubles) -> Wide:
-    shifted = values * _SPLIT
-    high = shifted - (shifted - values)
-    return high, values - high
-
-
 def _wide_product(one: Wide, other: Wide) -> Wide:
-    product, error = _product(one[0], other[0])
-    return _normal(product, error + (one[0] * other[1] + one[1] * other[0]))
+    rounded, error = product(one[0], other[0])
+    return _normal(rounded, error + (one[0] * other[1] + one[1] * other[0]))
 
 
 def _normal(high: Doubles, low: Doubles) -> Wide:
@@ -153,7 +148,7 @@ def _less(one: Wide, other: Wide) -> Doubles:
 
 def _spread(counts: Doubles, products: Wide, one: Wide, other: Wide) -> Doubles:
     """The sum of (a - mean of a) * (b - mean of b)."""
-    scaled, error = _product(products[0], counts)
+    scaled, error = product(products[0], counts)
     result: Doubles = _less(_normal(scaled, error + products[1] * counts), _wide_product(one, other)) / counts
     return result
 

@@ -1,8 +1,12 @@
-"""Aggregates that need all values: distinct counts, percentiles, collected sets and lists.
+"""Aggregates that need all values: multisets, as lists of distinct entries and how often each stands there.
 
-Partials of most are multisets: `_{name}_values` lists the distinct values of a group in order, `_{name}_counts` how
-often each stands there. That is exact, mergeable, and the same in any order of rows; it grows with the distinct values.
-Values are equal as keys are: NaN equals NaN, and -0.0 equals 0.0.
+`_{name}_values` lists the distinct values of a group in order, `_{name}_counts` how often each stands there; where an
+entry is a pair, another list has its other half (`_{name}_by`, `_{name}_times`). That is exact, mergeable, and the same
+in any order of rows; it grows with the distinct entries. Values are equal as keys are: NaN equals NaN, and -0.0 equals
+0.0.
+
+Over a changelog, counts add up with their signs, and an entry with the count 0 is dropped. A negative one waits for the
+rows that it takes back; results leave it out.
 """
 
 from collections.abc import Sequence
@@ -10,31 +14,42 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import float64_values, from_numpy, int64_values, one_chunk, validity
+from statebed.format.columns import from_numpy, int64_values, validity
 from statebed.format.keyhash import normalise_key
+from statebed.operators.accumulators.base import check_weights, weight_of
 from statebed.operators.accumulators.extremes import ordered
-from statebed.operators.grouping import Grouping, equal_neighbours
+from statebed.operators.grouping import Grouping, Integers, equal_neighbours
 
-Integers = npt.NDArray[np.int64]
+_COUNTS = "counts"
 
 
 @dataclass(frozen=True)
 class Multisets:
     """One multiset per group, all of them together."""
 
-    values: pa.Array
+    columns: tuple[pa.Array, ...]
+    """The distinct entries, group after group, sorted by the columns from left to right."""
     counts: Integers
-    """How often each value stands in its group."""
+    """How often each entry stands in its group."""
     sizes: Integers
-    """Distinct values of each group."""
+    """Distinct entries of each group."""
+
+    @property
+    def values(self) -> pa.Array:
+        """The values that the aggregate is about: the last column."""
+        return self.columns[-1]
 
     @property
     def offsets(self) -> Integers:
         return np.concatenate(([0], np.cumsum(self.sizes)))
+
+    @property
+    def owners(self) -> Integers:
+        """The group of each entry."""
+        return np.repeat(np.arange(len(self.sizes), dtype=np.int64), self.sizes)
 
 
 class Finish(Protocol):
@@ -48,108 +63,106 @@ class Finish(Protocol):
 
 
 @dataclass(frozen=True)
+class Column:
+    """One column of the entries."""
+
+    word: str
+    """Its part in the name of the column of state."""
+    kind: pa.DataType
+    input: int
+    """Which input of the aggregate it is."""
+    needed: bool = True
+    """Rows in which it is null do not count."""
+
+
+@dataclass(frozen=True)
 class Multiset:
-    """An aggregate over the multiset of its values; nulls are ignored."""
+    """An aggregate over the multiset of its entries."""
 
     name: str
-    value: pa.DataType
+    columns: tuple[Column, ...]
+    """From the first to sort by to the last, the values that the aggregate is about."""
     finishing: Finish
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        element = pa.field("element", self.value)
-        return (
-            pa.field(f"_{self.name}_values", pa.list_(element), nullable=False),
-            pa.field(f"_{self.name}_counts", pa.list_(pa.field("element", pa.int64())), nullable=False),
+        kinds = {column.word: column.kind for column in self.columns} | {_COUNTS: pa.int64()}
+        return tuple(
+            pa.field(f"_{self.name}_{word}", pa.list_(pa.field("element", kind)), nullable=False)
+            for word, kind in kinds.items()
         )
 
     @property
     def output_field(self) -> pa.Field:
-        return pa.field(self.name, self.finishing.kind(self.value))
+        return pa.field(self.name, self.finishing.kind(self.columns[-1].kind))
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        values = normalise_key(inputs[0])
-        some = np.flatnonzero(validity(values))
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        entries = [normalise_key(inputs[column.input]) for column in self.columns]
+        needed = [validity(values) for column, values in zip(self.columns, entries, strict=True) if column.needed]
+        counts = weight_of(weights, np.logical_and.reduce(needed))
+        some = np.flatnonzero(counts)
+        rows = from_numpy(some, pa.int64())
         owners = grouping.group_of_rows()[some]
-        return self._lists(values.take(from_numpy(some, pa.int64())), np.ones(len(some), np.int64), owners, grouping)
+        return self._lists([values.take(rows) for values in entries], counts[some], owners, grouping)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        sets = self._sets(partials)
-        owners = np.repeat(grouping.group_of_rows(), sets.sizes)
-        return self._lists(sets.values, sets.counts, owners, grouping)
+        sets = _sets(partials)
+        return self._lists(sets.columns, sets.counts, np.repeat(grouping.group_of_rows(), sets.sizes), grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        return self.finishing.result(self._sets(partials)).cast(self.output_field.type)
+        return self.finishing.result(_present(_sets(partials))).cast(self.output_field.type)
 
-    def _sets(self, partials: Sequence[pa.Array]) -> Multisets:
-        lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
-        return Multisets(partials[0].flatten(), int64_values(partials[1].flatten()), lengths)
-
-    def _lists(self, values: pa.Array, counts: Integers, owners: Integers, grouping: Grouping) -> tuple[pa.Array, ...]:
-        """Equal values of one group become one."""
-        columns = {"owner": from_numpy(owners, pa.int64()), "value": ordered(values)}
-        keys = [("owner", "ascending"), ("value", "ascending")]
-        order = int64_values(pc.sort_indices(pa.table(columns), sort_keys=keys))
-        owners, values = owners[order], values.take(from_numpy(order, pa.int64()))
-        new = np.ones(len(order), dtype=np.bool_)
-        new[1:] = ~((owners[1:] == owners[:-1]) & equal_neighbours(values)) if len(order) else new[1:]
-        starts = np.flatnonzero(new)
+    def _lists(
+        self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
+    ) -> tuple[pa.Array, ...]:
+        """Equal entries of one group become one."""
+        keys = {"owner": from_numpy(owners, pa.int64())}
+        keys |= {f"column{number}": ordered(values) for number, values in enumerate(columns)}
+        order = int64_values(pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys]))
+        owners, columns = owners[order], [values.take(from_numpy(order, pa.int64())) for values in columns]
+        starts = _starts(owners, columns)
         summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners[starts], minlength=grouping.groups))))
-        distinct = values.take(from_numpy(starts, pa.int64()))
+        kept = starts[summed != 0]
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners[kept], minlength=grouping.groups))))
+        distinct = [values.take(from_numpy(kept, pa.int64())) for values in columns]
         return tuple(
-            _list_array(field.type, offsets, column)
-            for field, column in zip(self.partial_fields, (distinct, from_numpy(summed, pa.int64())), strict=True)
+            list_array(field.type, offsets, column)
+            for field, column in zip(
+                self.partial_fields, [*distinct, from_numpy(summed[summed != 0], pa.int64())], strict=True
+            )
         )
 
 
-@dataclass(frozen=True)
-class DistinctCount:
-    """How many distinct values there are; 0 for none."""
-
-    def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the same for all
-        return pa.int64()
-
-    def result(self, sets: Multisets) -> pa.Array:
-        return from_numpy(sets.sizes, pa.int64())
+def multiset_of(name: str, value: pa.DataType, finishing: Finish) -> Multiset:
+    """An aggregate over the values of one column; nulls are ignored."""
+    return Multiset(name, (Column("values", value, 0),), finishing)
 
 
-@dataclass(frozen=True)
-class CollectedSet:
-    """The distinct values, in order; empty for none."""
-
-    def kind(self, values: pa.DataType) -> pa.DataType:
-        return pa.list_(values)
-
-    def result(self, sets: Multisets) -> pa.Array:
-        return _list_array(self.kind(sets.values.type), sets.offsets, sets.values)
+def _starts(owners: Integers, columns: Sequence[pa.Array]) -> Integers:
+    """Where entries begin that differ from those before them."""
+    same = owners[1:] == owners[:-1]
+    if len(owners):
+        for values in columns:
+            same &= equal_neighbours(values)
+    return np.flatnonzero(np.concatenate((np.ones(min(len(owners), 1), dtype=np.bool_), ~same)))
 
 
-@dataclass(frozen=True)
-class Percentile:
-    """The value below which the share `at` of all values lies, between two values in proportion; null for none."""
+def _sets(partials: Sequence[pa.Array]) -> Multisets:
+    lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
+    *columns, counts = (column.flatten() for column in partials)
+    return Multisets(tuple(columns), int64_values(counts), lengths)
 
-    at: float
 
-    def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the same for all
-        return pa.float64()
-
-    def result(self, sets: Multisets) -> pa.Array:
-        some = sets.sizes > 0
-        before = np.concatenate(([0], np.cumsum(sets.counts)))
-        first, total = before[sets.offsets[:-1]], np.diff(before[sets.offsets])
-        values = np.append(float64_values(one_chunk(sets.values.cast(pa.float64()))), np.nan)
-        place = np.maximum(total - 1, 0) * self.at
-        low = np.floor(place).astype(np.int64)
-        # Which distinct value stands at a place among all values of all groups.
-        lower, upper = (
-            values[np.searchsorted(before, first + position, side="right") - 1]
-            for position in (low, np.minimum(low + 1, np.maximum(total - 1, 0)))
-        )
-        share = place - low
-        with np.errstate(invalid="ignore"):
-            between = np.where((share == 0.0) | (lower == upper), lower, (1.0 - share) * lower + share * upper)
-        return from_numpy(between, pa.float64(), valid=some)
+def _present(sets: Multisets) -> Multisets:
+    """The entries that are there: those taken back before they came are left out."""
+    there = sets.counts > 0
+    if there.all():
+        return sets
+    rows = from_numpy(np.flatnonzero(there), pa.int64())
+    sizes = np.bincount(sets.owners[there], minlength=len(sets.sizes)).astype(np.int64)
+    return Multisets(tuple(values.take(rows) for values in sets.columns), sets.counts[there], sizes)
 
 
 @dataclass(frozen=True)
@@ -169,7 +182,10 @@ class CollectedList:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.list_(pa.field("element", self.value)), nullable=False)
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name)
         values, times = inputs
         some = np.flatnonzero(validity(values) & validity(times))
         rows = from_numpy(some, pa.int64())
@@ -189,12 +205,13 @@ class CollectedList:
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners, minlength=grouping.groups))))
         sorted_columns = (values.take(order), times.take(order))
         return tuple(
-            _list_array(field.type, offsets, column)
+            list_array(field.type, offsets, column)
             for field, column in zip(self.partial_fields, sorted_columns, strict=True)
         )
 
 
-def _list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Array:
+def list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Array:
+    """Lists that lie one after the other in `values`."""
     if offsets[-1] > np.iinfo(np.int32).max:
         raise OverflowError(f"lists of {offsets[-1]} values are too many for one column")
     buffers = [None, pa.py_buffer(offsets.astype(np.int32))]

@@ -3,7 +3,7 @@
 A value falls into a bucket by its exponent and the leading part of its mantissa, so that a bucket's ends differ by less
 than twice the accuracy in proportion, whatever the magnitude. Only exact arithmetic decides the bucket: it is the same
 on every machine, and counts add up to the same in any order of rows. The state holds the buckets that have values, a
-few hundred for data that spans several orders of magnitude at an accuracy of one percent.
+few hundred for data that spans several orders of magnitude at an accuracy of one percent. Counts can be taken back.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
-from statebed.operators.accumulators.multisets import Multiset, Multisets
+from statebed.operators.accumulators.multisets import Multiset, Multisets, multiset_of
 from statebed.operators.exact import Doubles
-from statebed.operators.grouping import Grouping
+from statebed.operators.grouping import Grouping, Integers
 
 _EXPONENTS = 1100
 """More than doubles have on either side of 1."""
@@ -101,11 +101,13 @@ class ApproximatePercentile:
     def output_field(self) -> pa.Field:
         return self._counted.output_field
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
         (values,) = inputs
         column = values if values.type.equals(pa.float64()) else values.cast(pa.float64())
         buckets = from_numpy(_Buckets(self.accuracy).of(float64_values(column)), pa.int64(), valid=validity(column))
-        return self._counted.fold([buckets], grouping)
+        return self._counted.fold([buckets], grouping, weights)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         return self._counted.merge(partials, grouping)
@@ -115,4 +117,4 @@ class ApproximatePercentile:
 
     @property
     def _counted(self) -> Multiset:
-        return Multiset(self.name, pa.int64(), _At(self.at, _Buckets(self.accuracy)))
+        return multiset_of(self.name, pa.int64(), _At(self.at, _Buckets(self.accuracy)))

@@ -2,9 +2,7 @@
 
 - a sum of integers is a 128-bit number: the column `{name}` holds it modulo 2**64 as int64, and `_{name}_high` how many
   times 2**64 is to be added (null for none, which is nearly always);
-- a sum of doubles is a list of doubles: `{name}` is the exact sum rounded to the nearest double, and `_{name}_rest` the
-  little-endian doubles of the remainder, each the nearest to what is left (null when nothing is). NaN and the
-  infinities stand alone. Negative zero is zero;
+- a sum of doubles is exact and rounded once, when it is read (`doubles`);
 - a sum of decimals has 38 digits; more raise an error as soon as a partial has them.
 """
 
@@ -12,18 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import SumOverflowError
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
-from statebed.operators.exact import Doubles, exact_group_parts, rounded
-from statebed.operators.grouping import Grouping
+from statebed.operators.accumulators.base import check_weights
+from statebed.operators.accumulators.doubles import DoubleSum
+from statebed.operators.grouping import Grouping, Integers
 
 _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)
-_DOUBLE_BYTES = 8
+_MOST = np.iinfo(np.int64).max
+_MOST_HALVES = 1 << 31
+"""Sums of so many halves of 64-bit numbers, signs not counted, fit 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class IntegerSum:
     """Sum of integers: exact in 128 bits while the window is open, checked against 64 bits when it closes."""
 
     name: str
+    changelog: bool = False
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
@@ -40,13 +41,16 @@ class IntegerSum:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.int64())
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name, changelog=self.changelog)
         (values,) = inputs
         column = values if values.type.equals(pa.int64()) else pc.cast(values, pa.int64())
-        return self._add(column, None, grouping)
+        return self._add(column, None, grouping, weights)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        return self._add(partials[0], partials[1], grouping)
+        return self._add(partials[0], partials[1], grouping, None)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         low, high = partials
@@ -58,21 +62,50 @@ class IntegerSum:
             )
         return low
 
-    def _add(self, low: pa.Array, high: pa.Array | None, grouping: Grouping) -> tuple[pa.Array, ...]:
+    def _add(
+        self, low: pa.Array, high: pa.Array | None, grouping: Grouping, weights: Integers | None
+    ) -> tuple[pa.Array, ...]:
         valid = validity(low)
-        values = np.where(valid, int64_values(low), np.int64(0))
-        # Halves are added apart: neither overflows below 2**31 rows.
-        lower = grouping.add(values & _LOW_BITS)
-        upper = grouping.add(values >> _WORD) + (lower >> _WORD)
-        excess = (upper + np.int64(1 << 31)) >> _WORD
-        total = ((upper - (excess << _WORD)) << _WORD) | (lower & _LOW_BITS)
+        values = int64_values(low) if low.null_count == 0 else np.where(valid, int64_values(low), np.int64(0))
+        total, excess = _add_wide(values, grouping, weights)
         if high is not None and high.null_count < len(high):
             excess = excess + grouping.add(np.where(validity(high), int64_values(high), np.int64(0)))
-        any_value = grouping.any(valid)
         return (
-            from_numpy(total, pa.int64(), valid=any_value),
+            from_numpy(total, pa.int64(), valid=None if low.null_count == 0 else grouping.any(valid)),
             from_numpy(excess, pa.int64(), valid=excess != 0),
         )
+
+
+def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) -> tuple[Integers, Integers]:
+    """The sums modulo 2**64 as int64, and how many times 2**64 is to be added."""
+    times = grouping.largest * (1 if weights is None else _size(weights))
+    if _size(values) * times <= _MOST:
+        totals = grouping.add(values if weights is None else values * weights)
+        return totals, np.zeros(grouping.groups, dtype=np.int64)
+    if times >= _MOST_HALVES:
+        return _add_any(values, grouping, weights)
+    # Halves are added apart, as neither overflows.
+    lower, upper = values & _LOW_BITS, values >> _WORD
+    if weights is not None:
+        lower, upper = lower * weights, upper * weights
+    lower_sum = grouping.add(lower)
+    upper_sum = grouping.add(upper) + (lower_sum >> _WORD)
+    excess = (upper_sum + np.int64(1 << 31)) >> _WORD
+    return ((upper_sum - (excess << _WORD)) << _WORD) | (lower_sum & _LOW_BITS), excess
+
+
+def _size(values: Integers) -> int:
+    """The size of the largest, whatever its sign."""
+    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
+
+
+def _add_any(values: Integers, grouping: Grouping, weights: Integers | None) -> tuple[Integers, Integers]:
+    """As `_add_wide`, for weights of any size, with Python's integers."""
+    products = values.astype(object) * (1 if weights is None else weights.astype(object))
+    sums = [int(total) for total in np.add.reduceat(products[grouping.order], grouping.starts)]
+    excess = [(total + (1 << 63)) >> 64 for total in sums]
+    totals = [total - (high << 64) for total, high in zip(sums, excess, strict=True)]
+    return np.array(totals, dtype=np.int64), np.array(excess, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -80,31 +113,33 @@ class FloatSum:
     """Sum of floats as doubles, correctly rounded once, when its window closes."""
 
     name: str
+    changelog: bool = False
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        return (self.output_field, pa.field(f"_{self.name}_rest", pa.binary()))
+        return self._sum.partial_fields
 
     @property
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.float64())
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name, changelog=self.changelog)
         (values,) = inputs
         column = values if values.type.equals(pa.float64()) else pc.cast(values, pa.float64())
-        return fold_doubles((float64_values(column),), validity(column), grouping)
+        return self._sum.fold([float64_values(column)], validity(column), grouping, weights)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        return merge_doubles(partials[0], partials[1], grouping)
+        return self._sum.merge(partials, grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        leading, rest = partials
-        results = float64_values(leading).copy()
-        # The leading part is the rounded sum already, unless the sum is beyond the largest double.
-        at_the_edge = np.abs(results) == np.finfo(np.float64).max
-        for row in np.flatnonzero(at_the_edge & validity(rest)):
-            results[row] = rounded([float(results[row]), *np.frombuffer(rest[int(row)].as_py(), dtype="<f8").tolist()])
-        return from_numpy(results, pa.float64(), valid=validity(leading))
+        return from_numpy(self._sum.rounded(partials), pa.float64(), valid=validity(partials[0]))
+
+    @property
+    def _sum(self) -> DoubleSum:
+        return DoubleSum(self.name, f"_{self.name}", changelog=self.changelog)
 
 
 @dataclass(frozen=True)
@@ -114,6 +149,7 @@ class DecimalSum:
     name: str
     precision: int
     scale: int
+    changelog: bool = False
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
@@ -123,18 +159,24 @@ class DecimalSum:
     def output_field(self) -> pa.Field:
         return pa.field(self.name, pa.decimal128(self.precision, self.scale))
 
-    def fold(self, inputs: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        return self.merge(inputs, grouping)
-
-    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name, changelog=self.changelog)
         if grouping.groups == 0:
             return (pa.nulls(0, self.partial_fields[0].type),)
-        wide = pc.cast(partials[0], pa.decimal256(76, self.scale))
+        wide = pc.cast(inputs[0], pa.decimal256(38, self.scale))
+        if weights is not None:
+            wide = pc.multiply(wide, from_numpy(weights, pa.int64()).cast(pa.decimal256(19, 0)))
+        wide = pc.cast(wide, pa.decimal256(76, self.scale))
         table = pa.table({"group": from_numpy(grouping.group_of_rows(), pa.int64()), "value": wide})
         options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
         sums = table.group_by("group", use_threads=False).aggregate([("value", "sum", options)])
         column = sums.sort_by("group").column("value_sum").combine_chunks()
         return (self._narrow(column, self.partial_fields[0].type),)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self.fold(partials, grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         return self._narrow(partials[0], self.output_field.type)
@@ -148,61 +190,3 @@ class DecimalSum:
                 where=f"aggregate {self.name!r}",
                 fix="cast its input before the sum: to a decimal of smaller scale, or to double",
             ) from error
-
-
-def fold_doubles(
-    terms: Sequence[Doubles], valid: npt.NDArray[np.bool_], grouping: Grouping
-) -> tuple[pa.Array, pa.Array]:
-    """The exact sum of each group, leading part and rest; each row's value is the sum of its `terms`, where valid."""
-    owners = grouping.group_of_rows()[valid]
-    values = np.concatenate([term[valid] for term in terms])
-    return _summed(values, np.tile(owners, len(terms)), grouping.any(valid))
-
-
-def merge_doubles(leading: pa.Array, rest: pa.Array, grouping: Grouping) -> tuple[pa.Array, pa.Array]:
-    """The exact sums of groups of exact sums."""
-    groups = grouping.group_of_rows()
-    valid = validity(leading)
-    others, per_row = _unpack(rest)
-    values = np.concatenate([float64_values(leading)[valid], others])
-    owners = np.concatenate([groups[valid], np.repeat(groups, per_row)])
-    return _summed(values, owners, grouping.any(valid))
-
-
-def second_parts(rest: pa.Array) -> Doubles:
-    """The largest part of each rest, zero where there is none: with the leading part, about 107 bits of a sum."""
-    values, per_row = _unpack(rest)
-    seconds = np.zeros(len(rest))
-    some = per_row > 0
-    seconds[some] = values[(np.cumsum(per_row) - per_row)[some]]
-    return seconds
-
-
-def _summed(
-    values: Doubles, owners: npt.NDArray[np.int64], any_value: npt.NDArray[np.bool_]
-) -> tuple[pa.Array, pa.Array]:
-    order = np.argsort(owners, kind="stable")
-    parts = exact_group_parts(values[order], np.bincount(owners, minlength=len(any_value)))
-    return from_numpy(parts.leading, pa.float64(), valid=any_value), _pack(parts.rest, parts.rest_counts)
-
-
-def _unpack(column: pa.Array) -> tuple[Doubles, npt.NDArray[np.int64]]:
-    """The doubles in a binary column, and how many each row holds."""
-    lengths = int64_values(pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()))
-    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32)[column.offset : column.offset + len(column) + 1]
-    data = column.buffers()[2]
-    whole = np.frombuffer(data if data is not None else b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
-    return np.frombuffer(whole.tobytes(), dtype="<f8"), lengths // _DOUBLE_BYTES
-
-
-def _pack(values: Doubles, counts: npt.NDArray[np.int64]) -> pa.Array:
-    """A binary column with `counts` doubles in each row, null for none."""
-    offsets = np.concatenate([[0], np.cumsum(counts * _DOUBLE_BYTES)])
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise OverflowError("the rests of float sums of one batch exceed 2 GB")
-    buffers = [
-        pa.py_buffer(np.packbits(counts > 0, bitorder="little")),
-        pa.py_buffer(offsets.astype(np.int32)),
-        pa.py_buffer(values.astype("<f8")),
-    ]
-    return pa.Array.from_buffers(pa.binary(), len(counts), buffers)

@@ -1,0 +1,216 @@
+"""Rows taken back: for each aggregate, adding rows and taking some back equals adding the others alone."""
+
+import datetime as dt
+import math
+import sys
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebed.errors import InputError, SumOverflowError
+from statebed.operators import functions as sb
+from statebed.operators.aggregates import Aggregate, BoundAggregate
+from statebed.operators.arithmetic import Function, Retraction, retraction_of
+from statebed.operators.grouping import Grouping, group_rows
+
+TIME = pa.timestamp("us", "UTC")
+START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+KINDS = {
+    "y": pa.float64(),
+    "x": pa.float32(),
+    "n": pa.int64(),
+    "price": pa.decimal128(12, 2),
+    "flag": pa.bool_(),
+    "word": pa.string(),
+    "ts": TIME,
+}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "y": st.none() | st.floats(),
+    "x": st.none() | st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "n": st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+    "price": st.none() | st.decimals(-99999, 99999, places=2),
+    "flag": st.none() | st.booleans(),
+    "word": st.none() | st.sampled_from(["a", "b", "é", ""]),
+    "ts": st.integers(0, 3).map(lambda seconds: START + dt.timedelta(seconds=seconds)),
+}
+
+AGGREGATES: dict[str, tuple[Aggregate, tuple[str, ...]]] = {
+    "rows": (sb.count(), ()),
+    "values": (sb.count("flag"), ("flag",)),
+    "sum_y": (sb.sum("y"), ("y",)),
+    "sum_n": (sb.sum("n"), ("n",)),
+    "sum_price": (sb.sum("price"), ("price",)),
+    "sum_distinct": (sb.sum_distinct("price"), ("price",)),
+    "mean_y": (sb.mean("y"), ("y",)),
+    "mean_n": (sb.mean("n"), ("n",)),
+    "mean_price": (sb.mean("price"), ("price",)),
+    "min_y": (sb.min("y"), ("y",)),
+    "min_word": (sb.min("word"), ("word",)),
+    "max_y": (sb.max("y"), ("y",)),
+    "any_value": (sb.any_value("price"), ("price",)),
+    "min_by": (sb.min_by("word", "y"), ("word", "y")),
+    "max_by": (sb.max_by("word", "y"), ("word", "y")),
+    "first": (sb.first("n"), ("n", "ts")),
+    "last": (sb.last("n"), ("n", "ts")),
+    "mode": (sb.mode("word"), ("word",)),
+    "count_distinct": (sb.count_distinct("y"), ("y",)),
+    "approx_percentile": (sb.approx_percentile("y", 0.3), ("y",)),
+    "median": (sb.median("x"), ("x",)),
+    "collect_list": (sb.collect_list("word"), ("word", "ts")),
+    "collect_set": (sb.collect_set("y"), ("y",)),
+    "string_agg": (sb.string_agg("word", ", "), ("word", "ts")),
+    "bool_and": (sb.bool_and("flag"), ("flag",)),
+    "bool_or": (sb.bool_or("flag"), ("flag",)),
+    "bit_and": (sb.bit_and("n"), ("n",)),
+    "bit_or": (sb.bit_or("n"), ("n",)),
+    "bit_xor": (sb.bit_xor("n"), ("n",)),
+    **{name: (getattr(sb, name)("y"), ("y",)) for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
+    **{
+        name: (getattr(sb, name)("y", "x"), ("y", "x"))
+        for name in (
+            *("covar_pop", "covar_samp", "corr", "regr_count", "regr_avgx", "regr_avgy"),
+            *("regr_sxx", "regr_syy", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2"),
+        )
+    },
+}
+Weighted = tuple[int, tuple[Any, ...], int]
+
+
+def bound_of(name: str, *, changelog: bool) -> BoundAggregate:
+    aggregate, columns = AGGREGATES[name]
+    return aggregate.bind("a", input_types=tuple(KINDS[column] for column in columns), changelog=changelog)
+
+
+def grouping_of(groups: list[int]) -> Grouping:
+    return group_rows(np.array(groups, dtype=np.int64), np.zeros(len(groups), dtype=np.uint64), [])
+
+
+def fold(name: str, bound: BoundAggregate, changes: list[Weighted], *, weighted: bool = True) -> tuple[pa.Array, ...]:
+    kinds = [KINDS[column] for column in AGGREGATES[name][1]]
+    values = [pa.array([row[place] for _, row, _ in changes], kind) for place, kind in enumerate(kinds)]
+    inputs = AGGREGATES[name][0].input_columns(values)
+    weights = np.array([weight for _, _, weight in changes], dtype=np.int64) if weighted else None
+    return bound.accumulator.fold(inputs, grouping_of([group for group, _, _ in changes]), weights)
+
+
+def merged(name: str, bound: BoundAggregate, pieces: list[list[Weighted]]) -> tuple[list[int], tuple[pa.Array, ...]]:
+    """The groups, and their partials, of changes folded piece by piece."""
+    folded = [fold(name, bound, piece) for piece in pieces]
+    numbers = [number for piece in pieces for number in sorted({group for group, _, _ in piece})]
+    columns = [pa.concat_arrays(list(column)) for column in zip(*folded, strict=True)]
+    partials = bound.accumulator.merge(columns, grouping_of(numbers))
+    for array, field in zip(partials, bound.accumulator.partial_fields, strict=True):
+        assert array.type == field.type
+        array.validate(full=True)
+    return sorted(set(numbers)), partials
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_p6_taking_rows_back_equals_adding_the_others_alone(name: str, data: st.DataObject) -> None:
+    row = st.tuples(*(VALUES[column] for column in AGGREGATES[name][1]))
+    # Group, row, how often it comes, and how often it is taken back.
+    change = st.tuples(st.integers(0, 2), row, st.integers(0, 3), st.integers(0, 3))
+    rows = data.draw(st.lists(change, min_size=1, max_size=12))
+    changelog, plain = bound_of(name, changelog=True), bound_of(name, changelog=False)
+    came = [(group, row, +often) for group, row, often, _ in rows]
+    gone = [(group, row, -min(back, often)) for group, row, often, back in rows]
+    changes = data.draw(st.permutations([one for one in came + gone if one[2]]))
+    left = [(group, row, often - min(back, often)) for group, row, often, back in rows if often > back]
+    if not changes:
+        return
+    cut = data.draw(st.integers(0, len(changes)))
+    groups, partials = merged(name, changelog, [piece for piece in (changes[:cut], changes[cut:]) if piece])
+    remaining = [place for place, number in enumerate(groups) if number in {group for group, _, _ in left}]
+    if left:
+        alone = fold(name, changelog, left)
+        assert repr([column.take(pa.array(remaining)).to_pylist() for column in partials]) == repr(
+            [column.to_pylist() for column in alone]
+        )
+    repeated = [(group, row, 1) for group, row, often in left for _ in range(often)]
+    try:
+        expected = plain.accumulator.finish(fold(name, plain, repeated, weighted=False)).to_pylist() if left else []
+    except SumOverflowError:
+        with pytest.raises(SumOverflowError):
+            changelog.accumulator.finish(partials)
+        return
+    found = changelog.accumulator.finish(partials)
+    assert found.type == changelog.output_field.type == plain.output_field.type
+    found.validate(full=True)
+    assert repr([found.to_pylist()[place] for place in remaining]) == repr(expected)
+    gone_groups = [value for place, value in enumerate(found.to_pylist()) if place not in remaining]
+    assert all(value in (None, 0, []) for value in gone_groups)
+
+
+def test_each_function_says_how_it_takes_rows_back_and_each_is_tested() -> None:
+    tested = {aggregate.function for aggregate, _ in AGGREGATES.values()}
+    refusing = {function for function in Function if retraction_of(function) is Retraction.REFUSES}
+    assert refusing == {Function.APPROX_COUNT_DISTINCT}
+    assert tested == set(Function) - refusing - {Function.USER_DEFINED}
+    for name, (aggregate, _) in AGGREGATES.items():
+        bound = bound_of(name, changelog=True)
+        keeps_lists = any(pa.types.is_list(field.type) for field in bound.accumulator.partial_fields)
+        if aggregate.function is not Function.APPROX_PERCENTILE:  # a histogram: lists, yet no values
+            assert keeps_lists == (bound.retraction is Retraction.MULTISET), name
+
+
+def test_a_sketch_of_distinct_values_refuses_a_changelog_and_says_what_to_use() -> None:
+    bound = sb.approx_count_distinct("x").bind("a", input_types=(pa.int64(),))
+    with pytest.raises(InputError, match="cannot take rows back") as caught:
+        bound.retracting()
+    assert "count_distinct" in caught.value.fix
+
+
+FORGETFUL = [name for name, (one, _) in AGGREGATES.items() if one.function.value in {"min", "sum", "mean", "first"}]
+
+
+@pytest.mark.parametrize("name", [*FORGETFUL, "bit_xor", "bit_or", "collect_list", "corr"])
+def test_weights_for_an_aggregate_that_was_bound_without_a_changelog_are_refused(name: str) -> None:
+    nulls = (None,) * len(KINDS)
+    with pytest.raises(InputError, match="never taken back") as caught:
+        fold(name, bound_of(name, changelog=False), [(0, nulls, -1)])
+    assert "changelog=True" in caught.value.fix
+
+
+def summed(values: list[Any], weights: list[int], kind: pa.DataType) -> Any:
+    bound = sb.sum("x").bind("a", input_types=(kind,), changelog=True)
+    partials = bound.accumulator.fold([pa.array(values, kind)], grouping_of([0] * len(values)), np.array(weights))
+    (found,) = bound.accumulator.finish(partials).to_pylist()
+    return found
+
+
+def test_weights_of_any_size_are_exact() -> None:
+    most = (1 << 63) - 1
+    assert summed([-6, -7], [most, 1 - most], pa.int64()) == most - 7
+    assert summed([3, 2], [-(1 << 63), most], pa.int64()) is None
+    assert summed([0.1, 0.1, 0.25], [most, -most, 3], pa.float64()) == 0.75
+    assert summed([0.1, 0.1], [1 << 40, 1 - (1 << 40)], pa.float64()) == 0.1
+    assert summed([Decimal("0.1"), Decimal("0.1")], [most, 1 - most], pa.decimal128(5, 1)) == Decimal("0.1")
+    assert summed([1e300, 1e300, 5e-324, 5e-324], [7, -7, 5, -3], pa.float64()) == 1e-323
+    assert summed([sys.float_info.max, sys.float_info.max], [3, -2], pa.float64()) == sys.float_info.max
+    with pytest.raises(SumOverflowError, match="times its weight"):
+        summed([sys.float_info.max], [1 << 40], pa.float64())
+
+
+def test_special_values_can_be_taken_back() -> None:
+    values = [math.nan, math.inf, -math.inf, 1.5]
+    assert math.isnan(summed(values, [1, 0, 0, 1], pa.float64()))
+    assert math.isnan(summed(values, [0, 2, 1, 1], pa.float64()))
+    assert summed([*values, math.nan, -math.inf], [2, 1, 1, 1, -2, -1], pa.float64()) == math.inf
+    assert summed([*values, *values[:3]], [1, 1, 1, 1, -1, -1, -1], pa.float64()) == 1.5
+
+
+def test_a_retraction_waits_for_its_row() -> None:
+    bound = sb.min("n").bind("a", input_types=(pa.int64(),), changelog=True)
+    early = bound.accumulator.fold([pa.array([1, 5])], grouping_of([0, 0]), np.array([-1, 1]))
+    assert early[1].to_pylist() == [[-1, 1]]
+    assert bound.accumulator.finish(early).to_pylist() == [5]
+    late = bound.accumulator.fold([pa.array([1])], grouping_of([0]), np.array([1]))
+    columns = [pa.concat_arrays(list(both)) for both in zip(early, late, strict=True)]
+    assert [column.to_pylist() for column in bound.accumulator.merge(columns, grouping_of([0, 0]))] == [[[5]], [[1]]]

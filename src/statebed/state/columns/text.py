@@ -24,8 +24,8 @@ _NULL = np.uint64(255)
 _MOST_WORDS = 5
 MOST_BYTES = _MOST_WORDS * _WORD - 1
 """Room for a UUID as text."""
-_ROWS_AT_ONCE = 1 << 14
-"""Few enough that all arrays of a step stay in the processor's cache."""
+_ROWS_AT_ONCE = 1 << 17
+"""So that what is needed beside the column takes little memory."""
 _LOWEST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], dtype=np.uint64)
 _OFFSETS = {pa.string(): np.int32, pa.binary(): np.int32, pa.large_string(): np.int64, pa.large_binary(): np.int64}
 
@@ -44,6 +44,8 @@ class TextColumn:
         if any(piece is None for piece in pieces):
             return None
         known = [piece for piece in pieces if piece is not None]
+        if len(known) == 1:
+            return cls(array.type, known[0])
         count = max((len(piece) for piece in known), default=1)
         words = []
         for number in range(count):

@@ -29,7 +29,7 @@ MAX_FROZEN = 4
 _LARGE = 3
 """A spilled block of more than so many times the size of a block is made one run and split."""
 _LEAST_OVERLAY = 1 << 15
-_OVERLAY_SHARE = 4
+_OVERLAY_SHARE = 3
 
 Pick = Callable[[Marks, Times | None], Mask]
 """Which rows are wanted, by their marks and times."""
@@ -48,6 +48,15 @@ class Found:
 
     def where(self, mask: Mask) -> "Found":
         return self if mask.all() else Found(self.block, self.run, self.frozen, self.at[mask], self.rows[mask])
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Rows of a batch whose keys a block does not have."""
+
+    rows: Rows
+    before: Rows | None = None
+    """Where in the overlay they go, if that is known."""
 
 
 class Block:
@@ -115,17 +124,20 @@ class Block:
 
     # ---- reading -----------------------------------------------------------------------------------------
 
-    def locate(self, batch: KeyBatch, start: int, end: int) -> tuple[list[Found], Rows]:
+    def locate(self, batch: KeyBatch, start: int, end: int) -> tuple[list[Found], Missing]:
         """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
         pieces: list[Found] = []
         rows = np.arange(start, end, dtype=np.int64)
         part = batch.slice(start, end)
         self.asked += len(rows)
+        before = None
         for run, frozen in self._runs():
             if not len(rows):
                 break
             at = run.find(part)
             missing = np.flatnonzero(at < 0)
+            if run is self._overlay:
+                before = ~at.take(missing)
             if not len(missing):
                 pieces.append(Found(self, run, frozen, at, rows))
                 rows = rows[:0]
@@ -133,7 +145,7 @@ class Block:
                 held = np.flatnonzero(at >= 0)
                 pieces.append(Found(self, run, frozen, at.take(held), rows.take(held)))
                 part, rows = part.select(missing), rows.take(missing)
-        return pieces, rows
+        return pieces, Missing(rows, None if self._frozen else before)
 
     def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
         """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks.
@@ -173,7 +185,7 @@ class Block:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def put(
-        self, pieces: Sequence[Found], missing: Rows, batch: KeyBatch, values: pa.Table, times: Times | None
+        self, pieces: Sequence[Found], missing: Missing, batch: KeyBatch, values: pa.Table, times: Times | None
     ) -> None:
         """Write rows of a batch, each key once: those that were found, and those that were not."""
         over: list[tuple[Rows, Marks]] = []
@@ -183,12 +195,13 @@ class Block:
                 piece.run.put(piece.at, [one_chunk(column) for column in part.columns], _at(times, piece.rows))
             else:
                 over.append((piece.rows, (piece.frozen.marks_at(piece.at) & STORED) | DIRTY))
-        if len(missing):
-            over.append((missing, np.full(len(missing), DIRTY, dtype=np.uint8)))
+        if len(missing.rows):
+            over.append((missing.rows, np.full(len(missing.rows), DIRTY, dtype=np.uint8)))
         if over:
             rows, marks = _by_row(over)
             arrays = [one_chunk(column) for column in ascending_rows(values, rows).columns]
-            self._lay_over(Run.of(batch.hashes[rows], batch.taken(rows), arrays, _at(times, rows), marks))
+            run = Run.of(batch.hashes[rows], batch.taken(rows), arrays, _at(times, rows), marks)
+            self._lay_over(run, before=missing.before)
 
     def delete(self, pieces: Sequence[Found]) -> None:
         """Delete rows that were found; they may have been found several times."""
@@ -236,13 +249,13 @@ class Block:
         times = None if run.times is None else np.zeros(len(rows), dtype=np.int64)
         self._lay_over(Run.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
 
-    def _lay_over(self, run: Run) -> None:
-        """Add rows whose keys are in no run of memory."""
+    def _lay_over(self, run: Run, *, before: Rows | None = None) -> None:
+        """Add rows whose keys are in no run of memory; `before`: where in the overlay they go."""
         if self._main is None:
             # What is deleted must stay: it hides rows of frozen runs.
             self._overlay = run if self._overlay is None else self._overlay.merged(run, forget=False)
             return
-        self._overlay = run if self._overlay is None else self._overlay.merged(run)
+        self._overlay = run if self._overlay is None else self._overlay.merged(run, before=before)
         if len(self._overlay) > max(_LEAST_OVERLAY, len(self._main) // _OVERLAY_SHARE):
             self._settle()
 

@@ -136,8 +136,12 @@ def _whole_sums(values: _Integers, starts: _Rows) -> _Integers:
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:
     """Whether no sum of a group can leave the type of the values."""
     limits = np.iinfo(values.dtype)
-    most = int(np.diff(starts, append=len(values)).max())
-    return int(values.max()) * most <= limits.max and int(values.min()) * most >= limits.min
+    greatest, least = int(values.max()), int(values.min())
+
+    def fit(most: int) -> bool:
+        return greatest * most <= limits.max and least * most >= limits.min
+
+    return fit(len(values)) or fit(int(np.diff(starts, append=len(values)).max()))
 
 
 def _extremes(merge: Merge, column: pa.Array, starts: _Rows) -> pa.Array | None:

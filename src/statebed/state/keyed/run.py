@@ -77,12 +77,12 @@ class Run:
         return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes + 8 * self._changes
 
     def find(self, batch: KeyBatch) -> Rows:
-        """The row of each key of the batch, -1 where it is not in the run."""
+        """The row of each key of the batch; where it is not in the run, ~row of the first row it may go before."""
         at, same_hash = self.index.find(batch.hashes)
         waiting = np.flatnonzero(same_hash)
         if len(waiting) == len(batch) and (equal := self._equal(at, batch)).all():
             return at
-        found = np.full(len(batch), -1, dtype=np.int64)
+        found = ~at
         at = at.take(waiting)
         while len(waiting):
             equal = self._equal(at, batch.select(waiting))
@@ -156,9 +156,12 @@ class Run:
         changed = self._changed[0] if self._changed else np.zeros(0, dtype=np.int64)
         return changed[slice(*np.searchsorted(changed, [start, end]).tolist())]
 
-    def merged(self, other: "Run", *, forget: bool = True) -> "Run":
-        """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to."""
-        places = Places(self.index.find(other.hashes)[0], len(self))
+    def merged(self, other: "Run", *, before: Rows | None = None, forget: bool = True) -> "Run":
+        """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to.
+
+        `before`: where the other's rows go, if that is known.
+        """
+        places = Places(self.index.find(other.hashes)[0] if before is None else before, len(self))
         times = None
         if self.times is not None and other.times is not None:
             times = places.merge(self.times, other.times)

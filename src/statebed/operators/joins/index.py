@@ -1,0 +1,121 @@
+"""Rows found by key, and by a number inside a bound, without looking at any pair that is not wanted.
+
+Rows are ordered by key and number once. A probe then finds, by binary search over whole columns, where its partners
+begin and end. Hashes only lead to a key: keys are compared. A key with a null in it is found by nobody.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy, validity
+from statebed.operators.grouping import Grouping, group_rows
+from statebed.state.columns import column_of
+
+Integers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+
+PAIRS_AT_ONCE = 1 << 18
+"""So many pairs are looked at together: a key with many rows on both sides takes time, not memory."""
+
+
+class KeyIndex:
+    """Distinct keys, sorted by hash."""
+
+    def __init__(self, hashes: Hashes, keys: Sequence[pa.Array]) -> None:
+        self._hashes = hashes
+        self._columns = [column_of(key) for key in keys]
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Integers:
+        """The place of each key, -1 where it is not among them. The keys asked for have no nulls."""
+        places = np.full(len(hashes), -1, dtype=np.int64)
+        if not len(self._hashes):
+            return places
+        at = np.searchsorted(self._hashes, hashes)
+        asked = np.flatnonzero(self._hashes[np.minimum(at, len(self._hashes) - 1)] == hashes)
+        # Keys with one hash stand side by side: this goes round once, unless there are such.
+        while len(asked):
+            rows = from_numpy(asked, pa.int64())
+            equal = np.ones(len(asked), dtype=np.bool_)
+            for column, key in zip(self._columns, keys, strict=True):
+                equal &= column.equals(at[asked], key if len(asked) == len(key) else key.take(rows))
+            places[asked[equal]] = at[asked[equal]]
+            asked = asked[~equal]
+            at[asked] += 1
+            asked = asked[at[asked] < len(self._hashes)]
+            asked = asked[self._hashes[at[asked]] == hashes[asked]]
+        return places
+
+
+class RowIndex:
+    """Rows by key and number. Without keys all rows have the same one."""
+
+    def __init__(self, hashes: Hashes, keys: Sequence[pa.Array], numbers: Integers) -> None:
+        rows = np.flatnonzero(without_nulls(keys, len(hashes)))
+        some = [_taken(key, rows) for key in keys]
+        grouping = group_rows(np.zeros(len(rows), dtype=np.int64), hashes[rows], some)
+        firsts = grouping.first_rows
+        self._keys = KeyIndex(hashes[rows][firsts], [_taken(key, firsts) for key in some])
+        self._numbers = np.unique(numbers[rows])
+        places = _places(grouping, np.searchsorted(self._numbers, numbers[rows]), self._stride)
+        order = np.argsort(places, kind="stable")
+        self._places = places[order]
+        self._rows = rows[grouping.order[order]]
+
+    def pairs(
+        self, hashes: Hashes, keys: Sequence[pa.Array], lows: Integers, highs: Integers
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """Rows of the index, and rows asked about, with equal keys and low <= number <= high; some at a time."""
+        if not len(self._rows):
+            return
+        asked = np.flatnonzero(without_nulls(keys, len(hashes)))
+        groups = self._keys.find(hashes[asked], [_taken(key, asked) for key in keys])
+        asked, groups = asked[groups >= 0], groups[groups >= 0]
+        low = groups * self._stride + np.searchsorted(self._numbers, lows[asked], side="left")
+        high = groups * self._stride + np.searchsorted(self._numbers, highs[asked], side="right")
+        first, behind = np.searchsorted(self._places, low), np.searchsorted(self._places, high)
+        for probes, at in expanded(first, np.maximum(behind - first, 0)):
+            yield self._rows[at], asked[probes]
+
+    @property
+    def _stride(self) -> int:
+        return len(self._numbers) + 1
+
+
+def expanded(starts: Integers, counts: Integers, *, limit: int = PAIRS_AT_ONCE) -> Iterator[tuple[Integers, Integers]]:
+    """For each i all of starts[i] ... starts[i] + counts[i] - 1, as pairs (i, one of them), some at a time."""
+    some = np.flatnonzero(counts)
+    ends = np.cumsum(counts[some])
+    total = int(ends[-1]) if len(ends) else 0
+    for begin in range(0, total, limit):
+        end = min(begin + limit, total)
+        first, last = np.searchsorted(ends, [begin, end - 1], side="right")
+        part = some[first : last + 1]
+        before = ends[first : last + 1] - counts[part]
+        low, high = np.maximum(before, begin), np.minimum(ends[first : last + 1], end)
+        steps = np.arange(begin, end, dtype=np.int64)
+        yield np.repeat(part, high - low), steps + np.repeat(starts[part] - before, high - low)
+
+
+def without_nulls(keys: Sequence[pa.Array], count: int) -> Flags:
+    """Which rows have a value in every key column."""
+    found = np.ones(count, dtype=np.bool_)
+    for key in keys:
+        if key.null_count:
+            found &= validity(key)
+    return found
+
+
+def _places(grouping: Grouping, numbers: Integers, stride: int) -> Integers:
+    """One number for group and number of each row, in the order of the grouping."""
+    groups = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)
+    return groups * stride + numbers[grouping.order]
+
+
+def _taken(key: pa.Array, rows: Integers) -> pa.Array:
+    return (
+        key if len(rows) == len(key) and bool((rows[1:] > rows[:-1]).all()) else key.take(from_numpy(rows, pa.int64()))
+    )

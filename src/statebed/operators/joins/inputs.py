@@ -1,0 +1,54 @@
+"""The two inputs of a join in one epoch: gathered, late rows told apart, and what is reported of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statebed.operators.joins.columns import JoinColumns
+from statebed.operators.joins.kinds import Side
+from statebed.operators.operator import LATE, MAIN, Clock, Output, StepResult
+from statebed.operators.rows import Admitted, gathered, late_output, late_rows
+
+SIDES = (Side.LEFT, Side.RIGHT)
+
+
+def late_name(name: str) -> str:
+    """The output of an input's late rows."""
+    return f"{LATE}_{name}"
+
+
+def late_outputs(columns: JoinColumns) -> dict[str, Output]:
+    """The outputs of late rows."""
+    return {late_name(one.name): late_output(one) for one in (columns.left, columns.right)}
+
+
+def gathered_sides(
+    columns: JoinColumns, batches: Sequence[Iterable[pa.RecordBatch]], *, where: str
+) -> dict[Side, pa.Table]:
+    """All rows of each side."""
+    return {side: gathered(some, columns.side(side), where=where) for side, some in zip(SIDES, batches, strict=True)}
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What came in an epoch."""
+
+    columns: JoinColumns
+    operator_id: str
+    admitted: Mapping[Side, Admitted]
+
+    def result(self, clock: Clock, main: pa.Table, counts: Mapping[str, int] | None = None) -> StepResult:
+        """What the step gives, with this as its main output."""
+        outputs = {MAIN: main}
+        for side, found in self.admitted.items():
+            one = self.columns.side(side)
+            if found.late.num_rows:
+                outputs[late_name(one.name)] = late_rows(found.late, one, clock.late_us, self.operator_id)
+        return StepResult(
+            outputs=outputs,
+            rows_in=sum(found.rows_in for found in self.admitted.values()),
+            rows_late=sum(found.late.num_rows for found in self.admitted.values()),
+            max_event_times_us=tuple(self.admitted[side].max_event_time_us for side in SIDES),
+            counts=counts or {},
+        )

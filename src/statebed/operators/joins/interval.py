@@ -1,0 +1,263 @@
+"""The interval join: rows with one key whose event times lie within bounds of each other.
+
+A left row at time t and a right row at time s are a pair when `lower <= s - t <= upper` and the condition is met. A
+pair is given in the epoch in which the second of its rows comes. A row that is in no pair is given once, by the first
+watermark that lets no partner come any more: at t + upper for a left row, at s - lower for a right one.
+
+State is one time-keyed table for each side. Nothing in it is ever changed: whether an older row has been in a pair is
+found out again from the rows of the other side, which are kept long enough for that. Rows leave by the watermark alone:
+
+- to find pairs, a left row is needed until the watermark passes t + upper, a right one until it passes s - lower;
+- where unmatched left rows are given (left, full, anti) or each left row once (semi), right rows are needed as long as
+  a left row that they may be a partner of: upper - lower behind the watermark. The same holds with the sides exchanged
+  where unmatched right rows are given (right, full).
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.columns import from_numpy, int64_values, one_chunk
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
+from statebed.operators.joins.index import without_nulls
+from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
+from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.matching import Flags, Integers, Matching, Pairs, SideRows, in_output_order
+from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.rows import admit, filtered, without_routing
+from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.state.live.files import END
+
+MAX_BOUND_US = 1 << 60
+"""36,000 years."""
+BINS = 4
+"""Into so many bins of time the retention is cut."""
+LEAST_BIN_US = 1_000_000
+TABLE = {Side.LEFT: "left", Side.RIGHT: "right"}
+"""The table of each side."""
+
+
+@dataclass(frozen=True)
+class IntervalJoin:
+    """The definition of an interval join."""
+
+    operator_id: str
+    left: Input
+    right: Input
+    lower_us: int
+    """The least difference of the right row's time to the left row's; may be below zero."""
+    upper_us: int
+    """The greatest."""
+    how: JoinKind = JoinKind.INNER
+    condition: Condition | None = None
+    suffixes: tuple[str, str] = SUFFIXES
+
+    def __post_init__(self) -> None:
+        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        self.columns.check(where=where, condition=self.condition)
+        self.columns.check_append_only(where=where)
+        if self.lower_us > self.upper_us or max(abs(self.lower_us), abs(self.upper_us)) > MAX_BOUND_US:
+            raise InputError(
+                f"no times lie between {self.lower_us} us and {self.upper_us} us of each other",
+                where=where,
+                fix="give the least difference first, both below 36,000 years, such as between('0s', '10 minutes')",
+            )
+
+    @cached_property
+    def columns(self) -> JoinColumns:
+        """What pairs and results look like."""
+        return JoinColumns(self.left, self.right, self.how, self.suffixes)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.columns.results), **late_outputs(self.columns)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {TABLE[side]: self._table(side) for side in SIDES}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="interval_join",
+            lower_us=self.lower_us,
+            upper_us=self.upper_us,
+            condition=None if self.condition is None else self.condition.text,
+            **self.columns.described(),
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        """Pairs have the later time of their rows, one of which is new; others wait until they can have no partner."""
+        waits = [self.reach(side) for side in SIDES if self.how.gives_unmatched(side)]
+        if self.how is JoinKind.SEMI:
+            waits.append(self.reach(Side.LEFT))
+        return watermark_us - max([0, *waits])
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        """Only rows that are in no pair wait for the watermark."""
+        waits = any(self.how.gives_unmatched(side) for side in SIDES)
+        return waits and (before_us is None or after_us > before_us)
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
+        sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
+        views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
+        new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}
+        results = [self.outputs[MAIN].schema.empty_table(), *_Epoch(self, views, new, clock).results()]
+        for side in SIDES:
+            self._keep(views[side], new[side], clock.watermark_us)
+        return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+
+    def reach(self, side: Side) -> int:
+        """How long after its own time a row of a side may get a new partner."""
+        return self.upper_us if side is Side.LEFT else -self.lower_us
+
+    def _retention(self, side: Side) -> int:
+        """How far behind the watermark rows of a side are needed; below zero: they are not even needed at once."""
+        other = side.other
+        for_others = self.how.gives_unmatched(other) or (self.how is JoinKind.SEMI and other is Side.LEFT)
+        return max(self.reach(side), self.upper_us - self.lower_us if for_others else self.reach(side))
+
+    def _table(self, side: Side) -> TableConfig:
+        one, retention = self.columns.side(side), max(self._retention(side), 1)
+        return timestamp_table_config(
+            TABLE[side],
+            f"rows of {one.name} that may still be in a pair",
+            dt.timedelta(microseconds=retention),
+            False,
+            one.columns,
+            keys=one.keys,
+            bin_width=dt.timedelta(microseconds=max(retention // BINS, LEAST_BIN_US)),
+        )
+
+    def _keep(self, view: TimeKeyedView, new: SideRows, watermark_us: int | None) -> None:
+        """Add the rows to the state that are of any use later."""
+        kept = np.ones(len(new), dtype=np.bool_)
+        if watermark_us is not None:
+            kept = new.numbers > watermark_us - self._retention(new.side)
+        keys = [one_chunk(new.table[key]) for key in self.columns.side(new.side).keys]
+        if not self.how.gives_unmatched(new.side):
+            kept &= without_nulls(keys, len(new))
+        if kept.any():
+            view.append(without_routing(filtered(new.table, kept)))
+
+
+class _Epoch:
+    """One epoch of the join: the new rows, and the state that they meet."""
+
+    def __init__(
+        self, join: IntervalJoin, views: Mapping[Side, TimeKeyedView], new: Mapping[Side, SideRows], clock: Clock
+    ) -> None:
+        self._join = join
+        self._views = views
+        self._new = new
+        self._clock = clock
+        self._matching = Matching(join.columns, join.lower_us, join.upper_us, join.condition)
+        self._indexed = {side: self._matching.index(new[side]) for side in SIDES}
+
+    def results(self) -> Iterator[pa.Table]:
+        """Pairs with a new row; left rows at their first match; rows that can be in no pair any more."""
+        yield from self._pairs(Side.LEFT, self._old_partners(Side.LEFT))
+        yield from self._pairs(Side.LEFT, [self._new[Side.RIGHT]], mark=self._indexed[Side.RIGHT].matched)
+        if self._join.how is JoinKind.SEMI:
+            yield from self._first_matches()
+        elif self._join.how.gives_pairs:
+            yield from self._pairs(Side.RIGHT, self._old_partners(Side.RIGHT))
+        for side in SIDES:
+            if self._join.how.gives_unmatched(side) and self._clock.watermark_us is not None:
+                yield from self._unmatched(side, self._clock.watermark_us)
+
+    def _pairs(
+        self,
+        side: Side,
+        others: Iterable[SideRows],
+        *,
+        mark: Flags | None = None,
+    ) -> Iterator[pa.Table]:
+        for some in others:
+            for pairs, theirs in self._indexed[side].pairs(some):
+                if mark is not None:
+                    mark[theirs] = True
+                if self._join.how.gives_pairs:
+                    yield self._paired(pairs)
+
+    def _paired(self, pairs: Pairs) -> pa.Table:
+        rows = self._join.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at)
+        times = np.maximum(
+            int64_values(pairs.left[TIME])[pairs.left_at], int64_values(pairs.right[TIME])[pairs.right_at]
+        )
+        return _timed(rows, times)
+
+    def _alone(self, rows: SideRows, chosen: Flags) -> pa.Table:
+        at = np.flatnonzero(chosen)
+        return _timed(self._join.columns.alone(rows.side, rows.table, at), rows.numbers[at])
+
+    def _first_matches(self) -> Iterator[pa.Table]:
+        """Left rows that are in a pair now, and were in none before."""
+        yield self._alone(self._new[Side.LEFT], self._indexed[Side.LEFT].matched)
+        for old in self._old_partners(Side.RIGHT):
+            touched = np.zeros(len(old), dtype=np.bool_)
+            for _, theirs in self._indexed[Side.RIGHT].pairs(old):
+                touched[theirs] = True
+            if touched.any():
+                some = self._matching.index(SideRows.timed(Side.LEFT, filtered(old.table, touched)))
+                for earlier in self._state_partners(some.rows):
+                    some.ask(earlier)
+                yield self._alone(some.rows, ~some.matched)
+
+    def _unmatched(self, side: Side, watermark_us: int) -> Iterator[pa.Table]:
+        """Rows of a side that are in no pair, and can be in none any more."""
+        reach = self._join.reach(side)
+        new, last = self._new[side], watermark_us - reach
+        yield self._alone(new, ~self._indexed[side].matched & (new.numbers <= last))
+        first = None if self._clock.late_us is None else self._clock.late_us - reach + 1
+        if first is not None and first > last:
+            return
+        for piece in self._views[side].scan(first, last + 1):
+            old = self._matching.index(SideRows.timed(side, piece))
+            for others in (*self._state_partners(old.rows), self._new[side.other]):
+                old.ask(others)
+            yield self._alone(old.rows, ~old.matched)
+
+    def _old_partners(self, side: Side) -> Iterator[SideRows]:
+        """Rows of the state that may be in a pair with new ones of a side."""
+        yield from self._state_partners(self._new[side])
+
+    def _state_partners(self, rows: SideRows) -> Iterator[SideRows]:
+        """Rows of the other side in the state that may be in a pair with these."""
+        if not len(rows):
+            return
+        lows, highs = self._matching.partners(rows)
+        other, one = rows.side.other, self._join.columns.side(rows.side)
+        theirs = self._join.columns.side(other)
+        keys = [one_chunk(rows.table[key]) for key in one.keys]
+        some = np.flatnonzero(without_nulls(keys, len(rows)))
+        if not len(some):
+            return
+        asked = None
+        if keys:
+            indices = from_numpy(some, pa.int64())
+            schema = pa.schema([theirs.columns.field(key) for key in theirs.keys])
+            asked = pa.Table.from_arrays([key.take(indices) for key in keys], schema=schema)
+        behind = int(highs.max()) + 1
+        for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=asked):
+            yield SideRows.timed(other, piece)
+
+
+def _timed(rows: pa.Table, times: Integers) -> pa.Table:
+    return rows.append_column(pa.field(TIME, TIMESTAMP), from_numpy(times, TIMESTAMP))

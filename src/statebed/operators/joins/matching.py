@@ -1,0 +1,154 @@
+"""Which rows of two tables are pairs: equal keys, a bound on the difference of a number, and a condition.
+
+One table is indexed, others are asked against it, one after the other: those of this epoch, and the pieces in which
+state is read. The number is what the kind of join compares beside the keys: event times, or windows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.keyhash import hash_columns
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.joins.columns import Condition, JoinColumns
+from statebed.operators.joins.index import RowIndex
+from statebed.operators.joins.kinds import Side
+from statebed.operators.keyed_rows import taken
+from statebed.operators.ordering import changes, sorted_by, total_keys
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class SideRows:
+    """Rows of one side: the columns of its input, and a number for each."""
+
+    side: Side
+    table: pa.Table
+    numbers: Integers
+
+    @classmethod
+    def timed(cls, side: Side, table: pa.Table) -> "SideRows":
+        """Rows whose number is their event time."""
+        return cls(side, table, int64_values(table[TIME]))
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Some pairs, by the rows' places in two tables."""
+
+    left: pa.Table
+    left_at: Integers
+    right: pa.Table
+    right_at: Integers
+
+
+@dataclass(frozen=True)
+class Matching:
+    """When a left and a right row are a pair: lower <= right number - left number <= upper, and the condition."""
+
+    columns: JoinColumns
+    lower: int = 0
+    upper: int = 0
+    condition: Condition | None = None
+
+    def index(self, rows: SideRows) -> "Indexed":
+        """Make rows ready to be asked about."""
+        return Indexed(self, rows)
+
+    def hashes_and_keys(self, rows: SideRows) -> tuple[npt.NDArray[np.uint64], list[pa.Array]]:
+        keys = [one_chunk(rows.table[name]) for name in self.columns.side(rows.side).keys]
+        if not keys:
+            return np.zeros(len(rows), dtype=np.uint64), keys
+        if KEY_HASH in rows.table.schema.names:
+            return uint64_values(rows.table[KEY_HASH]), keys
+        return hash_columns(keys), keys
+
+    def partners(self, rows: SideRows) -> tuple[Integers, Integers]:
+        """The least and the greatest number that a partner of each row has."""
+        if rows.side is Side.LEFT:
+            return shifted(rows.numbers, self.lower), shifted(rows.numbers, self.upper)
+        return shifted(rows.numbers, -self.upper), shifted(rows.numbers, -self.lower)
+
+
+class Indexed:
+    """Rows of one side, against which those of the other are asked."""
+
+    def __init__(self, matching: Matching, rows: SideRows) -> None:
+        self.rows = rows
+        self._matching = matching
+        hashes, keys = matching.hashes_and_keys(rows)
+        self._index = RowIndex(hashes, keys, rows.numbers)
+        self.matched = np.zeros(len(rows), dtype=np.bool_)
+        """Which of its rows were in a pair with any that was asked."""
+
+    def pairs(self, others: SideRows) -> Iterator[tuple[Pairs, Integers]]:
+        """The pairs with rows of the other side, some at a time, and the rows of the other side that are in them."""
+        if not len(others) or not len(self.rows):
+            return
+        hashes, keys = self._matching.hashes_and_keys(others)
+        for ours, theirs in self._index.pairs(hashes, keys, *self._matching.partners(others)):
+            found, at = self._meeting(others, ours, theirs)
+            if len(at[0]):
+                self.matched[at[0]] = True
+                yield found, at[1]
+
+    def ask(self, others: SideRows) -> None:
+        """Only find out which rows are in a pair."""
+        for _ in self.pairs(others):
+            pass
+
+    def _meeting(self, others: SideRows, ours: Integers, theirs: Integers) -> tuple[Pairs, tuple[Integers, Integers]]:
+        condition = self._matching.condition
+        pairs = self._oriented(others, ours, theirs)
+        if condition is None:
+            return pairs, (ours, theirs)
+        batch = self._matching.columns.paired(
+            pairs.left, pairs.left_at, pairs.right, pairs.right_at, only=condition.columns
+        )
+        kept = boolean_values(condition.evaluate(batch))
+        ours, theirs = ours[kept], theirs[kept]
+        return self._oriented(others, ours, theirs), (ours, theirs)
+
+    def _oriented(self, others: SideRows, ours: Integers, theirs: Integers) -> Pairs:
+        if self.rows.side is Side.LEFT:
+            return Pairs(self.rows.table, ours, others.table, theirs)
+        return Pairs(others.table, theirs, self.rows.table, ours)
+
+
+def shifted(numbers: Integers, by: int) -> Integers:
+    """The numbers plus another, which stay at the ends of what 64 bits hold."""
+    if by >= 0:
+        room = max(_GREATEST - by, _LEAST)
+        return np.where(numbers > room, _GREATEST, np.minimum(numbers, room) + np.int64(min(by, _GREATEST)))
+    room = min(_LEAST - by, _GREATEST)
+    return np.where(numbers < room, _LEAST, np.maximum(numbers, room) + np.int64(max(by, _LEAST)))
+
+
+def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The rows by event time, then by the hash of their key, then by all columns: in an order of their own."""
+    if rows.num_rows <= 1:
+        return rows
+    hashes = hash_columns([one_chunk(rows[key]) for key in keys]).view(np.int64) if keys else None
+    leading = [int64_values(rows[TIME]), *([] if hashes is None else [hashes])]
+    order = sorted_by(leading)
+    new = changes(leading, order)
+    tied = ~new
+    tied[:-1] |= ~new[1:]
+    if tied.any():
+        # Most rows differ already: only the others are compared column by column.
+        some = order[tied]
+        among = taken(rows, some)
+        rest = [name for name in rows.column_names if name != TIME]
+        order[tied] = some[sorted_by([np.cumsum(new, dtype=np.int64)[tied], *total_keys(among, rest)])]
+    return rows.take(from_numpy(order, pa.int64()))

@@ -1,0 +1,186 @@
+"""The updating join: two changelogs, or streams that only add, joined at every moment.
+
+The result is a changelog: what every epoch does to the join of all rows so far, consolidated. Weights multiply: a left
+row that is there twice and a right row that is there three times are six pairs. A row that is in no pair is given as
+such, and taken back when its first partner comes; semi and anti joins give and take back left rows in the same way.
+
+State is a keyed table for each side, a list of distinct rows with their weights for each key: one look-up brings all
+rows of a key, and a key that nobody touches costs nothing. Of every key that an epoch touches, the rows before and
+after it are compared.
+
+A retraction of more than there is finds nothing for the surplus, which is counted and dropped. With a time to live rows
+leave by themselves, silently: their pairs stay in the result. No row is late but one whose time to live is over when it
+comes. Rows with a null in the key are in no pair; where they are results, they pass through without being kept.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.changelog import folded, without_weight
+from statebed.operators.grouping import group_rows
+from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
+from statebed.operators.joins.index import without_nulls
+from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
+from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.updates import Integers, Updates, alone
+from statebed.operators.joins.weighted_rows import TimeToLive, Touched, WeightedTable
+from statebed.operators.operator import (
+    MAIN,
+    Changes,
+    Clock,
+    Combine,
+    Input,
+    Output,
+    StepResult,
+    Tables,
+    fingerprint_of,
+)
+from statebed.operators.rows import Admitted, filtered, weights_of
+from statebed.state import TableConfig, TimeToLiveClock
+from statebed.state.live.files import BEGINNING
+
+DROPPED = "retractions_dropped"
+"""Counts retractions of rows that are not there."""
+
+
+@dataclass(frozen=True)
+class UpdatingJoin:
+    """The definition of an updating join."""
+
+    operator_id: str
+    left: Input
+    right: Input
+    how: JoinKind = JoinKind.INNER
+    condition: Condition | None = None
+    suffixes: tuple[str, str] = SUFFIXES
+    time_to_live: TimeToLive | None = None
+    """None: rows are kept until they are taken away."""
+
+    def __post_init__(self) -> None:
+        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        self.columns.check(where=where, condition=self.condition)
+        if self.time_to_live is not None and self.time_to_live.time_us <= 0:
+            raise InputError(
+                f"a time to live of {self.time_to_live.time_us} us",
+                where=where,
+                fix="give a positive time, such as '1 day', or none at all",
+            )
+
+    @cached_property
+    def columns(self) -> JoinColumns:
+        """What pairs and results look like."""
+        return JoinColumns(self.left, self.right, self.how, self.suffixes)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.columns.results, Changes.CHANGELOG), **late_outputs(self.columns)}
+
+    @cached_property
+    def sides(self) -> Mapping[Side, WeightedTable]:
+        """What is kept of each side."""
+        return {side: WeightedTable(side.value, self.columns.side(side), self.time_to_live) for side in SIDES}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {one.name: one.config for one in self.sides.values()}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        life = self.time_to_live
+        return fingerprint_of(
+            kind="updating_join",
+            condition=None if self.condition is None else self.condition.text,
+            time_to_live=None if life is None else [life.time_us, life.clock.name],
+            **self.columns.described(),
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        """Results that are taken back have the times that they were given with, as far back as rows are kept."""
+        only_adds = self.left.changes is self.right.changes is Changes.APPEND
+        if only_adds and self.how is JoinKind.INNER:
+            return watermark_us
+        life = self.time_to_live
+        if life is None or life.clock is TimeToLiveClock.EPOCH_TIME:
+            return BEGINNING
+        return watermark_us - life.time_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - the protocol's arguments
+        """Rows that expire change no result."""
+        return False
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
+        sides = Sides(self.columns, self.operator_id, {side: self._admit(rows[side], clock) for side in SIDES})
+        new = {side: sides.admitted[side].rows for side in SIDES}
+        schema = pa.schema([field for field in self.outputs[MAIN].schema if field.name in _names_of_rows(self)])
+        results, dropped = [*self._without_key(new)], 0
+        keyed = {side: filtered(new[side], self._has_key(side, new[side])) for side in SIDES}
+        if any(one.num_rows for one in keyed.values()):
+            touched, places = _touched(self.columns, keyed)
+            views = {side: tables.get_keyed(self.sides[side].name) for side in SIDES}
+            standing = {
+                side: self.sides[side].standing(views[side], touched, keyed[side], places[side], clock)
+                for side in SIDES
+            }
+            results += Updates(self.columns, self.condition, touched.count, standing).results()
+            for side in SIDES:
+                self.sides[side].store(views[side], touched, standing[side])
+            dropped = sum(one.dropped for one in standing.values())
+        return sides.result(clock, folded(results, schema), {DROPPED: dropped})
+
+    def _admit(self, rows: pa.Table, clock: Clock) -> Admitted:
+        """All rows, but those whose time to live is over, or unknown where it counts from the event time."""
+        times, timed = int64_values(rows[TIME]), validity(rows[TIME])
+        latest = int(times[timed].max()) if timed.any() else None
+        life, taken_in = self.time_to_live, np.ones(rows.num_rows, dtype=np.bool_)
+        if life is not None and life.clock is TimeToLiveClock.EVENT_TIME:
+            until = life.expired_until(clock)
+            taken_in = timed if until is None else timed & (times > until)
+        return Admitted(filtered(rows, taken_in), filtered(rows, ~taken_in), latest)
+
+    def _has_key(self, side: Side, rows: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        return without_nulls([one_chunk(rows[key]) for key in self.columns.side(side).keys], rows.num_rows)
+
+    def _without_key(self, new: Mapping[Side, pa.Table]) -> Iterator[pa.Table]:
+        """Results of rows that have no key to be in a pair with."""
+        for side in SIDES:
+            if self.how.gives_unmatched(side):
+                at = np.flatnonzero(~self._has_key(side, new[side]))
+                yield alone(self.columns, side, without_weight(new[side]), at, weights_of(new[side]))
+
+
+def _touched(columns: JoinColumns, rows: Mapping[Side, pa.Table]) -> tuple[Touched, dict[Side, Integers]]:
+    """The keys of these rows, and of each row the place of its key."""
+    hashes = np.concatenate([uint64_values(rows[side][KEY_HASH]) for side in SIDES])
+    if not columns.left.keys:
+        hashes = np.zeros(len(hashes), dtype=np.uint64)
+    keys = [
+        pa.concat_arrays([one_chunk(rows[Side.LEFT][left]), one_chunk(rows[Side.RIGHT][right])])
+        for left, right in zip(columns.left.keys, columns.right.keys, strict=True)
+    ]
+    grouping = group_rows(np.zeros(len(hashes), dtype=np.int64), hashes, keys)
+    firsts = from_numpy(grouping.first_rows, pa.int64())
+    places, lefts = grouping.group_of_rows(), rows[Side.LEFT].num_rows
+    touched = Touched([key.take(firsts) for key in keys], grouping.groups)
+    return touched, {Side.LEFT: places[:lefts], Side.RIGHT: places[lefts:]}
+
+
+def _names_of_rows(join: UpdatingJoin) -> set[str]:
+    """The columns of results without their weight."""
+    return {*join.columns.results.names, TIME}

@@ -1,0 +1,226 @@
+"""The window join: rows with one key that are in the same window.
+
+Rows are kept once, by time, in one time-keyed table for each side, however many windows they are in. When the watermark
+closes windows, their rows are read, joined window by window, and given; rows that are in no open window leave. Nothing
+is given before, so each result is final, and a row that is in no pair of a window is given once for that window.
+
+A row is late when all its windows are closed by the watermark of the epoch before; otherwise it counts in those that
+are not, as in aggregates over windows.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
+from statebed.operators.joins.index import without_nulls
+from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
+from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.matching import Flags, Integers, Matching, SideRows, in_output_order
+from statebed.operators.keyed_rows import taken
+from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.rows import Admitted, filtered, without_routing
+from statebed.operators.window_aggregate import WINDOW_END, WINDOW_START
+from statebed.operators.windows import Window
+from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.state.live.files import BEGINNING
+
+ROWS_AT_ONCE = 1 << 20
+"""About so many rows, each as often as it is in a window, are joined together."""
+TABLE = {Side.LEFT: "left", Side.RIGHT: "right"}
+_WINDOW = (pa.field(WINDOW_START, TIMESTAMP, nullable=False), pa.field(WINDOW_END, TIMESTAMP, nullable=False))
+
+
+@dataclass(frozen=True)
+class WindowJoin:
+    """The definition of a window join."""
+
+    operator_id: str
+    left: Input
+    right: Input
+    window: Window
+    how: JoinKind = JoinKind.INNER
+    condition: Condition | None = None
+    suffixes: tuple[str, str] = SUFFIXES
+
+    def __post_init__(self) -> None:
+        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        self.columns.check(where=where, condition=self.condition)
+        self.columns.check_append_only(where=where)
+        if self.condition is not None and self.condition.columns & {WINDOW_START, WINDOW_END}:
+            raise InputError(
+                f"the condition {self.condition.text!r} speaks of the window",
+                where=where,
+                fix="both rows are in it: compare columns of the rows",
+            )
+
+    @cached_property
+    def columns(self) -> JoinColumns:
+        """What pairs and results look like."""
+        return JoinColumns(self.left, self.right, self.how, self.suffixes, _WINDOW)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.columns.results), **late_outputs(self.columns)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {TABLE[side]: self._table(side) for side in SIDES}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="window_join",
+            window=[self.window.shape.value, self.window.width_us, self.window.slide_us, self.window.offset_us],
+            condition=None if self.condition is None else self.condition.text,
+            **self.columns.described(),
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        """Windows that are open end after the watermark, and their results are a microsecond before their ends."""
+        return watermark_us - 1
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        """When a window closes."""
+        return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
+        admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}
+        views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
+        results = [self.outputs[MAIN].schema.empty_table()]
+        if clock.watermark_us is not None and self.is_due(clock.late_us, clock.watermark_us):
+            ends = (clock.late_us, clock.watermark_us)
+            closing = {side: self._closing(side, views[side], admitted[side].rows, *ends) for side in SIDES}
+            for windows in _some_windows([closing[side].ends for side in SIDES]):
+                results += self._joined({side: closing[side].within(*windows) for side in SIDES})
+        for side in SIDES:
+            self._keep(side, views[side], admitted[side].rows, clock.watermark_us)
+        sides = Sides(self.columns, self.operator_id, admitted)
+        return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+
+    def _table(self, side: Side) -> TableConfig:
+        one = self.columns.side(side)
+        return timestamp_table_config(
+            TABLE[side],
+            f"rows of {one.name} in open windows",
+            dt.timedelta(microseconds=self.window.width_us),
+            False,
+            one.columns,
+            keys=one.keys,
+            bin_width=dt.timedelta(microseconds=self.window.pane_us),
+        )
+
+    def _admit(self, rows: pa.Table, late_us: int | None) -> Admitted:
+        times, timed = int64_values(rows[TIME]), validity(rows[TIME])
+        latest = int(times[timed].max()) if timed.any() else None
+        open_ones = timed.copy()
+        if late_us is not None:
+            open_ones[timed] = self._newest_ends(times[timed]) > late_us
+        return Admitted(filtered(rows, open_ones), filtered(rows, ~open_ones), latest)
+
+    def _newest_ends(self, times: Integers) -> Integers:
+        """The greatest end of a window that holds each time."""
+        panes = self.window.panes_of(times)
+        into_period = np.mod(panes - np.int64(self.window.offset_us), np.int64(self.window.period_us))
+        return np.asarray(panes - into_period + np.int64(self.window.width_us))
+
+    def _closing(
+        self, side: Side, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
+    ) -> "_Closing":
+        """The rows of windows that the watermark closes and no earlier one did."""
+        one, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
+        schema = pa.schema([*one.columns, pa.field(TIME, TIMESTAMP)])
+        new = filtered(new, int64_values(new[TIME]) < until)
+        state = [piece.select(schema.names).cast(schema) for piece in view.scan(None, until)]
+        rows = pa.concat_tables([new.select(schema.names).cast(schema), *state]).combine_chunks()
+        windows = self.window.windows_of(self.window.panes_of(int64_values(rows[TIME])))
+        closed = windows.ends <= watermark_us
+        if late_us is not None:
+            closed &= windows.ends > late_us
+        return _Closing(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
+
+    def _joined(self, closing: "Mapping[Side, _Closing]") -> Iterator[pa.Table]:
+        """The results of some windows."""
+        left, right = (closing[side].as_rows() for side in SIDES)
+        indexed = Matching(self.columns, condition=self.condition).index(left)
+        matched = {Side.LEFT: indexed.matched, Side.RIGHT: np.zeros(len(right), dtype=np.bool_)}
+        for pairs, theirs in indexed.pairs(right):
+            matched[Side.RIGHT][theirs] = True
+            if self.how.gives_pairs:
+                starts, ends = closing[Side.LEFT].starts[pairs.left_at], closing[Side.LEFT].ends[pairs.left_at]
+                window = [from_numpy(one, TIMESTAMP) for one in (starts, ends)]
+                rows = self.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at, window)
+                yield _timed(rows, ends)
+        if self.how is JoinKind.SEMI:
+            yield self._alone(closing[Side.LEFT], left, matched[Side.LEFT])
+        for side, rows_of_side in zip(SIDES, (left, right), strict=True):
+            if self.how.gives_unmatched(side):
+                yield self._alone(closing[side], rows_of_side, ~matched[side])
+
+    def _alone(self, closing: "_Closing", rows: SideRows, chosen: Flags) -> pa.Table:
+        at = np.flatnonzero(chosen)
+        window = [from_numpy(one[at], TIMESTAMP) for one in (closing.starts, closing.ends)]
+        return _timed(self.columns.alone(rows.side, rows.table, at, window), closing.ends[at])
+
+    def _keep(self, side: Side, view: TimeKeyedView, new: pa.Table, watermark_us: int | None) -> None:
+        """Add the rows of open windows to the state, and let those leave that are in closed ones alone."""
+        kept = np.ones(new.num_rows, dtype=np.bool_)
+        if watermark_us is not None:
+            kept = self._newest_ends(int64_values(new[TIME])) > watermark_us
+            view.delete_times(BEGINNING, self.window.first_open(watermark_us))
+        if not self.how.gives_unmatched(side):
+            kept &= without_nulls([one_chunk(new[key]) for key in self.columns.side(side).keys], new.num_rows)
+        if kept.any():
+            view.append(without_routing(filtered(new, kept)))
+
+
+@dataclass(frozen=True)
+class _Closing:
+    """Rows of one side in windows that close: each row as often as it is in one."""
+
+    side: Side
+    rows: pa.Table
+    at: Integers
+    """Which row."""
+    starts: Integers
+    ends: Integers
+
+    def within(self, first_end: int, last_end: int) -> "_Closing":
+        """Those of some windows."""
+        chosen = (self.ends >= first_end) & (self.ends <= last_end)
+        return replace(self, at=self.at[chosen], starts=self.starts[chosen], ends=self.ends[chosen])
+
+    def as_rows(self) -> SideRows:
+        """One row for each time that one is in a window, with the window's end, which tells windows apart."""
+        return SideRows(self.side, taken(self.rows, self.at), self.ends)
+
+
+def _some_windows(ends: Sequence[Integers]) -> Iterator[tuple[int, int]]:
+    """First and last end of windows that are joined together, so that their rows are not too many."""
+    distinct, counts = np.unique(np.concatenate(ends), return_counts=True)
+    group = (np.cumsum(counts) - counts) // ROWS_AT_ONCE
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    lasts = np.flatnonzero(np.diff(group, append=np.iinfo(np.int64).max))
+    for first, last in zip(distinct[starts].tolist(), distinct[lasts].tolist(), strict=True):
+        yield first, last
+
+
+def _timed(rows: pa.Table, ends: Integers) -> pa.Table:
+    return rows.append_column(pa.field(TIME, TIMESTAMP), from_numpy(ends - 1, TIMESTAMP))

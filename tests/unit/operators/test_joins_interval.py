@@ -1,0 +1,224 @@
+"""The interval join against DuckDB's batch answer, whatever the epochs, restarts, rescales and budgets are."""
+
+import collections
+import operator as op
+import pickle
+import random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
+
+from statebed.errors import InputError
+from statebed.operators.joins import IntervalJoin, JoinKind
+from statebed.operators.operator import MAIN, Changes, Input
+
+
+def join(how: JoinKind = JoinKind.INNER, lower: int = -3, upper: int = 5, **more: Any) -> IntervalJoin:
+    return IntervalJoin("j", LEFT, RIGHT, lower_us=lower, upper_us=upper, how=how, **more)
+
+
+def in_batch(how: JoinKind, lower: int, upper: int, lefts: Any, rights: Any, *, condition: bool) -> Any:
+    """DuckDB's answer over all rows: a multiset of results with their event times."""
+    schema = [("t", pa.int64()), ("k", pa.int64()), ("p", pa.int64()), ("n", pa.int64())]
+    tables = {
+        "l": [{"t": row["_time"], "k": row["auction"], "p": row["price"], "n": n} for n, row in enumerate(lefts)],
+        "r": [{"t": row["_time"], "k": row["id"], "p": row["price"], "n": n} for n, row in enumerate(rights)],
+    }
+    on = f"l.k = r.k and r.t - l.t between {lower} and {upper}" + (" and l.p > r.p" if condition else "")
+    with duckdb.connect() as db:
+        for name, rows in tables.items():
+            db.register(name, pa.Table.from_pylist(rows, schema=pa.schema(schema)))
+        if how.gives_pairs:
+            kind = {JoinKind.INNER: "join"}.get(how, f"{how.value} outer join")
+            times = "case when l.n is null then r.t when r.n is null then l.t else greatest(l.t, r.t) end"
+            query = f"select coalesce(l.k, r.k), l.p, r.p, {times} from l {kind} r on {on}"  # noqa: S608 - of this test alone
+        else:
+            query = f"select l.k, l.p, l.t from l {how.value} join r on {on}"  # noqa: S608 - the same
+        return collections.Counter(db.sql(query).fetchall())
+
+
+times = st.integers(-40, 40)
+event = st.tuples(times, st.sampled_from([1, 1, 1, 2, 3, None]), st.sampled_from([0, 1, 2, None]))
+epochs = st.lists(
+    st.tuples(st.lists(event, max_size=8), st.lists(event, max_size=8), st.integers(-45, 45)), min_size=1, max_size=7
+)
+
+
+@pytest.mark.parametrize("how", JoinKind, ids=op.attrgetter("value"))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), some=epochs, bounds=st.sampled_from([(-3, 5), (0, 10), (-9, -2), (2, 7), (0, 0)]))
+def test_p6_every_kind_gives_the_batch_answer_over_the_admitted_rows(
+    how: JoinKind, data: st.DataObject, some: Any, bounds: tuple[int, int]
+) -> None:
+    condition = data.draw(st.booleans())
+    base = data.draw(st.sampled_from([0, YEAR_20000]))
+    lower, upper = bounds
+    driver = Driver(join(how, lower, upper, condition=Above() if condition else None), budget=1 << 20)
+    admitted: list[list[dict[str, Any]]] = [[], []]
+    late = 0
+    for lefts, rights, watermark in some:
+        rows = [
+            [left(base + time, key, price) for time, key, price in lefts],
+            [right(base + time, key, price) for time, key, price in rights],
+        ]
+        before = driver.watermark
+        for side in (0, 1):
+            kept = [row for row in rows[side] if before is None or row["_time"] > before]
+            late += len(rows[side]) - len(kept)
+            admitted[side] += kept
+        given_watermark = max(before if before is not None else base - 45, base + watermark)
+        out = driver.epoch(*rows, watermark=given_watermark)
+        if before is not None:
+            promised = driver.operator.output_watermark(before)
+            assert all(row["_time"] > promised for row in out)
+        if data.draw(st.integers(0, 3)) == 0:
+            driver.restart(data.draw(st.sampled_from([1, 3])))
+    driver.epoch([], [], watermark=base + 1000)
+    expected = in_batch(how, lower, upper, *admitted, condition=condition)
+    assert shown(driver.rows(MAIN)) == expected
+    assert len(driver.rows("late_bids")) + len(driver.rows("late_auctions")) == late
+    assert sum(result.rows_late for step in driver.steps for result in step) == late
+    assert driver.state_rows() == 0
+    driver.close()
+
+
+def test_pairs_are_given_in_the_epoch_in_which_the_second_row_comes() -> None:
+    driver = Driver(join())
+    assert driver.epoch([left(10, 1)], [right(7, 1, 7)], watermark=0) == [
+        {"auction": 1, "price": 0, "price_right": 7, "_time": 10}
+    ]
+    assert driver.epoch([left(20, 1)], [], watermark=10) == []
+    assert [row["_time"] for row in driver.epoch([], [right(25, 1), right(26, 1), right(17, 1)], watermark=20)] == [
+        20,
+        25,
+    ]
+    driver.close()
+
+
+@pytest.mark.parametrize(("how", "due"), [(JoinKind.LEFT, 15), (JoinKind.ANTI, 15), (JoinKind.FULL, 15)])
+def test_an_unmatched_left_row_is_given_by_the_first_watermark_that_lets_no_partner_come(
+    how: JoinKind, due: int
+) -> None:
+    driver = Driver(join(how))
+    assert driver.epoch([left(10, 1), left(10, None)], [], watermark=0) == []
+    assert driver.epoch([], [], watermark=due - 1) == []
+    assert [row["auction"] for row in driver.epoch([], [], watermark=due)] == [1, None]
+    assert driver.epoch([], [], watermark=due + 100) == []
+    driver.close()
+
+
+def test_a_semi_join_gives_a_left_row_at_its_first_match_and_never_again() -> None:
+    driver = Driver(join(JoinKind.SEMI))
+    assert driver.epoch([left(10, 1), left(10, 1), left(11, 2)], [], watermark=0) == []
+    assert driver.epoch([], [right(10, 1)], watermark=0) == [left(10, 1) | {"_time": 10}] * 2
+    driver.restart(3)
+    assert driver.epoch([], [right(12, 1), right(11, 1)], watermark=14) == []
+    assert [row["auction"] for row in driver.epoch([], [right(15, 1), right(16, 2)], watermark=14)] == [2]
+    driver.close()
+
+
+def test_rows_that_no_watermark_needs_any_more_are_not_kept() -> None:
+    driver = Driver(join(lower=0, upper=0))
+    for minute in range(50):
+        now = minute * 60_000_000
+        rows = (
+            [left(now + second, second) for second in range(20)],
+            [right(now + second, second) for second in range(20)],
+        )
+        assert len(driver.epoch(*rows, watermark=now + 10)) == 20
+        assert driver.state_rows() <= 2 * 10  # those after the watermark, and one microsecond more
+    driver.close()
+
+
+def test_p6_the_same_rows_in_another_order_and_other_batches_give_the_same_bytes() -> None:
+    chance = random.Random(5)
+    rows = [
+        [left(chance.randrange(30), chance.choice([1, 2, 3, None]), chance.randrange(3)) for _ in range(200)],
+        [right(chance.randrange(30), chance.choice([1, 2, 3, None]), chance.randrange(3)) for _ in range(200)],
+    ]
+    for how in JoinKind:
+        found = []
+        for _ in range(2):
+            driver = Driver(join(how), parallelism=2)
+            for part in range(4):
+                some = [side[part * 50 : part * 50 + 50] for side in rows]
+                for side in some:
+                    chance.shuffle(side)
+                driver.epoch(*some, watermark=part * 8)
+            found.append([output_bytes(result) for step in driver.steps for result in step])
+            driver.close()
+        assert found[0] == found[1], how
+
+
+def test_without_keys_every_row_of_the_other_side_may_be_a_partner() -> None:
+    lefts, rights = (Input(one.name, one.columns, ()) for one in (LEFT, RIGHT))
+    driver = Driver(IntervalJoin("j", lefts, rights, lower_us=0, upper_us=1, how=JoinKind.FULL))
+    driver.epoch([left(1, 1), left(5, None)], [right(2, 2)], watermark=0)
+    driver.epoch([], [right(6, 3)], watermark=0)
+    driver.epoch([], [right(9, 4)], watermark=20)
+    found = [(row["auction"], row["id"]) for row in driver.rows(MAIN)]
+    assert sorted(found, key=repr) == [(1, 2), (None, 3), (None, 4)]
+    driver.close()
+
+
+def test_bounds_and_times_at_the_ends_of_what_64_bits_hold_do_not_wrap() -> None:
+    far = (1 << 63) - 10
+    driver = Driver(join(JoinKind.LEFT, lower=-(1 << 60), upper=1 << 60))
+    assert len(driver.epoch([left(far, 1), left(-(1 << 62), 1)], [right(far - 5, 1)], watermark=-(1 << 62) - 1)) == 1
+    driver.close()
+
+
+def test_a_key_with_many_rows_on_both_sides_is_joined_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statebed.operators.joins.index.expanded.__kwdefaults__", {"limit": 7})
+    driver = Driver(join(lower=-100, upper=100))
+    found = driver.epoch([left(n, 1, n) for n in range(40)], [right(n, 1, n) for n in range(30)], watermark=0)
+    assert shown(found) == in_batch(
+        JoinKind.INNER,
+        -100,
+        100,
+        [left(n, 1, n) for n in range(40)],
+        [right(n, 1, n) for n in range(30)],
+        condition=False,
+    )
+    driver.close()
+
+
+def test_definitions_that_make_no_sense_are_refused_when_they_are_made() -> None:
+    text = Input("auctions", pa.schema([("id", pa.string()), ("price", pa.int64())]), ("id",))
+    changing = Input("auctions", RIGHT.columns, ("id",), Changes.CHANGELOG)
+    with pytest.raises(InputError, match="do not go together"):
+        IntervalJoin("j", LEFT, text, lower_us=0, upper_us=1)
+    with pytest.raises(InputError, match="results are final"):
+        IntervalJoin("j", LEFT, changing, lower_us=0, upper_us=1)
+    with pytest.raises(InputError, match="no times lie between"):
+        join(lower=1, upper=0)
+    with pytest.raises(InputError, match="twice"):
+        join(suffixes=("", ""))
+    with pytest.raises(InputError, match="both inputs"):
+        IntervalJoin("j", LEFT, LEFT, lower_us=0, upper_us=1)
+    not_boolean = Above()
+    object.__setattr__(not_boolean, "type", pa.int64())
+    with pytest.raises(InputError, match="has the type int64"):
+        join(condition=not_boolean)
+
+
+def test_the_fingerprint_tells_definitions_apart_and_not_names() -> None:
+    prints = {join(how, lower, 9).fingerprint for how in JoinKind for lower in (0, 1)}
+    assert len(prints) == 2 * len(JoinKind)
+    assert join().fingerprint == IntervalJoin("other", LEFT, RIGHT, lower_us=-3, upper_us=5).fingerprint
+    assert join().fingerprint != join(condition=Above()).fingerprint
+
+
+def test_an_operator_that_has_worked_holds_nothing_but_its_definition() -> None:
+    operator = join()
+    driver = Driver(operator)
+    driver.epoch([left(1, 1)], [right(1, 1)], watermark=0)
+    held = [type(value) for value in vars(operator).values()]
+    assert not {pa.Table, pa.RecordBatch} & set(held)
+    assert pickle.loads(pickle.dumps(operator)).fingerprint == operator.fingerprint  # noqa: S301 - our own bytes
+    driver.close()

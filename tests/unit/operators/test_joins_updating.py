@@ -1,0 +1,223 @@
+"""The updating join against a short model: at every moment the result is the join of the rows that are there."""
+
+import collections
+import itertools
+import operator as op
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.operators.join_driver import LEFT, RIGHT, Above, Driver, left, output_bytes, right
+
+from statebed.errors import InputError
+from statebed.operators.joins import JoinKind, TimeToLive, UpdatingJoin
+from statebed.operators.operator import MAIN, Changes, Input
+from statebed.state import TimeToLiveClock
+
+LEFTS = Input(LEFT.name, LEFT.columns, LEFT.keys, Changes.CHANGELOG)
+RIGHTS = Input(RIGHT.name, RIGHT.columns, RIGHT.keys, Changes.CHANGELOG)
+Rows = collections.Counter[tuple[Any, ...]]
+
+
+def latest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)
+
+
+def model(how: JoinKind, lefts: Rows, rights: Rows, *, condition: bool) -> Rows:
+    """The join of two multisets of (time, key, price)."""
+
+    def is_pair(a: Any, b: Any) -> bool:
+        if a[1] is None or a[1] != b[1]:
+            return False
+        return not condition or (a[2] is not None and b[2] is not None and a[2] > b[2])
+
+    found: Rows = collections.Counter()
+    pairs = [(a, b) for a, b in itertools.product(lefts, rights) if is_pair(a, b)]
+    for a, b in pairs if how.gives_pairs else ():
+        found[a[1], a[2], b[2], latest(a[0], b[0])] += lefts[a] * rights[b]
+    with_partner = [{a for a, _ in pairs}, {b for _, b in pairs}]
+    nothing = [None] if how.gives_pairs else []
+    for a, weight in lefts.items():
+        if how in {JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI, JoinKind.SEMI} and (
+            (a in with_partner[0]) is (how is JoinKind.SEMI)
+        ):
+            found[a[1], a[2], *nothing, a[0]] += weight
+    for b, weight in rights.items():
+        if how in {JoinKind.RIGHT, JoinKind.FULL} and b not in with_partner[1]:
+            found[b[1], None, b[2], b[0]] += weight
+    return found
+
+
+def applied(state: Rows, changes: list[tuple[Any, int]]) -> int:
+    """Add the net weights of an epoch; gives how many retractions found nothing."""
+    net: Rows = collections.Counter()
+    for row, weight in changes:
+        net[row] += weight
+    dropped = 0
+    for row, weight in net.items():
+        if row[1] is None:
+            state[row] += weight  # without a key nothing is kept that a retraction could miss
+            continue
+        dropped += max(0, -(state[row] + weight))
+        state[row] = max(0, state[row] + weight)
+    for row in [row for row, weight in state.items() if weight == 0]:
+        del state[row]
+    return dropped
+
+
+change = st.tuples(
+    st.tuples(st.sampled_from([None, 5, 7]), st.sampled_from([1, 1, 2, 3, None]), st.sampled_from([0, 1, None])),
+    st.sampled_from([1, 1, 2, -1, -2]),
+)
+epochs = st.lists(st.tuples(st.lists(change, max_size=8), st.lists(change, max_size=8)), min_size=1, max_size=7)
+
+
+@pytest.mark.parametrize("how", JoinKind, ids=op.attrgetter("value"))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), some=epochs)
+def test_p6_after_every_epoch_the_changelog_comes_to_the_join_of_what_is_there(
+    how: JoinKind, data: st.DataObject, some: Any
+) -> None:
+    condition = data.draw(st.booleans())
+    driver = Driver(UpdatingJoin("j", LEFTS, RIGHTS, how, Above() if condition else None), budget=1 << 20)
+    sides: list[Rows] = [collections.Counter(), collections.Counter()]
+    result: Rows = collections.Counter()
+    for changes in some:
+        rows = [
+            [make(time, key, price, _weight=weight) for (time, key, price), weight in side]
+            for make, side in zip((left, right), changes, strict=True)
+        ]
+        dropped = sum(applied(side, list(one)) for side, one in zip(sides, changes, strict=True))
+        out = driver.epoch(*rows)
+        assert sum(step.counts["retractions_dropped"] for step in driver.steps[-1]) == dropped
+        weights = [row["_weight"] for row in out]
+        assert 0 not in weights
+        plain = [tuple(row.values())[:-1] for row in out]
+        assert len(set(plain)) == len(plain)  # consolidated
+        for step in driver.steps[-1]:
+            signs = [weight > 0 for weight in step.outputs[MAIN]["_weight"].to_pylist()]
+            assert signs == sorted(signs)  # retractions first
+        for row, weight in zip(plain, weights, strict=True):
+            result[row] += weight
+        kept = {row: weight for row, weight in result.items() if weight}
+        assert kept == {row: weight for row, weight in model(how, *sides, condition=condition).items() if weight}
+        if data.draw(st.integers(0, 3)) == 0:
+            driver.restart(data.draw(st.sampled_from([1, 3])))
+    keyed = [{row[1] for row in side if row[1] is not None} for side in sides]
+    assert driver.state_rows() == len(keyed[0]) + len(keyed[1])
+    driver.close()
+
+
+def test_an_unmatched_row_is_taken_back_when_its_first_partner_comes_and_given_again_when_the_last_goes() -> None:
+    driver = Driver(UpdatingJoin("j", LEFTS, RIGHTS, JoinKind.LEFT))
+    alone = {"auction": 1, "price": 0, "price_right": None, "_time": 3}
+    pair = {"auction": 1, "price": 0, "price_right": 9, "_time": 4}
+    assert driver.epoch([left(3, 1)], []) == [alone | {"_weight": 1}]
+    assert driver.epoch([], [right(4, 1, 9)]) == [alone | {"_weight": -1}, pair | {"_weight": 1}]
+    assert driver.epoch([], [right(4, 1, 9, _weight=2)]) == [pair | {"_weight": 2}]
+    assert driver.epoch([], [right(4, 1, 9, _weight=-3)]) == [pair | {"_weight": -3}, alone | {"_weight": 1}]
+    assert driver.epoch([left(3, 1, _weight=-1)], []) == [alone | {"_weight": -1}]
+    assert driver.state_rows() == 0
+    driver.close()
+
+
+def test_rows_that_cancel_inside_an_epoch_leave_no_trace() -> None:
+    driver = Driver(UpdatingJoin("j", LEFTS, RIGHTS, JoinKind.FULL))
+    assert driver.epoch([left(3, 1), left(3, 1, _weight=-1)], [right(3, 2, _weight=-1), right(3, 2)]) == []
+    assert driver.state_rows() == 0
+    assert driver.steps[-1][0].counts == {"retractions_dropped": 0}
+    driver.close()
+
+
+def test_streams_that_only_add_are_joined_for_ever() -> None:
+    driver = Driver(UpdatingJoin("j", LEFT, RIGHT))
+    driver.epoch([left(1, 1, 5)], [], watermark=1000)
+    out = driver.epoch([], [right(2, 1, 6)], watermark=2000)  # old, but never late
+    assert [(row["price"], row["price_right"], row["_weight"]) for row in out] == [(5, 6, 1)]
+    assert driver.operator.output_watermark(7) == 7
+    assert UpdatingJoin("j", LEFT, RIGHT, JoinKind.LEFT).output_watermark(7) == -(1 << 63)
+    driver.close()
+
+
+def test_rows_expire_by_event_time_silently_and_come_late_after_that() -> None:
+    driver = Driver(UpdatingJoin("j", LEFT, RIGHT, time_to_live=TimeToLive(10)))
+    driver.epoch([left(0, 1), left(5, 1)], [], watermark=0)
+    assert len(driver.epoch([], [right(4, 1)], watermark=10)) == 2
+    assert [row["_time"] for row in driver.epoch([], [right(6, 1)], watermark=11)] == [6]  # the row of time 0 is gone
+    driver.restart(3)
+    assert driver.epoch([left(1, 1), left(None, 1)], [], watermark=30) == []
+    assert len(driver.rows("late_bids")) == 2
+    assert driver.state_rows() == 0
+    assert driver.operator.output_watermark(30) == 30
+    driver.close()
+
+
+def test_rows_expire_by_epoch_time_and_adding_one_again_renews_it() -> None:
+    life = TimeToLive(10, TimeToLiveClock.EPOCH_TIME)
+    driver = Driver(UpdatingJoin("j", LEFT, RIGHT, time_to_live=life))
+    driver.epoch([left(None, 1, 1), left(None, 1, 2)], [], time=100)
+    driver.epoch([left(None, 1, 1)], [], time=105)
+    out = driver.epoch([], [right(None, 1)], time=112)
+    assert [(row["price"], row["_weight"]) for row in out] == [(1, 2)]  # the other one was not renewed
+    driver.restart(2)
+    assert driver.epoch([], [right(None, 1, 9)], time=115) == []
+    driver.epoch([], [], time=200)
+    assert driver.state_rows() == 0
+    driver.close()
+
+
+def test_a_retraction_of_an_expired_row_is_counted_and_dropped() -> None:
+    driver = Driver(UpdatingJoin("j", LEFTS, RIGHTS, time_to_live=TimeToLive(10, TimeToLiveClock.EPOCH_TIME)))
+    driver.epoch([left(1, 1)], [right(1, 1)], time=100)
+    assert driver.epoch([left(1, 1, _weight=-1)], [], time=111) == []
+    assert driver.steps[-1][0].counts == {"retractions_dropped": 1}
+    driver.close()
+
+
+def test_nested_and_floating_values_are_rows_like_all_others() -> None:
+    nested = pa.schema([("auction", pa.int64()), ("tags", pa.list_(pa.string())), ("ratio", pa.float64())])
+    lefts = Input("bids", nested, ("auction",), Changes.CHANGELOG)
+    driver = Driver(UpdatingJoin("j", lefts, RIGHTS, JoinKind.LEFT))
+    row = {"_time": 1, "auction": 1, "tags": ["a", None], "ratio": float("nan")}
+    driver.epoch([row, {**row, "tags": ["a"], "ratio": -0.0}], [])
+    out = driver.epoch([{**row, "_weight": -1}, {**row, "tags": ["a"], "ratio": 0.0, "_weight": -1}], [])
+    assert [one["_weight"] for one in out] == [-1, -1]
+    assert driver.state_rows() == 0
+    driver.close()
+
+
+def test_without_keys_all_rows_are_pairs() -> None:
+    lefts, rights = (Input(one.name, one.columns, (), Changes.CHANGELOG) for one in (LEFT, RIGHT))
+    driver = Driver(UpdatingJoin("j", lefts, rights, JoinKind.SEMI))
+    assert driver.epoch([left(1, 1), left(1, None)], []) == []
+    assert [row["_weight"] for row in driver.epoch([], [right(2, 5)])] == [1, 1]
+    assert [row["_weight"] for row in driver.epoch([], [right(2, 5, _weight=-1)])] == [-1, -1]
+    driver.close()
+
+
+def test_p6_the_same_rows_in_another_order_give_the_same_bytes_of_output() -> None:
+    chance = random.Random(5)
+    rows = [
+        [make(chance.randrange(3), chance.choice([1, 2, None]), chance.randrange(9)) for _ in range(150)]
+        for make in (left, right)
+    ]
+    for how in JoinKind:
+        found = []
+        for _ in range(2):
+            driver = Driver(UpdatingJoin("j", LEFTS, RIGHTS, how), parallelism=2)
+            for part in range(3):
+                some = [side[part * 50 : part * 50 + 50] for side in rows]
+                for side in some:
+                    chance.shuffle(side)
+                driver.epoch(*some)
+            found.append([output_bytes(result) for step in driver.steps for result in step])
+            driver.close()
+        assert found[0] == found[1], how
+
+
+def test_a_time_to_live_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="time to live of 0 us"):
+        UpdatingJoin("j", LEFT, RIGHT, time_to_live=TimeToLive(0))

@@ -17,17 +17,16 @@ import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import one_chunk
-from statebed.format.keyhash import Hashes
 from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import KeyBatch, ascending_rows
+from statebed.state.keyed.cuts import cut_at, edges_of, ranges_between
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times
-from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, newest
+from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, merged_parts, newest
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.tiers.spill_folder import SpillFolder
 
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
-_LARGE = 3
-"""A spilled block of more than so many times the size of a block is made one run and split."""
 _LEAST_OVERLAY = 1 << 15
 _OVERLAY_SHARE = 3
 
@@ -63,12 +62,18 @@ class Block:
     """One range of hashes of a keyed table."""
 
     def __init__(
-        self, owned: pb.HashRange, table: KeyedTable, *, main: Run | None = None, frozen: tuple[FrozenRun, ...] = ()
+        self,
+        owned: pb.HashRange,
+        table: KeyedTable,
+        *,
+        main: Run | None = None,
+        overlay: Run | None = None,
+        frozen: tuple[FrozenRun, ...] = (),
     ) -> None:
         self.owned = owned
         self._table = table
         self._main = main
-        self._overlay: Run | None = None
+        self._overlay = overlay
         self._frozen = frozen
         self.asked = 0
         """Keys looked up since it was spilled."""
@@ -176,7 +181,7 @@ class Block:
                 yield run, rows[known], marks[known]
 
     def cut(self, first: int, *, piece_bytes: int) -> int:
-        """A hash so that the rows from `first` up to and with it take about as many bytes."""
+        """A hash of the block so that the rows from `first` up to and with it take about as many bytes."""
         longest = max((run for run, _ in self._runs()), key=len)
         rows = max(piece_bytes * self.rows // max(self.held_bytes + self.disk_bytes, 1), 1)
         end = int(np.searchsorted(longest.hashes, np.uint64(first))) + rows
@@ -208,26 +213,18 @@ class Block:
         for piece in pieces:
             self._delete(piece.run, piece.frozen, np.unique(piece.at))
 
-    def delete_where(self, pick: Pick) -> int:
-        """Delete the rows that are wanted and alive, and give their number."""
-        wanted = {id(run): rows for run, rows, _ in self.current(self.owned.first, self.owned.last, pick)}
+    def delete_where(self, first: int, last: int, pick: Pick) -> int:
+        """Delete the rows in a range of hashes that are wanted and alive, and give their number."""
+        wanted = {id(run): rows for run, rows, _ in self.current(first, last, pick)}
         for run, frozen in list(self._runs()):
             if id(run) in wanted:
                 self._delete(run, frozen, wanted[id(run)])
         return sum(len(rows) for rows in wanted.values())
 
-    def expire(self, until_us: int) -> int:
-        """Delete the rows whose time is over, and give their number."""
-        count = 0
-        newer: list[Run] = []
-        for run, frozen in list(self._runs()):
-            rows = run.expired(until_us)
-            if frozen is not None:
-                rows = _not_in(run, rows, newer)
-            self._delete(run, frozen, rows)
-            count += len(rows)
-            newer.append(run)
-        return count
+    def has_expired(self, until_us: int) -> None:
+        """Rows whose time is over have all been deleted."""
+        for run, _ in self._runs():
+            run.has_expired(until_us)
 
     def may_expire(self, until_us: int) -> bool:
         """Whether it is worth looking for rows whose time is over."""
@@ -261,9 +258,12 @@ class Block:
 
     # ---- moving ------------------------------------------------------------------------------------------
 
-    def install(self, run: Run) -> None:
-        """Have its rows in memory, as files have them."""
-        self._main = run
+    def install(self, rows: Run | FrozenRun) -> None:
+        """Have its rows here, as files of the store have them."""
+        if isinstance(rows, FrozenRun):
+            self._frozen = (rows,)
+        else:
+            self._main = rows
 
     def loose(self) -> Run | None:
         """What lies in memory, as one run; None: nothing."""
@@ -277,7 +277,7 @@ class Block:
 
     def thaw(self) -> None:
         """Come back to memory."""
-        self._main = newest(self._frozen, self._overlay, complete=True)
+        self._main = newest(self._frozen, self._overlay)
         self._overlay = None
         self._drop_files()
 
@@ -286,11 +286,11 @@ class Block:
         self._main = self._overlay = None
         self._drop_files()
 
-    def to_merge(self, *, block_bytes: int) -> int:
+    def to_merge(self, *, most_bytes: int) -> int:
         """How many of the newest frozen runs should become one: none, or as many as no older one is small against; all
         of a block that has become large, so that it can be split.
         """
-        if len(self._frozen) > 1 and self.disk_bytes > _LARGE * block_bytes:
+        if len(self._frozen) > 1 and self.disk_bytes > most_bytes:
             return len(self._frozen)
         if len(self._frozen) <= MAX_FROZEN:
             return 0
@@ -301,25 +301,35 @@ class Block:
                 count = index + 1
         return max(count, len(sizes) - MAX_FROZEN + 1)
 
-    def merge_bytes(self, count: int) -> int:
-        """About the memory that merging takes."""
-        return 3 * sum(one.disk_bytes for one in self._frozen[:count])
+    def merge(self, folder: SpillFolder, *, most_bytes: int, piece_bytes: int) -> "list[Block]":
+        """Make the frozen runs one that should be; gives the block or, in its place, several that are not so large."""
+        count = self.to_merge(most_bytes=most_bytes)
+        if not count:
+            return [self]
+        chosen, complete = self._frozen[:count], count == len(self._frozen)
+        edges = np.zeros(0, dtype=np.uint64)
+        if complete and self.disk_bytes > most_bytes:
+            longest = max((one.run.hashes for one in chosen), key=len)
+            edges = edges_of(longest, parts=-(-3 * self.disk_bytes // (2 * most_bytes)))
+        made = merged_parts(chosen, edges, self._table, folder, complete=complete, piece_bytes=piece_bytes)
+        if not len(edges):
+            for one in chosen:
+                one.remove()
+            self._frozen = (made[0], *self._frozen[count:])
+            return [self]
+        over: list[Run | None] = [None] * len(made)
+        if self._overlay is not None:
+            over = [*cut_at(self._overlay, edges)]
+        ranges = ranges_between(self.owned, edges)
+        return [
+            Block(owned, self._table, overlay=overlay, frozen=(run,))
+            for owned, overlay, run in zip(ranges, over, made, strict=True)
+        ]
 
-    def merged(self, count: int, *, block_bytes: int) -> "list[tuple[Block, Run]]":
-        """The newest frozen runs as one; if that is all of a large block, blocks to take its place, and their runs."""
-        complete = count == len(self._frozen)
-        if complete and self.disk_bytes > block_bytes:
-            whole = newest(self._frozen, self._overlay, complete=True)
-            parts = self._parts(whole, parts=-(-2 * self.disk_bytes // block_bytes))
-            if parts != [self]:
-                return [(part, run) for part in parts if (run := part.loose()) is not None]
-        return [(self, newest(self._frozen[:count], None, complete=complete))]
-
-    def replace_newest(self, count: int, frozen: FrozenRun) -> None:
-        """Have one frozen run in the place of the newest ones."""
-        for one in self._frozen[:count]:
-            one.remove()
-        self._frozen = (frozen, *self._frozen[count:])
+    @property
+    def thaw_bytes(self) -> int:
+        """About the memory that coming back to memory takes."""
+        return 3 * self.disk_bytes
 
     def split(self, *, block_bytes: int) -> "list[Block]":
         """The block or, in its place, several that do not take too much memory."""
@@ -328,20 +338,11 @@ class Block:
         return self._parts(self._settle(), parts=max(-(-self.held_bytes // block_bytes), 2))
 
     def _parts(self, run: Run, *, parts: int) -> "list[Block]":
-        edges = _edges(run.hashes, parts=parts)
+        edges = edges_of(run.hashes, parts=parts)
         if not len(edges):
             return [self]
-        cuts = [0, *np.searchsorted(run.hashes, edges).tolist(), len(run)]
-        firsts = [self.owned.first, *edges.tolist()]
-        lasts = [*(edges - np.uint64(1)).tolist(), self.owned.last]
-        return [
-            Block(
-                pb.HashRange(first=first, last=last),
-                self._table,
-                main=run.select(np.arange(start, end, dtype=np.int64)),
-            )
-            for start, end, first, last in zip(cuts[:-1], cuts[1:], firsts, lasts, strict=True)
-        ]
+        ranges = ranges_between(self.owned, edges)
+        return [Block(owned, self._table, main=part) for owned, part in zip(ranges, cut_at(run, edges), strict=True)]
 
     def _settle(self) -> Run:
         """All rows of memory as one run."""
@@ -367,22 +368,10 @@ def _not_in(run: Run, rows: Rows, newer: Sequence[Run]) -> Rows:
 def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:
     if len(parts) == 1:
         return parts[0]
-    if len(parts) == 1:
-        return parts[0]
     rows = np.concatenate([part[0] for part in parts])
     marks = np.concatenate([part[1] for part in parts])
     order = np.argsort(rows, kind="stable")
     return rows[order], marks[order]
-
-
-def _edges(hashes: Hashes, *, parts: int) -> Hashes:
-    """First hashes of all parts but the first; a hash stays in one part."""
-    if not len(hashes) or hashes[0] == hashes[-1]:
-        return hashes[:0]
-    edges = np.unique(hashes[[len(hashes) * part // parts for part in range(1, parts)]])
-    # Where many keys share the lowest hash, the others are the second part.
-    upper: Hashes = edges[edges > hashes[0]] if edges[-1] > hashes[0] else hashes[hashes > hashes[0]][:1]
-    return upper
 
 
 def _at(times: Times | None, rows: Rows) -> Times | None:

@@ -23,6 +23,7 @@ from statebed.format.keyhash import Hashes
 from statebed.state.keyed.block import BLOCK_BYTES, Block
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges
+from statebed.state.keyed.run import Run
 from statebed.state.keyed.slots import Counts, Slot, give_back
 from statebed.state.keyed.spilled import FrozenRun
 from statebed.state.keyed.table import KeyedTable
@@ -31,8 +32,12 @@ from statebed.state.memory.pages import give_back_pages
 from statebed.state.tiers.tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
-_MERGED_SEGMENTS = 4
-"""Frozen runs are merged until they would take more memory than so many segments."""
+MOST_SPILLED_BYTES = 256 << 20
+"""In mapped files a block may be as large as the budget, but not larger than this. Each batch pays for every block that
+it touches, and memory is only taken by what lies over the files.
+"""
+_COPIES = 3
+"""How often rows are in memory while files are written piece by piece: as they were read, merged, and on their way."""
 
 
 class Blocks:
@@ -47,6 +52,7 @@ class Blocks:
         self._memory = tiers.memory
         self._owner = owner
         self.block_bytes = block_bytes or max(1, min(BLOCK_BYTES, self._memory.budget // BLOCKS_IN_BUDGET))
+        self._spilled_bytes = max(min(BLOCKS_IN_BUDGET * self.block_bytes, MOST_SPILLED_BYTES), self.block_bytes)
         self.counts = Counts()
         self._lock = threading.Lock()
         self._holder: int | None = None
@@ -154,8 +160,8 @@ class Blocks:
     def tidy(self) -> None:
         """Do what other threads left to this one: merge frozen runs, drop and count files. Without the lock."""
         merging, self._to_merge = self._to_merge, []
-        for slots in self._in_groups(merging):
-            self._merge(slots)
+        for slot in dict.fromkeys(merging):
+            self._merge(slot)
         dropping, self._to_drop = self._to_drop, []
         for slot in dropping:
             self._drop(slot)
@@ -188,15 +194,25 @@ class Blocks:
         without the lock.
         """
         changes, owned = slot.changes, slot.block.owned
-        with self._memory.reserve(self._owner, Purpose.RESTORES, self._durable.loading_bytes(owned)):
-            run = self._durable.load(owned, piece_bytes=self._memory.segment_bytes)
+        loading, piece = self._durable.loading_bytes(owned), self._memory.segment_bytes
+        large = loading > _COPIES * (self.block_bytes + piece)
+        with self._memory.reserve(self._owner, Purpose.RESTORES, _COPIES * piece if large else loading):
+            loaded: Run | FrozenRun
+            if large:
+                pieces, most_rows = self._durable.load_pieces(owned, piece_bytes=piece), self._durable.most_rows(owned)
+                loaded = FrozenRun.write(pieces, self._table, self._tiers.folder, most_rows=most_rows)
+            else:
+                loaded = self._durable.load(owned, piece_bytes=piece)
             with self.locked():
                 if slot.gone or slot.block.present or slot.changes != changes:
+                    if isinstance(loaded, FrozenRun):
+                        loaded.remove()
                     return
-                slot.block.install(run)
+                slot.block.install(loaded)
                 slot.changes += 1
                 self.counts.loads += 1
                 self._account(slot, self._memory.moment())
+                self._to_count.append(slot)
         if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
             self._evict(slot)
 
@@ -206,7 +222,7 @@ class Blocks:
 
     def _thaw(self, slot: Slot) -> bool:
         """Come back to memory, if there is plenty."""
-        if self._memory.used + slot.block.merge_bytes(slot.block.frozen_runs) > self._memory.low_bytes:
+        if self._memory.used + slot.block.thaw_bytes > self._memory.low_bytes:
             return False
         with self.locked():
             if slot.cached is not None:
@@ -225,15 +241,15 @@ class Blocks:
             group = [(one, run) for one in self._as_cold_as(slot) if (run := one.block.loose()) is not None]
             if not group:
                 return True
-            with self._memory.charge(self._owner, Purpose.WRITES, sum(one.block.held_bytes for one, _ in group)):
-                written = FrozenRun.write([run for _, run in group], self._table, self._tiers.folder)
-            for (one, _), frozen in zip(group, written, strict=True):
+            for one, run in group:
+                with self._memory.charge(self._owner, Purpose.WRITES, one.block.held_bytes):
+                    frozen = FrozenRun.write([run], self._table, self._tiers.folder, most_rows=len(run))
                 one.block.freeze(frozen)
                 self._account(one, 0)
-                if one.block.to_merge(block_bytes=self.block_bytes):
+                if one.block.to_merge(most_bytes=self._spilled_bytes):
                     self._to_merge.append(one)
                 self._to_count.append(one)
-            self.counts.spills += len(group)
+                self.counts.spills += 1
         finally:
             self._lock.release()
         give_back_pages()
@@ -253,44 +269,23 @@ class Blocks:
                 group.append(one)
         return group
 
-    def _in_groups(self, slots: list[Slot]) -> Iterator[list[tuple[Slot, int]]]:
-        """Blocks with how many of their runs are to be merged, a few at a time."""
-        group: list[tuple[Slot, int]] = []
-        size = 0
-        for slot in dict.fromkeys(slots):
-            if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
-                self._evict(slot)
-            count = slot.block.to_merge(block_bytes=self.block_bytes)
-            if not count:
-                continue
-            added = slot.block.merge_bytes(count)
-            if group and size + added > _MERGED_SEGMENTS * self._memory.segment_bytes:
-                yield group
-                group, size = [], 0
-            group.append((slot, count))
-            size += added
-        if group:
-            yield group
-
-    def _merge(self, group: list[tuple[Slot, int]]) -> None:
-        """Merge frozen runs of some blocks, and split blocks that have become large; one file for all."""
+    def _merge(self, slot: Slot) -> None:
+        """Merge frozen runs of a block, and split it if it has become large."""
+        if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+            self._evict(slot)
+        if not slot.block.to_merge(most_bytes=self._spilled_bytes):
+            return
+        piece = self._memory.segment_bytes
+        with self._memory.reserve(self._owner, Purpose.MERGES, _COPIES * piece), self.locked():
+            blocks = slot.block.merge(self._tiers.folder, most_bytes=self._spilled_bytes, piece_bytes=piece)
+            if slot.cached is not None:
+                self._tiers.cache.remove(slot.cached)
+                slot.cached = None
+            made = self._replaced(slot, blocks)
+            for one in made:
+                self._account(one, self._memory.moment())
+            self._to_count += made
         give_back_pages()
-        nbytes = sum(slot.block.merge_bytes(count) for slot, count in group)
-        with self._memory.reserve(self._owner, Purpose.MERGES, nbytes), self.locked():
-            made = [slot.block.merged(count, block_bytes=self.block_bytes) for slot, count in group]
-            runs = [run for targets in made for _, run in targets]
-            written = iter(FrozenRun.write(runs, self._table, self._tiers.folder))
-            for (slot, count), targets in zip(group, made, strict=True):
-                if slot.cached is not None:
-                    self._tiers.cache.remove(slot.cached)
-                    slot.cached = None
-                blocks = [block for block, _ in targets]
-                if blocks == [slot.block]:
-                    slot.block.replace_newest(count, next(written))
-                else:
-                    for block in blocks:
-                        block.freeze(next(written))
-                self._to_count += self._replaced(slot, blocks)
 
     def _replaced(self, slot: Slot, blocks: list[Block]) -> list[Slot]:
         """The slots of the blocks that take the place of a block, if it is not still itself."""

@@ -97,9 +97,19 @@ class DurableRows:
 
     def load(self, owned: pb.HashRange, *, piece_bytes: int) -> Run:
         """The rows of a range of hashes: of each key the newest, without those that are deleted."""
+        return run_of(self._table, pa.concat_tables(self._newest(owned, piece_bytes=piece_bytes)))
+
+    def load_pieces(self, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[Run]:
+        """The same, in pieces of about this many bytes; there is at least one."""
+        return (run_of(self._table, rows) for rows in self._newest(owned, piece_bytes=piece_bytes))
+
+    def _newest(self, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
         files = [file for file in self.files if overlaps(file.owned, owned)]
-        pieces = self.reader(files).newest(owned, piece_bytes=piece_bytes)
-        return run_of(self._table, pa.concat_tables([without_deleted(rows) for rows in pieces]))
+        return map(without_deleted, self.reader(files).newest(owned, piece_bytes=piece_bytes))
+
+    def most_rows(self, owned: pb.HashRange) -> int:
+        """More rows than this are in no range."""
+        return sum(file.rows for file in self.files if overlaps(file.owned, owned))
 
     def loading_bytes(self, owned: pb.HashRange) -> int:
         """About the memory that loading a range takes."""

@@ -20,6 +20,8 @@ _WORTH_A_DIRECTORY = 4
 """Runs that are replaced before a fourth as many keys were looked up as they have rows do without one."""
 _CROWDED = 16
 """More rows than this in one place of the directory, and a binary search is faster."""
+_AT_ONCE = 1 << 16
+"""Rows that are counted at a time, so that building a directory takes little memory beside it."""
 
 
 class HashIndex:
@@ -36,10 +38,12 @@ class HashIndex:
     def stored(cls, hashes: Hashes, starts: Starts) -> "HashIndex":
         """With a directory that `starts_to_store` made."""
         index = cls(hashes)
-        if len(hashes):
+        if len(starts):
             lowest, shift = _span(hashes, places_per_row=0.5)
-            # What has no directory is stored with places that are no rows.
-            index._directory = _Directory(starts, lowest, shift, crowded=bool(starts[0] < 0))
+            index._directory = _Directory(starts, lowest, shift, crowded=False)
+        else:
+            # Never one in memory.
+            index._directory = _Directory(starts, np.uint64(0), np.uint64(0), crowded=True)
         return index
 
     def succeeds(self, older: "HashIndex") -> None:
@@ -60,14 +64,12 @@ class HashIndex:
 
 
 def starts_to_store(hashes: Hashes) -> Starts:
-    """A directory with exactly as many places as there are hashes, to be stored beside them."""
-    stored = np.full(len(hashes), -1, dtype=np.int32)
-    if len(hashes) < _SMALL_RUN:
-        return stored
-    directory = _Directory.of(hashes, places_per_row=0.5)
-    if not directory.crowded:
-        stored[: len(directory.starts)] = directory.starts
-    return stored
+    """A directory to be stored beside the hashes, not longer than they are; empty when there is no good one."""
+    if len(hashes) >= _SMALL_RUN:
+        directory = _Directory.of(hashes, places_per_row=0.5)
+        if not directory.crowded:
+            return directory.starts
+    return np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,18 @@ class _Directory:
     @classmethod
     def of(cls, hashes: Hashes, *, places_per_row: float = 1.0) -> "_Directory":
         lowest, shift = _span(hashes, places_per_row=places_per_row)
-        places = hashes - lowest
-        places >>= shift
-        counts = np.bincount(places.view(np.int64))
-        starts = np.zeros(len(counts) + 1, dtype=np.int32)
-        np.cumsum(counts, out=starts[1:])
-        return cls(starts, lowest, shift, crowded=bool(counts.max() > _CROWDED))
+        starts = np.zeros((int(hashes[-1] - lowest) >> int(shift)) + 2, dtype=np.int32)
+        counts = starts[1:]
+        for first in range(0, len(hashes), _AT_ONCE):
+            places = hashes[first : first + _AT_ONCE] - lowest
+            places >>= shift
+            start = int(places[0])
+            places -= places[0]
+            counted = np.bincount(places.view(np.int64))
+            counts[start : start + len(counted)] += counted.astype(np.int32)
+        crowded = bool(counts.max() > _CROWDED)
+        np.cumsum(counts, out=counts)
+        return cls(starts, lowest, shift, crowded=crowded)
 
     def find(self, hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
         if self.crowded:

@@ -4,7 +4,7 @@ Each operation makes room and fetches the blocks it needs first, then works on t
 what they take afterwards.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -27,7 +27,7 @@ from statebed.state.keyed.batch import (
     latest_times,
     take_rows,
 )
-from statebed.state.keyed.block import Block, Found, Pick
+from statebed.state.keyed.block import Found, Pick
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times
@@ -172,7 +172,7 @@ class KeyedOperations:
             return _alive_at(until)(marks, times) & (times >= start_us) & (times < end_us)
 
         return sum(
-            self._change_blocks(slot.block.owned, lambda block: block.delete_where(pick))
+            self._delete_where(slot.block.owned, pick)
             for slot in self._blocks
             if slot.block.present or self._durable.may_hold(slot.block.owned, start_us, end_us - 1)
         )
@@ -273,25 +273,38 @@ class KeyedOperations:
         until = self._expired_until()
         if until is None:
             return 0
+
+        def pick(marks: Marks, times: Times | None) -> Mask:
+            assert times is not None
+            over: Mask = (times <= until) & ((marks & DELETED) == 0)
+            return over
+
         count = 0
         for slot in self._blocks:
             owned = slot.block.owned
             due = slot.block.may_expire(until) if slot.block.present else self._durable.may_hold(owned, None, until)
             if due:
-                count += self._change_blocks(owned, lambda block: block.expire(until))
+                count += self._delete_where(owned, pick)
+                with self._blocks.locked():
+                    for one in self._blocks.within(owned):
+                        one.block.has_expired(until)
         self.expired_rows += count
         return count
 
-    def _change_blocks(self, owned: pb.HashRange, change: Callable[[Block], int]) -> int:
-        """Change rows of the block of a range, or of the blocks that it was split into."""
-        # Rows of mapped files are laid over; those in memory change in place.
-        with self._blocks.operation(sum(slot.block.disk_bytes for slot in self._blocks.within(owned)) // 2):
-            for slot in self._blocks.within(owned):
-                self._blocks.fetch(slot)
-            with self._blocks.locked():
-                slots = self._blocks.within(owned)
-                count = sum(change(slot.block) for slot in slots)
-                self._blocks.settle(slots)
+    def _delete_where(self, owned: pb.HashRange, pick: Pick) -> int:
+        """Delete rows of the block of a range, or of the blocks that it was split into, a piece at a time."""
+        count, first, piece_bytes = 0, owned.first, self._memory.segment_bytes
+        while first <= owned.last:
+            # Rows of mapped files are laid over; those in memory change in place.
+            with self._blocks.operation(2 * piece_bytes):
+                self._blocks.fetch(self._blocks.at(first))
+                slot = self._blocks.at(first)
+                with self._blocks.locked():
+                    block = slot.block
+                    last = block.cut(first, piece_bytes=piece_bytes) if block.spilled else block.owned.last
+                    count += block.delete_where(first, last, pick)
+                    self._blocks.settle([slot])
+            first = last + 1
         return count
 
     def _delete_equal(self, keys: Batch, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Mask:

@@ -128,14 +128,12 @@ class Run:
         """False when surely no row's time is over."""
         return self.times is not None and (self._oldest is None or self._oldest <= until_us)
 
-    def expired(self, expired_until: int) -> Rows:
-        """Rows that are not deleted and whose time is over."""
-        if self.times is None or not self.may_expire(expired_until):
-            return np.zeros(0, dtype=np.int64)
-        there = (self.marks & DELETED) == 0
-        over = self.times <= expired_until
-        self._oldest = int(self.times.min(where=there & ~over, initial=FOR_EVER))
-        return np.flatnonzero(over & there)
+    def has_expired(self, until_us: int) -> None:
+        """No row that is part of the state has a time that is over."""
+        if self.times is not None and self.may_expire(until_us):
+            later = self.times > until_us
+            later &= (self.marks & DELETED) == 0
+            self._oldest = int(self.times.min(where=later, initial=FOR_EVER))
 
     def mark_written(self) -> None:
         """All changes are in files now: what is alive is stored, what is deleted is not."""

@@ -39,7 +39,10 @@ from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 PIECES_IN_BUDGET = 64
-"""A checkpoint of more changes than this part of the budget is written to local files first, segment by segment."""
+MOST_PIECE_BYTES = 32 << 20
+"""A checkpoint of more changes than this part of the budget, or than so many bytes, is written to local files first,
+piece by piece.
+"""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class KeyedView(KeyedOperations):
         happened, and it may be repeated.
         """
         self._expire()
-        piece_bytes = max(self._memory.segment_bytes, self._memory.budget // PIECES_IN_BUDGET)
+        piece_bytes = min(max(self._memory.segment_bytes, self._memory.budget // PIECES_IN_BUDGET), MOST_PIECE_BYTES)
         edits = self._edits.waiting
         # A piece as it is gathered, sorted and cut, and the row group that is being written.
         room = 4 * piece_bytes + min(ROW_GROUP_BYTES, self._memory.budget // 8)

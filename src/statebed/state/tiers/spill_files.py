@@ -183,16 +183,18 @@ def write_mapped(table: pa.Table, folder: SpillFolder) -> MappedFile:
 def write_mapped_pieces(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
     """The same of rows that come in pieces."""
     path = folder.new_file(".arrow")
-    written = _Checksummed()
+    size = checksum = 0
 
     def write(descriptor: int) -> None:
-        written.descriptor = descriptor
+        nonlocal size, checksum
+        written = Checksummed(descriptor, 0)
         with pa.PythonFile(written, mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
             for table in pieces:
                 writer.write_table(table)
+        size, checksum = written.size, written.checksum
 
     _create(path, write)
-    return MappedFile(path, size=written.size, checksum=written.checksum)
+    return MappedFile(path, size=size, checksum=checksum)
 
 
 def write_parquet(table: pa.Table, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange) -> ParquetFile:
@@ -209,8 +211,8 @@ class ParquetSpill:
         self._path = folder.new_file(".parquet")
         self._owned = owned
         self._level = level
-        with _spill_errors(self._path):
-            self._file = os.fdopen(_new_descriptor(self._path, os.O_RDWR), "w+b")
+        with spill_errors(self._path):
+            self._file = os.fdopen(new_descriptor(self._path, os.O_RDWR), "w+b")
         self._writer = SegmentWriter(self._file, spec=spec)
         self._finished = False
 
@@ -226,11 +228,11 @@ class ParquetSpill:
 
     def write(self, rows: pa.Table) -> None:
         """Add rows that follow those before."""
-        with _spill_errors(self._path):
+        with spill_errors(self._path):
             self._writer.write(rows)
 
     def finish(self) -> ParquetFile:
-        with _spill_errors(self._path):
+        with spill_errors(self._path):
             summary = self._writer.finish()
             self._file.close()
         self._finished = True
@@ -250,9 +252,9 @@ def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
 
 def _create(path: Path, write: Callable[[int], None]) -> None:
     """A new file that only this user can read."""
-    with _spill_errors(path):
+    with spill_errors(path):
         try:
-            descriptor = _new_descriptor(path, os.O_WRONLY)
+            descriptor = new_descriptor(path, os.O_WRONLY)
             try:
                 write(descriptor)
             finally:
@@ -263,12 +265,14 @@ def _create(path: Path, write: Callable[[int], None]) -> None:
             raise
 
 
-def _new_descriptor(path: Path, access: int) -> int:
+def new_descriptor(path: Path, access: int) -> int:
+    """A new file that only this user can read, opened."""
     return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 @contextlib.contextmanager
-def _spill_errors(path: Path) -> Iterator[None]:
+def spill_errors(path: Path) -> Iterator[None]:
+    """What the disk refuses is an error of spilling."""
     try:
         yield
     except OSError as error:
@@ -281,19 +285,23 @@ def _write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-class _Checksummed:
-    """What pyarrow writes to, counting bytes and their checksum on the way."""
+class Checksummed:
+    """A part of a file that grows from `start` on, and the checksum of its bytes; pyarrow can write to it."""
 
-    def __init__(self) -> None:
-        self.descriptor = -1
+    def __init__(self, descriptor: int, start: int) -> None:
+        self._descriptor = descriptor
+        self.start = start
         self.size = 0
         self.checksum = 0
         self.closed = False
 
-    def write(self, data: bytes) -> int:
-        _write_all(self.descriptor, data)
-        self.checksum = int(google_crc32c.extend(self.checksum, bytes(data)))
-        self.size += len(data)
+    def write(self, data: bytes | memoryview) -> int:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._descriptor, rest, self.start + self.size)
+            self.size += written
+            rest = rest[written:]
+        self.checksum = int(google_crc32c.extend(self.checksum, pa.py_buffer(data)))
         return len(data)
 
     def flush(self) -> None:

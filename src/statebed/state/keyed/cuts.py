@@ -1,0 +1,32 @@
+"""Where a block that has become large is cut into several: between hashes, so that each part has about as many rows."""
+
+import itertools
+
+import numpy as np
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import Hashes
+from statebed.state.keyed.run import Run
+
+
+def edges_of(hashes: Hashes, *, parts: int) -> Hashes:
+    """First hashes of all parts but the first; a hash stays in one part."""
+    if not len(hashes) or hashes[0] == hashes[-1]:
+        return hashes[:0]
+    edges = np.unique(hashes[[len(hashes) * part // parts for part in range(1, parts)]])
+    # Where many keys share the lowest hash, the others are the second part.
+    upper: Hashes = edges[edges > hashes[0]] if edges[-1] > hashes[0] else hashes[hashes > hashes[0]][:1]
+    return upper
+
+
+def ranges_between(owned: pb.HashRange, edges: Hashes) -> list[pb.HashRange]:
+    """The range, cut before each of the edges."""
+    firsts = [owned.first, *edges.tolist()]
+    lasts = [*(edges - np.uint64(1)).tolist(), owned.last]
+    return [pb.HashRange(first=first, last=last) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def cut_at(run: Run, edges: Hashes) -> list[Run]:
+    """The run, cut before each of the edges."""
+    cuts = [0, *np.searchsorted(run.hashes, edges).tolist(), len(run)]
+    return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in itertools.pairwise(cuts)]

@@ -19,6 +19,8 @@ LAYERS = [
     "checkpoint",
     "state",
     "operators",
+    "flow",
+    "testing",
     "sinks",
     "spark",
     "demo",

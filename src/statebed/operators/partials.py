@@ -56,12 +56,9 @@ class Partials:
     def output_fields(self) -> tuple[pa.Field, ...]:
         return tuple(aggregate.output_field for aggregate in self.aggregates)
 
-    def described(self) -> list[list[str]]:
+    def described(self) -> list[list[float | str]]:
         """For fingerprints."""
-        return [
-            [one.name, one.function.value, *map(str, one.input_types), one.text, *map(str, one.options)]
-            for one in self.aggregates
-        ]
+        return [list(one.description) for one in self.aggregates]
 
     def grouping(self, rows: pa.Table, bins: Integers) -> Grouping:
         """Rows of one bin and key."""
@@ -77,7 +74,7 @@ class Partials:
             for column in aggregate.accumulator.fold(
                 [one_chunk(rows[input_column(position, part)]) for part in range(len(aggregate.input_types))],
                 grouping,
-                *([] if weights is None else [weights]),
+                weights,
             )
         ]
         return counted + folded

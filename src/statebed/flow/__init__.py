@@ -1,0 +1,18 @@
+"""Flows: what users chain, as a graph of operators that Spark, a test or a program of one process can run."""
+
+from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.stream import Flow, GroupedStream, KeyedStream, Stream
+
+__all__ = [
+    "Edge",
+    "Flow",
+    "Graph",
+    "GroupedStream",
+    "KeyedStream",
+    "Node",
+    "OperatorNode",
+    "SourceNode",
+    "StepNode",
+    "Stream",
+    "UnionNode",
+]

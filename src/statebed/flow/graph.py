@@ -1,0 +1,121 @@
+"""The graph of a flow: sources, row-wise steps, unions and operators, each known by its number.
+
+A node reads nodes that were made before it, so their order is an order in which an epoch can go through the graph. What
+flows along an edge is a table with the user's columns, `_time` (the event time) and, in a changelog, `_weight`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.flow.steps import Feed, Step
+from statebed.format.names import check_name
+from statebed.operators.operator import MAIN, Changes, Operator, Output
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An output of a node."""
+
+    node: int
+    output: str = MAIN
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """Where rows come from."""
+
+    name: str
+    columns: pa.Schema
+    event_time: str | None
+    delay_us: int
+    """How late rows may be."""
+
+    inputs: tuple[Edge, ...] = ()
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.columns)}
+
+
+@dataclass(frozen=True)
+class StepNode:
+    """Each row by itself: left out, kept, or given other columns."""
+
+    step: Step
+    inputs: tuple[Edge, ...]
+    changes: Changes
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.step.columns, self.changes)}
+
+
+@dataclass(frozen=True)
+class UnionNode:
+    """The rows of several streams with the same columns."""
+
+    columns: pa.Schema
+    inputs: tuple[Edge, ...]
+    changes: Changes
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.columns, self.changes)}
+
+
+@dataclass(frozen=True)
+class OperatorNode:
+    """A stateful operator, and how its inputs are made of the streams that it reads."""
+
+    operator: Operator
+    inputs: tuple[Edge, ...]
+    feeds: tuple[Feed, ...]
+
+    @property
+    def outputs(self) -> Mapping[str, Output]:
+        return self.operator.outputs
+
+
+Node = SourceNode | StepNode | UnionNode | OperatorNode
+
+
+@dataclass
+class Graph:
+    """All nodes of one flow."""
+
+    nodes: list[Node] = field(default_factory=list)
+    names: dict[str, Edge] = field(default_factory=dict)
+    """Sources and operators by name, and streams that were given one."""
+
+    def add(self, node: Node) -> int:
+        """The number of a new node; a name that is taken is refused."""
+        if isinstance(node, SourceNode):
+            self.name(node.name, Edge(len(self.nodes)))
+        elif isinstance(node, OperatorNode):
+            self.name(node.operator.operator_id, Edge(len(self.nodes)))
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def name(self, name: str, edge: Edge) -> None:
+        """Let a stream be known by a name of its own."""
+        check_name("stream", name)
+        if name in self.names:
+            raise InputError(
+                f"two parts of the flow are called {name!r}", fix="give each source, operator and output its own name"
+            )
+        self.names[name] = edge
+
+    def output(self, edge: Edge) -> Output:
+        return self.nodes[edge.node].outputs[edge.output]
+
+    @property
+    def sources(self) -> dict[str, SourceNode]:
+        return {node.name: node for node in self.nodes if isinstance(node, SourceNode)}
+
+    @property
+    def operators(self) -> dict[str, Operator]:
+        return {node.operator.operator_id: node.operator for node in self.nodes if isinstance(node, OperatorNode)}

@@ -1,0 +1,126 @@
+"""Row-wise steps on Arrow tables: conditions, columns, and the columns that an operator wants.
+
+Each takes and gives tables with `_time` and, in a changelog, `_weight` behind the user's columns; both pass unchanged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy, one_chunk
+from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.operators.aggregates import Aggregate
+from statebed.operators.expressions import BoundExpression, filter_rows
+from statebed.operators.operator import WEIGHT, Input
+
+
+class Value(Protocol):
+    """One value for each row."""
+
+    @property
+    def type(self) -> pa.DataType: ...
+
+    def evaluate(self, batch: pa.Table) -> pa.Array: ...
+
+
+class Step(Protocol):
+    """What is done with each row."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The user's columns that it gives."""
+
+    def apply(self, rows: pa.Table) -> pa.Table: ...
+
+
+@dataclass(frozen=True)
+class Where:
+    """Only rows for which a condition holds."""
+
+    condition: BoundExpression
+    columns: pa.Schema
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        return filter_rows(self.condition, rows)
+
+
+@dataclass(frozen=True)
+class Select:
+    """Other columns: names and values, in order."""
+
+    values: tuple[tuple[str, BoundExpression], ...]
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        return pa.schema([pa.field(name, value.type, nullable=value.nullable) for name, value in self.values])
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        columns = {name: value.evaluate(rows) for name, value in self.values}
+        hidden = {name: rows[name] for name in (TIME, WEIGHT) if name in rows.schema.names}
+        fields = [*self.columns, *(rows.schema.field(name) for name in hidden)]
+        return pa.Table.from_arrays([*columns.values(), *hidden.values()], schema=pa.schema(fields))
+
+
+@dataclass(frozen=True)
+class EventTimeValue:
+    """The event time as a value."""
+
+    type: pa.DataType = TIMESTAMP
+
+    def evaluate(self, batch: pa.Table) -> pa.Array:
+        return one_chunk(batch[TIME])
+
+
+@dataclass(frozen=True)
+class AggregateValue:
+    """One of the columns that an aggregate reads: null where its condition does not hold."""
+
+    aggregate: Aggregate
+    part: int
+    values: tuple[Value, ...]
+    condition: BoundExpression | None
+    type: pa.DataType
+
+    def evaluate(self, batch: pa.Table) -> pa.Array:
+        holds = None if self.condition is None else self.condition.evaluate(batch)
+        return self.aggregate.input_columns([value.evaluate(batch) for value in self.values], holds)[self.part]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """From the rows of a stream to those that an operator's input takes."""
+
+    input: Input
+    values: tuple[tuple[str, Value], ...]
+    """The input's columns, where they are not the stream's of the same name."""
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        made = dict(self.values)
+        columns = {
+            name: made[name].evaluate(rows) if name in made else one_chunk(rows[name])
+            for name in self.input.columns.names
+        }
+        columns[KEY_HASH] = from_numpy(key_hashes([columns[key] for key in self.input.keys], rows.num_rows), pa.int64())
+        columns[TIME] = rows[TIME]
+        if WEIGHT in self.input.schema.names:
+            ones = np.ones(rows.num_rows, dtype=np.int64)
+            columns[WEIGHT] = rows[WEIGHT] if WEIGHT in rows.schema.names else from_numpy(ones, pa.int64())
+        return pa.Table.from_arrays(
+            [
+                columns[name].cast(kind)
+                for name, kind in zip(self.input.schema.names, self.input.schema.types, strict=True)
+            ],
+            schema=self.input.schema,
+        )
+
+
+def key_hashes(keys: Sequence[pa.Array], count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """By which rows are routed; without keys all go to one subtask."""
+    if not keys:
+        return np.full(count, HASH_SEED, dtype=np.int64)
+    return hash_columns([normalise_key(key) for key in keys]).view(np.int64)

@@ -1,0 +1,218 @@
+"""All subtasks of a graph's operators in one process: one epoch after the other, committed, restored, rescaled."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
+from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import from_numpy, int64_values, uint64_values, validity
+from statebed.format.ranges import subtask_of
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.operator import MAIN, WEIGHT, Changes, Clock, Output, StepResult
+from statebed.state import ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
+from statebed.storage import ObjectStore, ScopedStore
+from statebed.testing.clocks import SourceClock, node_clock, node_watermarks
+
+Tables = dict[Edge, pa.Table]
+TIMEOUT_SECONDS = 60.0
+SOURCE_KIND = "statebed.testing"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a graph runs."""
+
+    job_id: str
+    retained_epochs: int
+    options: ManagerOptions
+
+
+@dataclass
+class EpochResult:
+    """What an epoch gave."""
+
+    outputs: Tables
+    results: dict[str, StepResult] = field(default_factory=dict)
+    """By operator, of all subtasks together."""
+
+
+class Cluster:
+    """The live subtasks of a graph."""
+
+    def __init__(self, graph: Graph, store: ObjectStore, tiers: Tiers, parallelism: int, settings: Settings) -> None:
+        self.graph = graph
+        self._store = ScopedStore(store, settings.job_id)
+        self._tiers = tiers
+        self._settings = settings
+        self._managers: dict[str, list[TableManager]] = {}
+        self.parallelism = parallelism
+        self._pending: tuple[list[int | None], int] = ([], 0)
+        self.restart(parallelism)
+
+    def restart(self, parallelism: int) -> None:
+        """Forget everything in memory, fence the old run, and restore the head."""
+        self.close()
+        retention = Retention(epochs=self._settings.retained_epochs, reader_grace_us=0)
+        self.run = Run.open(self._store, self._settings.job_id, options=RunOptions(retention=retention))
+        self.parallelism = parallelism
+        self.sources, self._before = _restored(self.graph, self.run.head)
+        try:
+            for node in self._operators():
+                operator = node.operator
+                made = self._managers.setdefault(operator.operator_id, [])
+                for index in range(parallelism):
+                    task = TaskInfo(self._settings.job_id, operator.operator_id, index, parallelism)
+                    made.append(self._restored_manager(task, node))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give up all tables."""
+        managers, self._managers = self._managers, {}
+        for some in managers.values():
+            for manager in some:
+                manager.close()
+
+    def epoch(self, fed: Mapping[str, pa.Table], clocks: Mapping[str, SourceClock], epoch_time_us: int) -> EpochResult:
+        """Let rows go through the graph; nothing is durable before `commit`."""
+        after = node_watermarks(self.graph, clocks)
+        result = EpochResult({})
+        for number, node in enumerate(self.graph.nodes):
+            given = [result.outputs[edge] for edge in node.inputs]
+            if isinstance(node, SourceNode):
+                made = {MAIN: fed.get(node.name, node.outputs[MAIN].schema.empty_table())}
+            elif isinstance(node, StepNode):
+                made = {MAIN: node.step.apply(given[0])}
+            elif isinstance(node, OperatorNode):
+                clock = node_clock(node, self._before, after, epoch_time_us)
+                made, result.results[node.operator.operator_id] = self._steps(node, given, clock)
+            else:
+                made = {MAIN: pa.concat_tables([_with_weight(one, node.outputs[MAIN]) for one in given])}
+            result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
+        self._pending = (after, epoch_time_us)
+        return result
+
+    def commit(self, clocks: Mapping[str, SourceClock]) -> pb.CheckpointMetadata:
+        """Make the last epoch durable: the tables of all subtasks, the watermarks, the sources."""
+        after, epoch_time_us = self._pending
+        waiting = []
+        epoch, least = self.run.next_epoch, self.run.head.min_epoch
+        for node in self._operators():
+            clock = node_clock(node, self._before, after, epoch_time_us)
+            waiting.append(
+                [
+                    manager.checkpoint(epoch, least, clock.watermark_us, time=epoch_time_us)
+                    for manager in self._managers[node.operator.operator_id]
+                ]
+            )
+        entries = [operator_entry([one.result(TIMEOUT_SECONDS) for one in some]) for some in waiting]
+        for entry, node in zip(entries, self._operators(), strict=True):
+            entry.fingerprint = node.operator.fingerprint
+        position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, after))
+        record = self.run.commit(
+            EpochDraft(
+                operators=entries,
+                source_position=position,
+                epoch_time_us=epoch_time_us,
+                parallelism=self.parallelism,
+            )
+        )
+        self.sources, self._before = dict(clocks), after
+        return record
+
+    def compact(self) -> None:
+        """Merge all files of all tables; the next epoch takes the result."""
+        for some in self._managers.values():
+            for manager in some:
+                manager.compact().result(TIMEOUT_SECONDS)
+
+    def managers(self, operator_id: str) -> list[TableManager]:
+        """Of an operator's subtasks."""
+        return self._managers[operator_id]
+
+    def _operators(self) -> list[OperatorNode]:
+        return [node for node in self.graph.nodes if isinstance(node, OperatorNode)]
+
+    def _restored_manager(self, task: TaskInfo, node: OperatorNode) -> TableManager:
+        return TableManager(
+            task,
+            node.operator.tables,
+            self._store,
+            restore_from=self.run.head if self.run.head.operators else None,
+            options=self._settings.options,
+            tiers=self._tiers,
+            combines=node.operator.combines,
+        )
+
+    def _steps(self, node: OperatorNode, given: list[pa.Table], clock: Clock) -> tuple[dict[str, pa.Table], StepResult]:
+        """The steps of all subtasks."""
+        fed = [feed.apply(rows) for feed, rows in zip(node.feeds, given, strict=True)]
+        steps = []
+        for index, manager in enumerate(self._managers[node.operator.operator_id]):
+            manager.advance(time=clock.epoch_time_us)
+            mine = [_owned_by(rows, index, self.parallelism).to_batches() for rows in fed]
+            steps.append(node.operator.step(manager, mine, clock))
+        made = {
+            name: pa.concat_tables([output.schema.empty_table(), *_given(steps, name)])
+            for name, output in node.outputs.items()
+        }
+        return made, _together(steps)
+
+
+def _owned_by(rows: pa.Table, index: int, parallelism: int) -> pa.Table:
+    if parallelism == 1:
+        return rows
+    owners = subtask_of(uint64_values(rows[KEY_HASH]), parallelism)
+    return rows.take(from_numpy(np.flatnonzero(owners == index), pa.int64()))
+
+
+def _with_weight(rows: pa.Table, output: Output) -> pa.Table:
+    if output.changes is Changes.CHANGELOG and WEIGHT not in rows.schema.names:
+        ones = from_numpy(np.ones(rows.num_rows, dtype=np.int64), pa.int64())
+        rows = rows.append_column(output.schema.field(WEIGHT), ones)
+    return pa.Table.from_arrays(rows.columns, schema=output.schema)
+
+
+def _given(steps: list[StepResult], output: str) -> list[pa.Table]:
+    return [step.outputs[output] for step in steps if output in step.outputs]
+
+
+def _together(steps: list[StepResult]) -> StepResult:
+    counts: dict[str, int] = {}
+    for step in steps:
+        for name, count in step.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    return StepResult(
+        outputs={},
+        rows_in=sum(step.rows_in for step in steps),
+        rows_late=sum(step.rows_late for step in steps),
+        counts=counts,
+    )
+
+
+def latest_event_time(rows: pa.Table) -> int | None:
+    """The greatest event time of rows; None: none has one."""
+    known = int64_values(rows[TIME])[validity(rows[TIME])]
+    return int(known.max()) if len(known) else None
+
+
+def _encoded(clocks: Mapping[str, SourceClock], marks: list[int | None]) -> bytes:
+    sources = {name: [one.watermark_us, one.max_event_time_us] for name, one in clocks.items()}
+    return json.dumps({"sources": sources, "nodes": marks}).encode()
+
+
+def _restored(graph: Graph, record: pb.CheckpointMetadata) -> tuple[dict[str, SourceClock], list[int | None]]:
+    """The clocks of sources and the watermarks of nodes, as the head left them."""
+    clocks = {name: SourceClock() for name in graph.sources}
+    marks: list[int | None] = [None] * len(graph.nodes)
+    if record.source_position.kind == SOURCE_KIND:
+        found = json.loads(record.source_position.opaque)
+        clocks |= {name: SourceClock(*numbers) for name, numbers in found["sources"].items() if name in clocks}
+        marks = found["nodes"] if len(found["nodes"]) == len(marks) else marks
+    return clocks, marks

@@ -1,0 +1,269 @@
+"""A flow under test."""
+
+import datetime as dt
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.flow import Edge, Flow, OperatorNode, SourceNode
+from statebed.format.columns import from_numpy
+from statebed.format.schema import TIMESTAMP
+from statebed.operators.changelog import consolidated
+from statebed.operators.operator import WEIGHT, Changes
+from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
+from statebed.storage import MemoryStore, ObjectStore
+from statebed.testing.clocks import SourceClock
+from statebed.testing.cluster import Cluster, EpochResult, Settings, latest_event_time
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
+Time: TypeAlias = str | int | dt.datetime
+DEFAULT_MEMORY = 256 << 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+@contextmanager
+def run(
+    flow: Flow,
+    *,
+    parallelism: int = 1,
+    memory: int = DEFAULT_MEMORY,
+    store: ObjectStore | None = None,
+    compaction: CompactionMode = CompactionMode.IN_LINE,
+    retained_epochs: int = 4,
+) -> "Iterator[TestRun]":
+    """Run a flow in this process, without Spark; `memory` is the budget of its state, in bytes."""
+    with tempfile.TemporaryDirectory(prefix="statebed-testing-") as folder:
+        tiers = Tiers(MemoryController(memory), folder=Path(folder))
+        settings = Settings(flow.name, retained_epochs, ManagerOptions(compaction=compaction))
+        cluster = None
+        try:
+            cluster = Cluster(flow.graph, store or MemoryStore(), tiers, parallelism, settings)
+            yield TestRun(flow, cluster, tiers)
+        finally:
+            if cluster is not None:
+                cluster.close()
+            tiers.close()
+
+
+class TestRun:
+    """Epoch after epoch: each `feed`, `watermark` and `tick` is one."""
+
+    __test__ = False  # no test case, whatever its name
+
+    def __init__(self, flow: Flow, cluster: Cluster, tiers: Tiers) -> None:
+        self._graph = flow.graph
+        self._cluster = cluster
+        self._tiers = tiers
+        self._now_us = 0
+        self._produced: dict[Edge, list[pa.Table]] = {}
+        self._said = False
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By operator and kind: rows_in, rows_late, and what the operator counts itself."""
+
+    # ---- what happens ----------------------------------------------------------------------------------------
+
+    def feed(self, source: str, rows: Rows) -> None:
+        """One epoch with these rows of one source."""
+        self.feed_all({source: rows})
+
+    def feed_all(self, rows: Mapping[str, Rows]) -> None:
+        """One epoch with rows of several sources."""
+        self._epoch({name: self._source_rows(name, some) for name, some in rows.items()})
+
+    def watermark(self, time: Time, *, source: str | None = None) -> None:
+        """One epoch without rows, in which the watermark (of one source, or of all) is this.
+
+        From then on watermarks are what the test says, and no more derived from event times.
+        """
+        self._said = True
+        moment = micros(time)
+        names = [self._source(source).name] if source is not None else list(self._graph.sources)
+        clocks = dict(self._cluster.sources)
+        self._epoch({}, clocks | {name: clocks[name].said(moment) for name in names})
+
+    def tick(self, *, to: Time | None = None, epochs: int = 1) -> None:
+        """Epochs without rows; `to` sets the time of processing."""
+        if to is not None:
+            self._now_us = max(self._now_us, micros(to))
+        for _ in range(epochs):
+            self._epoch({})
+
+    def crash(self) -> None:
+        """Lose everything that is not durable, and restore."""
+        self._cluster.restart(self._cluster.parallelism)
+
+    def crash_in(self, source: str, rows: Rows) -> None:
+        """Lose an epoch after it was computed and before it was committed; then do it again."""
+        fed = {source: self._source_rows(source, rows)}
+        self._cluster.epoch(fed, self._clocks(), self._now_us)
+        self.crash()
+        self._epoch(fed)
+
+    def rescale(self, parallelism: int) -> None:
+        """Go on with another number of subtasks."""
+        self._cluster.restart(parallelism)
+
+    def compact(self) -> None:
+        """Merge all files of the state; the next epoch takes the result."""
+        self._cluster.compact()
+
+    def spill(self) -> None:
+        """Move all state that can leave memory to local disk."""
+        memory = self._tiers.memory
+        with memory.reserve("statebed.testing", Purpose.READS, memory.budget):
+            pass
+
+    # ---- what came out ---------------------------------------------------------------------------------------
+
+    def table(self, name: str, *, side: str = "") -> pa.Table:
+        """All rows that a stream has given, by the name of its source or operator; of a changelog what it comes to."""
+        edge = self._edge(name, side)
+        output = self._graph.output(edge)
+        rows = pa.concat_tables([output.schema.empty_table(), *self._produced.get(edge, [])])
+        if output.changes is Changes.CHANGELOG:
+            rows = _expanded(consolidated(rows))
+        return rows.select(output.columns.names)
+
+    def output(self, name: str, *, side: str = "") -> list[dict[str, Any]]:
+        """The same as Python values."""
+        rows: list[dict[str, Any]] = self.table(name, side=side).to_pylist()
+        return rows
+
+    def late(self, name: str) -> list[dict[str, Any]]:
+        """The rows that came too late for an operator."""
+        return self.output(name, side="late")
+
+    def changes(self, name: str, *, side: str = "") -> pa.Table:
+        """All rows as they came, with `_time`, in a changelog `_weight`, and the number of the epoch."""
+        edge = self._edge(name, side)
+        schema = self._graph.output(edge).schema
+        pieces = [
+            piece.append_column("epoch", from_numpy(np.full(piece.num_rows, number), pa.int64()))
+            for number, piece in enumerate(self._produced.get(edge, []))
+        ]
+        empty = schema.append(pa.field("epoch", pa.int64())).empty_table()
+        return pa.concat_tables([empty, *pieces])
+
+    def state(self, operator: str, table: str) -> pa.Table:
+        """All rows of a table of an operator."""
+        node = self._graph.nodes[self._graph.names[operator].node]
+        if not isinstance(node, OperatorNode) or table not in node.operator.tables:
+            known = list(node.operator.tables) if isinstance(node, OperatorNode) else []
+            raise InputError(f"{operator!r} has no table {table!r}", fix=f"its tables are {known}")
+        keyed = node.operator.tables[table].WhichOneof("kind") == "keyed"
+        pieces = []
+        for manager in self._cluster.managers(operator):
+            pieces += list(manager.get_keyed(table).scan()) if keyed else [manager.get_time_keyed(table).read()]
+        return pa.concat_tables(pieces) if pieces else pa.table({})
+
+    def state_rows(self, operator: str) -> int:
+        """How many rows all tables of an operator hold."""
+        node = self._graph.nodes[self._graph.names[operator].node]
+        assert isinstance(node, OperatorNode)
+        return sum(self.state(operator, table).num_rows for table in node.operator.tables)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the last committed epoch."""
+        return self._cluster.run.head.epoch
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _epoch(self, fed: Mapping[str, pa.Table], clocks: Mapping[str, SourceClock] | None = None) -> None:
+        clocks = clocks or self._clocks()
+        result = self._cluster.epoch(fed, clocks, self._now_us)
+        latest = {name: latest_event_time(rows) for name, rows in fed.items()}
+        self._cluster.commit({name: one.seen(latest.get(name)) for name, one in clocks.items()})
+        self._keep(result)
+
+    def _clocks(self) -> dict[str, SourceClock]:
+        """What the next epoch works with, by event times of earlier ones or as the test said."""
+        clocks = self._cluster.sources
+        if self._said:
+            return dict(clocks)
+        return {name: clocks[name].next(node.delay_us) for name, node in self._graph.sources.items()}
+
+    def _keep(self, result: EpochResult) -> None:
+        for edge, rows in result.outputs.items():
+            self._produced.setdefault(edge, []).append(rows)
+        for operator, step in result.results.items():
+            numbers = {"rows_in": step.rows_in, "rows_late": step.rows_late, **step.counts}
+            for kind, number in numbers.items():
+                self.counts[operator, kind] += number
+
+    def _edge(self, name: str, side: str) -> Edge:
+        if name not in self._graph.names:
+            raise InputError(f"the flow has no part {name!r}", fix=f"there are {sorted(self._graph.names)}")
+        edge = self._graph.names[name]
+        return Edge(edge.node, side or edge.output)
+
+    def _source(self, name: str) -> SourceNode:
+        if name not in self._graph.sources:
+            raise InputError(f"the flow has no source {name!r}", fix=f"there are {sorted(self._graph.sources)}")
+        return self._graph.sources[name]
+
+    def _source_rows(self, name: str, rows: Rows) -> pa.Table:
+        """Rows with the source's columns and their event time."""
+        node = self._source(name)
+        given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else _from_rows(rows, node)
+        missing = [column for column in given.schema.names if column not in node.columns.names]
+        if missing:
+            raise InputError(
+                f"the source {name!r} has no columns {missing}", fix=f"its columns are {node.columns.names}"
+            )
+        columns = [
+            given.column(field.name).cast(field.type)
+            if field.name in given.schema.names
+            else pa.nulls(given.num_rows, field.type)
+            for field in node.columns
+        ]
+        times = pa.nulls(given.num_rows, TIMESTAMP)
+        if node.event_time is not None:
+            times = columns[node.columns.names.index(node.event_time)].cast(TIMESTAMP)
+        return pa.Table.from_arrays([*columns, times], schema=node.outputs[""].schema)
+
+
+def micros(time: Time) -> int:
+    """Microseconds since 1970 of a time with its zone, or of ISO text (without a zone: UTC)."""
+    if isinstance(time, int):
+        return time
+    moment = dt.datetime.fromisoformat(time) if isinstance(time, str) else time
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
+    """Python rows; times may be ISO text."""
+    columns: dict[str, pa.Array] = {}
+    rows = list(rows)
+    unknown = sorted({name for row in rows for name in row} - set(node.columns.names))
+    if unknown:
+        known = node.columns.names
+        raise InputError(f"the source {node.name!r} has no columns {unknown}", fix=f"its columns are {known}")
+    for field in node.columns:
+        values = [row.get(field.name) for row in rows]
+        if pa.types.is_timestamp(field.type):
+            moments = [None if value is None else micros(value) for value in values]
+            columns[field.name] = pa.array(moments, pa.int64()).cast(TIMESTAMP)
+        else:
+            columns[field.name] = pa.array(values, field.type)
+    return pa.table(columns)
+
+
+def _expanded(rows: pa.Table) -> pa.Table:
+    """Each row as often as its weight says."""
+    weights = rows[WEIGHT].combine_chunks()
+    counts = np.asarray(weights.to_numpy(zero_copy_only=False), dtype=np.int64)
+    if (counts < 0).any():
+        taken = rows.take(from_numpy(np.flatnonzero(counts < 0), pa.int64())).slice(0, 3).to_pylist()
+        raise InputError(f"more rows were taken away than were there: {taken}", fix="see changes() for what came")
+    return rows.take(from_numpy(np.repeat(np.arange(rows.num_rows, dtype=np.int64), counts), pa.int64()))

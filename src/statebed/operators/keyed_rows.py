@@ -104,24 +104,23 @@ def by_key(rows: pa.Table, one: Input, *, order: Sequence[OrderBy] = ()) -> Keye
     count = rows.num_rows
     hashes = uint64_values(rows[KEY_HASH]) if one.keys else np.zeros(count, dtype=np.uint64)
     grouping = group_rows(np.zeros(count, dtype=np.int64), hashes, columns)
-    ordered = taken(rows, _ordered_inside(rows, grouping, one, order))
+    rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *one.keys}]
+    ordered = taken(rows, ordered_inside(rows, grouping, order, [TIME, *rest]))
     firsts = taken(ordered, grouping.starts)
     keys = [one_chunk(firsts[name]) for name in one.keys] or [pa.nulls(firsts.num_rows, EVERYTHING.type)]
     return KeyedRows(ordered, pa.Table.from_arrays(keys, schema=pa.schema(state_keys(one))), grouping.starts)
 
 
-def _ordered_inside(rows: pa.Table, grouping: Grouping, one: Input, order: Sequence[OrderBy]) -> Integers:
-    """The rows of each group in order. Most keys have one row: only the others are sorted."""
+def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy], columns: Sequence[str]) -> Integers:
+    """The rows of each group by `order`, then by `columns`. Most groups have one row: only the others are sorted."""
     several = np.repeat(grouping.sizes > 1, grouping.sizes)
     if not several.any():
         return grouping.order
     some = grouping.order[several]
     group = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)[several]
-    rest = [name for name in rows.column_names if name not in {KEY_HASH, TIME, *one.keys}]
     among = taken(rows, some)
-    keys = [group, *user_keys(among, order), *total_keys(among, [TIME, *rest])]
     result = grouping.order.copy()
-    result[several] = some[sorted_by(keys)]
+    result[several] = some[sorted_by([group, *user_keys(among, order), *total_keys(among, columns)])]
     return result
 
 

@@ -1,0 +1,138 @@
+"""The first n rows of each key and window, when the window closes.
+
+Of an input that only adds, the state has the first n rows of each key and pane: what is not among those can be among
+the first n of no window. Rows are judged as by other windows: late when no window that holds them is open any more.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import names
+from statebed.format.columns import from_numpy, int64_values
+from statebed.format.schema import TIMESTAMP
+from statebed.operators.keyed_rows import check_input, taken
+from statebed.operators.numbering import Numbering
+from statebed.operators.operator import (
+    LATE,
+    MAIN,
+    Changes,
+    Clock,
+    Combine,
+    Input,
+    Output,
+    StepResult,
+    Tables,
+    fingerprint_of,
+)
+from statebed.operators.ordering import OrderBy
+from statebed.operators.rows import late_output, late_rows
+from statebed.operators.top_n import UNKNOWN_RETRACTIONS, check_top_n, number_field
+from statebed.operators.window_aggregate import WINDOW_END
+from statebed.operators.window_rows import KEPT, WindowRows, check_windows, closing_is_due
+from statebed.operators.windows import Window
+from statebed.state import TableConfig
+
+
+@dataclass(frozen=True)
+class WindowTopN:
+    """The definition of the operator; without keys, the first n rows of each window."""
+
+    operator_id: str
+    input: Input
+    window: Window
+    n: int
+    order: tuple[OrderBy, ...]
+    numbering: Numbering = Numbering.ROW_NUMBER
+    number: str | None = None
+    """The column for the row's number; None: there is none."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self._where)
+        check_top_n(self.n, self.order, self.input.columns, where=self._where)
+        check_windows(self._rows, [field.name for field in number_field(self.number)], where=self._where)
+        _ = self.outputs, self.tables  # refuse names that are taken
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        """Keys, window_start, window_end, the other columns, the number; and late rows."""
+        columns = pa.schema([*self._rows.leading, *number_field(self.number)])
+        return {MAIN: Output(columns), LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {KEPT: self._rows.table}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {KEPT: self.combined if self._prunes else self._rows.combined}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        window = self.window
+        return fingerprint_of(
+            kind="window_top_n",
+            window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
+            n=self.n,
+            order=[one.text for one in self.order],
+            numbering=self.numbering.value,
+            number=self.number,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            changes=self.input.changes.value,
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        admitted = self._rows.admit(batches[0], clock.late_us, where=self._where)
+        rows = self._first(admitted.rows) if self._prunes else admitted.rows
+        closed = self._rows.close(tables.get_time_keyed(KEPT), rows, clock)
+        numbers = closed.shape.numbers(self.numbering)
+        first = np.flatnonzero(numbers <= self.n)
+        found = taken(closed.rows, first)
+        columns = [found[field.name] for field in self._rows.leading]
+        columns += [from_numpy(numbers[first].astype(np.int32), pa.int32()) for _ in number_field(self.number)]
+        columns.append(from_numpy(int64_values(found[WINDOW_END]) - 1, TIMESTAMP))
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: pa.Table.from_arrays(columns, schema=self.outputs[MAIN].schema), LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            max_event_times_us=(admitted.max_event_time_us,),
+            counts={UNKNOWN_RETRACTIONS: closed.dropped},
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        # Later results are of windows that end after the watermark, and have the time of their last microsecond.
+        return watermark_us - 1
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        return closing_is_due(self.window, before_us, after_us)
+
+    def combined(self, rows: pa.Table) -> pa.Table:
+        """Of rows of the state the first n of each key and pane."""
+        return self._rows.combined_first(rows, self.n, self.numbering)
+
+    @property
+    def _prunes(self) -> bool:
+        return self.input.changes is Changes.APPEND
+
+    def _first(self, rows: pa.Table) -> pa.Table:
+        """The first n rows of each key and pane."""
+        found = self._rows.sorted(rows)
+        return taken(found.rows, np.flatnonzero(found.shape.numbers(self.numbering) <= self.n))
+
+    @cached_property
+    def _rows(self) -> WindowRows:
+        return WindowRows(self.input, self.window, self.order)
+
+    @property
+    def _where(self) -> str:
+        return f"operator {self.operator_id!r}"

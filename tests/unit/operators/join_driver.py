@@ -151,7 +151,8 @@ def as_rows(table: pa.Table) -> list[dict[str, Any]]:
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type) else column
         for column in table.columns
     ]
-    return pa.Table.from_arrays(columns, names=table.column_names).to_pylist()
+    rows: list[dict[str, Any]] = pa.Table.from_arrays(columns, names=table.column_names).to_pylist()
+    return rows
 
 
 def output_bytes(result: StepResult) -> dict[str, bytes]:

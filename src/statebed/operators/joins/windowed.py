@@ -218,8 +218,7 @@ def _some_windows(ends: Sequence[Integers]) -> Iterator[tuple[int, int]]:
     group = (np.cumsum(counts) - counts) // ROWS_AT_ONCE
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     lasts = np.flatnonzero(np.diff(group, append=np.iinfo(np.int64).max))
-    for first, last in zip(distinct[starts].tolist(), distinct[lasts].tolist(), strict=True):
-        yield first, last
+    yield from zip(distinct[starts].tolist(), distinct[lasts].tolist(), strict=True)
 
 
 def _timed(rows: pa.Table, ends: Integers) -> pa.Table:

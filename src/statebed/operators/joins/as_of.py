@@ -1,0 +1,299 @@
+"""The as-of join: each left row gets the version of its key that was valid at its event time.
+
+The right input has versions: a row is valid for its key from its event time until the next one. A left row waits until
+the watermark passes its time, so that versions that come late are seen; then it gets the newest version that is not
+after it. Of versions with one key and time the last in total order wins (the greatest by its columns from left to
+right, nulls last). A version whose `deleted` column is true ends its key: there is none until the next.
+
+State: left rows and versions after the watermark in two time-keyed tables, and the last version up to it in a keyed
+one. With a tolerance a version that is older than that is not taken, and leaves the state; without, it is kept until
+another comes.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.keyhash import HASH_SEED, hash_columns
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.operators.joins.columns import SUFFIXES, JoinColumns
+from statebed.operators.joins.index import KeyIndex, without_nulls
+from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
+from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.matching import in_output_order
+from statebed.operators.keyed_rows import by_key, state_keys, taken
+from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.rows import admit, filtered, without_routing
+from statebed.state import KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
+from statebed.state.live.files import BEGINNING
+
+Integers = npt.NDArray[np.int64]
+
+WAITING = "waiting"
+PENDING = "pending"
+CURRENT = "current"
+VERSION_TIME = "_version_time"
+"""In the table of current versions: the event time of each."""
+BIN = dt.timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class AsOfJoin:
+    """The definition of an as-of join."""
+
+    operator_id: str
+    left: Input
+    right: Input
+    """The versions."""
+    how: JoinKind = JoinKind.LEFT
+    """LEFT, or INNER: without left rows that have no version."""
+    tolerance_us: int | None = None
+    """How much older than the left row a version may be; None: by any time."""
+    deleted: str | None = None
+    """A boolean column of versions: true ends the key. It is no column of the result."""
+    suffixes: tuple[str, str] = SUFFIXES
+
+    def __post_init__(self) -> None:
+        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        if self.how not in {JoinKind.LEFT, JoinKind.INNER}:
+            raise InputError(
+                f"an as-of join of the kind {self.how.value!r}",
+                where=where,
+                fix="choose left or inner: versions are looked up for left rows",
+            )
+        if self.tolerance_us is not None and self.tolerance_us <= 0:
+            raise InputError(f"a tolerance of {self.tolerance_us} us", where=where, fix="give a positive one, or none")
+        if self.deleted is not None and not self._is_flag(self.deleted):
+            raise InputError(
+                f"{self.deleted!r} is no boolean column of {self.right.name} beside its keys",
+                where=where,
+                fix=f"name one of {[field.name for field in self.right.columns if pa.types.is_boolean(field.type)]}",
+            )
+        if VERSION_TIME in self.right.columns.names:
+            raise InputError(f"the column name {VERSION_TIME!r} is reserved", where=where, fix="rename the column")
+        self.columns.check(where=where)
+        self.columns.check_append_only(where=where)
+
+    def _is_flag(self, name: str) -> bool:
+        columns = self.right.columns
+        return name in columns.names and name not in self.right.keys and pa.types.is_boolean(columns.field(name).type)
+
+    @cached_property
+    def columns(self) -> JoinColumns:
+        """What results look like."""
+        shown = pa.schema([field for field in self.right.columns if field.name != self.deleted])
+        return JoinColumns(self.left, replace(self.right, columns=shown), self.how, self.suffixes)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.left, self.right)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        sides = replace(self.columns, right=self.right)
+        return {MAIN: Output(self.columns.results), **late_outputs(sides)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        tolerance = None if self.tolerance_us is None else dt.timedelta(microseconds=self.tolerance_us)
+        keys = state_keys(self.right)
+        values = [self._version_fields.field(name) for name in self._values]
+        return {
+            WAITING: _timed_table(WAITING, self.left, "that wait for the watermark"),
+            PENDING: _timed_table(PENDING, self.right, "after the watermark"),
+            CURRENT: keyed_table_config(
+                CURRENT,
+                f"the last version of each key of {self.right.name}, up to the watermark",
+                [key.name for key in keys],
+                pa.schema([*keys, *values, pa.field(VERSION_TIME, TIMESTAMP)]),
+                tolerance,
+            ),
+        }
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="as_of_join",
+            tolerance_us=self.tolerance_us,
+            deleted=self.deleted,
+            **replace(self.columns, right=self.right).described(),
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        """Left rows keep their times, and those up to the watermark are given."""
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        """Rows may wait for any time."""
+        return before_us is None or after_us > before_us
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        columns = replace(self.columns, right=self.right)
+        rows = gathered_sides(columns, batches, where=f"operator {self.operator_id!r}")
+        sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
+        waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[Side.LEFT].rows, clock)
+        pending = self._due(tables.get_time_keyed(PENDING), self.right, sides.admitted[Side.RIGHT].rows, clock)
+        current = tables.get_keyed(CURRENT)
+        results = [self.outputs[MAIN].schema.empty_table(), *self._results(waiting, self._with_keys(pending), current)]
+        self._advance(current, self._with_keys(pending))
+        return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+
+    def _due(self, view: TimeKeyedView, one: Input, new: pa.Table, clock: Clock) -> pa.Table:
+        """The rows up to the watermark, those of the state too, which leave it; the others are kept."""
+        last = clock.watermark_us
+        due = np.zeros(new.num_rows, dtype=np.bool_) if last is None else int64_values(new[TIME]) <= last
+        old: list[pa.Table] = []
+        if last is not None:
+            old = [_routed(piece, one) for piece in view.scan(None, last + 1)]
+            view.delete_times(BEGINNING, last + 1)
+        kept = ~due
+        if one is self.right or self.how is JoinKind.INNER:
+            kept &= without_nulls([one_chunk(new[key]) for key in one.keys], new.num_rows)
+        if kept.any():
+            view.append(without_routing(filtered(new, kept)))
+        return pa.concat_tables([filtered(new, due), *old]).combine_chunks()
+
+    def _with_keys(self, versions: pa.Table) -> pa.Table:
+        found = without_nulls([one_chunk(versions[key]) for key in self.right.keys], versions.num_rows)
+        return filtered(versions, found)
+
+    def _results(self, rows: pa.Table, versions: pa.Table, current: KeyedView) -> Iterator[pa.Table]:
+        """Each row with its version."""
+        if not rows.num_rows:
+            return
+        found, at = self._versions_of(rows, versions, current)
+        valid = at >= 0
+        if self.deleted is not None and found.num_rows:
+            valid &= ~boolean_values(found[self.deleted])[at]
+        if self.tolerance_us is not None and found.num_rows:
+            ages = int64_values(rows[TIME]) - int64_values(found[TIME])[at]
+            valid &= ages <= self.tolerance_us
+        matched, alone = np.flatnonzero(valid), np.flatnonzero(~valid)
+        pairs = self.columns.paired(rows, matched, found, at[matched])
+        yield _timed(pairs, rows, matched)
+        if self.how is JoinKind.LEFT:
+            yield _timed(self.columns.alone(Side.LEFT, rows, alone), rows, alone)
+
+    def _versions_of(self, rows: pa.Table, versions: pa.Table, current: KeyedView) -> tuple[pa.Table, Integers]:
+        """Versions, and which of them each row gets, -1 for none."""
+        keyed = by_key(versions, self.right)
+        keys = [one_chunk(rows[key]) for key in self.left.keys]
+        asked = np.flatnonzero(without_nulls(keys, rows.num_rows))
+        indices = from_numpy(asked, pa.int64())
+        some = [key.take(indices) for key in keys]
+        hashes = uint64_values(rows[KEY_HASH])[asked] if keys else np.zeros(len(asked), dtype=np.uint64)
+        firsts = _hashes(keyed.keys, self.right)
+        groups = KeyIndex(firsts, [one_chunk(keyed.keys[key]) for key in self.right.keys]).find(hashes, some)
+        at = np.full(rows.num_rows, -1, dtype=np.int64)
+        at[asked] = _last_up_to(
+            groups, int64_values(rows[TIME])[asked], keyed.key_index, int64_values(keyed.rows[TIME]), keyed.starts
+        )
+        older = asked[at[asked] < 0]
+        names_of_versions = self._version_fields.names
+        found = keyed.rows.select(names_of_versions).cast(self._version_fields)
+        if not len(older):
+            return found, at
+        values, there = current.get(self._state_keys(rows, older))
+        arrays = [one_chunk(values[name]) for name in self._values]
+        own = dict(zip(self._values, arrays, strict=True)) | {TIME: one_chunk(values[VERSION_TIME])}
+        own |= {right: one_chunk(rows[left].take(from_numpy(older, pa.int64()))) for left, right in self._key_pairs}
+        state = pa.Table.from_arrays([own[name] for name in names_of_versions], schema=self._nullable_version_fields)
+        at[older[there]] = found.num_rows + np.flatnonzero(there)
+        found = pa.concat_tables([found.cast(self._nullable_version_fields), state]).combine_chunks()
+        return found, at
+
+    def _advance(self, current: KeyedView, versions: pa.Table) -> None:
+        """Make the last of these versions the current ones."""
+        keyed = by_key(versions, self.right)
+        if not keyed.count:
+            return
+        last = taken(keyed.rows, keyed.lasts)
+        gone = np.zeros(keyed.count, dtype=np.bool_)
+        if self.deleted is not None:
+            gone = boolean_values(last[self.deleted])
+        if not gone.all():
+            kept = filtered(last, ~gone)
+            columns = {name: kept[name] for name in self._values} | {VERSION_TIME: kept[TIME]}
+            times = None if self.tolerance_us is None else one_chunk(kept[TIME])
+            current.upsert(filtered(keyed.keys, ~gone), pa.table(columns), times=times)
+        if gone.any():
+            current.delete(filtered(keyed.keys, gone))
+
+    @cached_property
+    def _values(self) -> list[str]:
+        """The columns of a version that the state keeps beside its key and time."""
+        return [name for name in self.right.columns.names if name not in self.right.keys]
+
+    @cached_property
+    def _version_fields(self) -> pa.Schema:
+        return pa.schema([*self.right.columns, pa.field(TIME, TIMESTAMP)])
+
+    @cached_property
+    def _nullable_version_fields(self) -> pa.Schema:
+        return pa.schema([field.with_nullable(True) for field in self._version_fields])
+
+    @property
+    def _key_pairs(self) -> list[tuple[str, str]]:
+        return list(zip(self.left.keys, self.right.keys, strict=True))
+
+    def _state_keys(self, rows: pa.Table, at: Integers) -> pa.Table:
+        """The keys of some left rows, as the table of versions has them."""
+        schema, indices = pa.schema(state_keys(self.right)), from_numpy(at, pa.int64())
+        arrays = [one_chunk(rows[key]).take(indices) for key in self.left.keys]
+        return pa.Table.from_arrays(arrays or [pa.nulls(len(at), schema.field(0).type)], schema=schema)
+
+
+def _last_up_to(groups: Integers, times: Integers, keys: Integers, versions: Integers, starts: Integers) -> Integers:
+    """For each key and time the last version of that key that is not after it; -1: there is none."""
+    if not len(versions):
+        return np.full(len(groups), -1, dtype=np.int64)
+    distinct = np.unique(versions)
+    stride = len(distinct) + 1
+    places = keys * stride + np.searchsorted(distinct, versions)
+    behind = np.searchsorted(places, groups * stride + np.searchsorted(distinct, times, side="right"))
+    known = (groups >= 0) & (behind - 1 >= starts[np.maximum(groups, 0)])
+    return np.where(known, behind - 1, -1)
+
+
+def _timed_table(name: str, one: Input, which: str) -> TableConfig:
+    # Rows leave when they are due: the retention has nothing to do.
+    return timestamp_table_config(
+        name,
+        f"rows of {one.name} {which}",
+        dt.timedelta(microseconds=1),
+        False,
+        one.columns,
+        keys=one.keys,
+        bin_width=BIN,
+    )
+
+
+def _hashes(rows: pa.Table, one: Input) -> npt.NDArray[np.uint64]:
+    if not one.keys:
+        return np.zeros(rows.num_rows, dtype=np.uint64)
+    return hash_columns([one_chunk(rows[key]) for key in one.keys])
+
+
+def _routed(rows: pa.Table, one: Input) -> pa.Table:
+    """Rows of the state as an input has them."""
+    hashes = _hashes(rows, one) if one.keys else np.full(rows.num_rows, HASH_SEED, dtype=np.uint64)
+    hashed = from_numpy(hashes.view(np.int64), pa.int64())
+    columns = [hashed, *(rows[name] for name in one.schema.names[1:])]
+    return pa.Table.from_arrays(columns, schema=one.schema)
+
+
+def _timed(results: pa.Table, rows: pa.Table, at: Integers) -> pa.Table:
+    times = one_chunk(rows[TIME]).take(from_numpy(at, pa.int64()))
+    return results.append_column(pa.field(TIME, TIMESTAMP), times)

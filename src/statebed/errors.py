@@ -260,6 +260,12 @@ class ExpressionError(StatebedError, ArithmeticError):
     code = "EXPRESSION"
 
 
+class AggregateError(StatebedError):
+    """A user-defined aggregate that failed, or that gave other columns than it declares."""
+
+    code = "AGGREGATE"
+
+
 class NondeterminismError(StatebedError):
     """Two attempts at the same subtask and epoch gave different bytes."""
 

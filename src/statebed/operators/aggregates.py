@@ -10,7 +10,7 @@ decimal(min(38, p + 10), s). Nulls are ignored; an aggregate of no value is null
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, validity
-from statebed.operators.accumulators import Accumulator
+from statebed.operators.accumulators import Accumulator, UserAggregate
 from statebed.operators.arithmetic import (
     NEEDED,
     Function,
@@ -50,6 +50,8 @@ class Aggregate:
     inputs: tuple[Any, ...] = ()
     where: Any = None
     options: Options = ()
+    user: UserAggregate | None = None
+    """What a user-defined one computes with."""
 
     def __post_init__(self) -> None:
         if any(one is None for one in self.inputs):
@@ -68,7 +70,15 @@ class Aggregate:
         """
         if self.function is Function.COUNT:
             input_types = (MARKER,) if self.needs_input else ()
-        return BoundAggregate(name, self.function, input_types, text=text, options=self.options, changelog=changelog)
+        return BoundAggregate(
+            name,
+            self.function,
+            input_types,
+            text=text,
+            options=self.options,
+            changelog=changelog,
+            user=self.user,
+        )
 
     def input_columns(self, values: Sequence[pa.Array], holds: pa.Array | None = None) -> list[pa.Array]:
         """What a batch carries for it: the values of its `inputs`, null where its condition does not hold."""
@@ -94,6 +104,8 @@ class BoundAggregate:
     options: Options = ()
     changelog: bool = False
     """Whether rows carry weights, and may be taken back."""
+    user: UserAggregate | None = field(default=None, compare=False)
+    """What a user-defined one computes with; `options` describe it."""
 
     def __post_init__(self) -> None:
         _ = self.accumulator  # a type that cannot be aggregated is refused here, on the driver
@@ -101,7 +113,7 @@ class BoundAggregate:
     @property
     def retraction(self) -> Retraction:
         """How rows are taken back from it."""
-        return retraction_of(self.function)
+        return retraction_of(self.function, self.user)
 
     def retracting(self) -> "BoundAggregate":
         """The same over a changelog."""
@@ -118,12 +130,15 @@ class BoundAggregate:
     def accumulator(self) -> Accumulator:
         """The arithmetic of this aggregate."""
         if self.changelog and self.retraction is Retraction.REFUSES:
+            user_defined = self.function is Function.USER_DEFINED
             raise InputError(
                 f"{self.function.value} cannot take rows back, and its input is a changelog",
                 where=f"aggregate {self.name!r}",
-                fix="use count_distinct, which keeps the values, or aggregate before rows are taken back",
+                fix="give its class the method retract" if user_defined else "use count_distinct, which keeps values",
             )
-        wanted = Wanted(self.function, self.name, self.input_types, self.options, changelog=self.changelog)
+        wanted = Wanted(
+            self.function, self.name, self.input_types, self.options, user=self.user, changelog=self.changelog
+        )
         accumulator = accumulator_of(wanted)
         if accumulator is None:
             what, fix = NEEDED[self.function]

@@ -41,6 +41,8 @@ from statebed.operators.accumulators import (
     MostFrequent,
     Multiset,
     Percentile,
+    UserAggregate,
+    UserDefined,
     has_order,
     multiset_of,
 )
@@ -115,6 +117,8 @@ class Wanted:
     name: str
     kinds: Types
     options: Options = ()
+    user: UserAggregate | None = None
+    """What a user-defined one computes with."""
     changelog: bool = False
 
 
@@ -126,8 +130,10 @@ def accumulator_of(wanted: Wanted) -> Accumulator | None:
     return _MAKERS[wanted.function](wanted)
 
 
-def retraction_of(function: Function) -> Retraction:
-    """How a function takes rows back; a user-defined one says so itself."""
+def retraction_of(function: Function, user: UserAggregate | None = None) -> Retraction:
+    """How a function takes rows back; a user-defined one by its method `retract`, if it has one."""
+    if function is Function.USER_DEFINED and not hasattr(user, "retract"):
+        return Retraction.REFUSES
     return _RETRACTIONS.get(function, Retraction.INVERTIBLE)
 
 
@@ -260,6 +266,10 @@ def _distinct_sketch(wanted: Wanted) -> Accumulator | None:
     return DistinctSketch(wanted.name, int(wanted.options[0])) if has_order(wanted.kinds[0]) else None
 
 
+def _user_defined(wanted: Wanted) -> Accumulator | None:
+    return None if wanted.user is None else UserDefined(wanted.name, wanted.user, changelog=wanted.changelog)
+
+
 _MAKERS: dict[Function, Maker] = {
     Function.COUNT: lambda wanted: Count(wanted.name),
     Function.COUNT_DISTINCT: _of_values(DistinctCount()),
@@ -285,6 +295,7 @@ _MAKERS: dict[Function, Maker] = {
     Function.BIT_AND: _bits(BitOperation.AND),
     Function.BIT_OR: _bits(BitOperation.OR),
     Function.BIT_XOR: _counted(_bits(BitOperation.XOR)),
+    Function.USER_DEFINED: _user_defined,
 } | {Function(moment.value): _moments for moment in Moment}
 
 _OF_ALL_VALUES = (

@@ -8,11 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 from statebed.errors import InputError
-from statebed.operators.accumulators import LEAST_PRECISION, MOST_PRECISION, Moment
+from statebed.operators.accumulators import (
+    LEAST_PRECISION,
+    MOST_PRECISION,
+    Moment,
+    UserAggregate,
+    check_user_aggregate,
+    user_description,
+)
 from statebed.operators.aggregates import Aggregate, EventTime
 from statebed.operators.arithmetic import Function
 
 __all__ = [
+    "aggregate",
     "any_value",
     "approx_count_distinct",
     "approx_percentile",
@@ -192,6 +200,17 @@ def _share(at: float) -> float:
     if not 0.0 <= at <= 1.0:
         raise InputError(f"a percentile at {at}", fix="give a share from 0 to 1: percentile('fare', 0.95)")
     return float(at)
+
+
+def aggregate(user: UserAggregate, *columns: Any, where: Any = None) -> Aggregate:
+    """An aggregate of your own over `columns`: an object with `state`, `output`, accumulate, merge and finish.
+
+    Rows in which every column is null are left out. Give it a `version` and change that when it computes otherwise.
+    """
+    check_user_aggregate(user)
+    if not columns:
+        raise InputError("aggregate() has no input", fix="name a column: aggregate(MyAggregate(), 'fare')")
+    return Aggregate(Function.USER_DEFINED, columns, where, user_description(user), user)
 
 
 def bool_and(column: Any, *, where: Any = None) -> Aggregate:

@@ -22,6 +22,12 @@ from statebed.operators.accumulators.moments import Moment, Moments
 from statebed.operators.accumulators.multisets import CollectedList, Column, Finish, Multiset, multiset_of
 from statebed.operators.accumulators.sketches import ApproximatePercentile
 from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum
+from statebed.operators.accumulators.user_defined import (
+    UserAggregate,
+    UserDefined,
+    check_user_aggregate,
+    user_description,
+)
 
 __all__ = [
     "LEAST_PRECISION",
@@ -56,6 +62,10 @@ __all__ = [
     "MostFrequent",
     "Multiset",
     "Percentile",
+    "UserAggregate",
+    "UserDefined",
+    "check_user_aggregate",
     "has_order",
     "multiset_of",
+    "user_description",
 ]

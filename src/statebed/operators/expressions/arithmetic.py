@@ -121,7 +121,7 @@ def _remainder(site: Site) -> Term:
 def _divided(kernel: Callable[[Datum, Datum], pa.Array], left: Datum, right: Datum) -> pa.Array:
     """A division, once no divisor is zero where there is a dividend."""
     dividend, divisor = arrays(left, right)
-    zero = pc.and_(pc.is_valid(dividend), pc.fill_null(pc.equal(divisor, pa.scalar(0).cast(divisor.type)), False))
+    zero = pc.and_(pc.is_valid(dividend), pc.fill_null(pc.equal(divisor, kinds.zero(divisor.type)), False))
     if pc.any(zero).as_py():
         raise RowFailure("a division by zero", fix="use nullif(divisor, 0) to get null for such rows")
     # A null over zero is null.

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from statebed.operators.expressions import kinds
 from statebed.operators.expressions.conversions import convert
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
-from statebed.operators.expressions.terms import Datum, Term, arrays
+from statebed.operators.expressions.terms import Datum, Term, arrays, spread
 
 Comparison = Callable[[Datum, Datum], pa.Array]
 _WIDE_DIGITS = 76
@@ -100,8 +100,8 @@ def _in(site: Site) -> Term:
     nullable = any(term.nullable for term in (operand, *listed))
     constants = [term.constant for term in listed]
     if all(found is not None for found in constants) and not kinds.is_float(operand.type):
-        known = [found.as_py() for found in constants if found.is_valid]  # type: ignore[union-attr]  # none is None
-        values = pa.concat_arrays([pa.nulls(0, operand.type), *(pa.array([one], operand.type) for one in known)])
+        known = [spread(found, 1) for found in constants if found.is_valid]  # type: ignore[union-attr]  # none is None
+        values = pa.concat_arrays([pa.nulls(0, operand.type), *known])
         kernel = partial(_is_in, values, len(known) < len(constants))
         return site.apply(kernel, kinds.BOOLEAN, operand, nullable=nullable)
     kernel = partial(_is_any, comparison("=", operand.type))
@@ -130,7 +130,8 @@ def _between(site: Site) -> Term:
 def _extreme(site: Site) -> Term:
     operands = in_common_type(site, *site.operands)
     kind = operands[0].type
-    if not kinds.has_order(kind) or kind == kinds.NULL:
+    read = kind != kinds.TEXT and any(operand.type == kinds.TEXT for operand in site.operands)
+    if not kinds.has_order(kind) or kind == kinds.NULL or read:
         raise site.wrong_types("values that can be compared")
     beyond = comparison(">" if site.function == "greatest" else "<", kind)
     nullable = all(operand.nullable for operand in operands)

@@ -61,10 +61,18 @@ def _run(conversion: Conversion, kind: pa.DataType, lenient: bool, datum: Datum)
     values, bad = conversion(array, kind)
     if bad is None or lenient or not pc.any(bad).as_py():
         return values
-    example = array[pc.index(bad, True).as_py()].as_py()
+    example = array.slice(pc.index(bad, True).as_py(), 1)
     raise RowFailure(
-        f"{example!r} is no {kinds.type_name(kind)}", fix="try_cast gives null for values that cannot be converted"
+        f"{_shown(example)} is no {kinds.type_name(kind)}",
+        fix="try_cast gives null for values that cannot be converted",
     )
+
+
+def _shown(example: pa.Array) -> str:
+    if example.type == kinds.TEXT:
+        return repr(example[0].as_py())
+    # By way of Arrow: Python has no years beyond 9999.
+    return str(pc.cast(example, pa.string())[0].as_py())
 
 
 def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:

@@ -6,6 +6,7 @@ the type in which they are computed.
 
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from functools import reduce
 
 import pyarrow as pa
@@ -77,6 +78,11 @@ def is_number(kind: pa.DataType) -> bool:
 
 def is_timestamp(kind: pa.DataType) -> bool:
     return kind in (TIMESTAMP, NAIVE_TIMESTAMP)
+
+
+def zero(kind: pa.DataType) -> pa.Scalar:
+    """The zero of a type of numbers."""
+    return pa.scalar(Decimal(0) if is_decimal(kind) else 0, kind)
 
 
 def has_time(kind: pa.DataType) -> bool:

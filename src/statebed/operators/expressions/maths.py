@@ -63,7 +63,7 @@ def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
     count -= count * down / up > size
     count += (count + 1.0) * down / up <= size
     near = (count + ((2.0 * count + 1.0) * down / (2.0 * up) <= size)) * down / up
-    rounded = np.where((size * up / down < _EXACT) & np.isfinite(values), np.copysign(near, values), values)
+    rounded = np.where((size * up / down < _EXACT) & np.isfinite(values), np.copysign(near, values) + 0.0, values)
     return pc.cast(from_numpy(rounded, pa.float64(), valid=valid), array.type)
 
 
@@ -89,21 +89,19 @@ def _whole(site: Site) -> Term:
     if kinds.is_integer(operand.type):
         return convert(operand, kinds.BIGINT)
     if kinds.is_float(operand.type):
-        return site.apply(partial(_whole_floats, kernel), kinds.BIGINT, convert(operand, kinds.DOUBLE))
+        return site.apply(partial(_whole_floats, kernel), kinds.BIGINT, convert(operand, kinds.DOUBLE), fallible=True)
     kind = operand.type
     target = kind if kind.scale == 0 else pa.decimal128(min(kind.precision - kind.scale + 1, kinds.MOST_DIGITS), 0)
     return site.apply(partial(_whole_decimals, kernel, target), target, operand)
 
 
 def _whole_floats(kernel: Callable[[pa.Array], pa.Array], array: pa.Array) -> pa.Array:
-    """Beyond a bigint its ends, and 0 for NaN, as in Java."""
-    values, valid = float_values(kernel(array)), validity(array)
-    least, most = number_casts.limits(kinds.BIGINT)
-    with np.errstate(invalid="ignore"):
-        inside = (values >= float(least)) & (values < float(most))
-        whole = np.where(inside, values, 0.0).astype(np.int64)
-        whole = np.where(values >= float(most), most, np.where(values < float(least), least, whole))
-    return from_numpy(whole, pa.int64(), valid=valid)
+    """NaN becomes 0, as in Java."""
+    numbers = pc.if_else(pc.is_nan(array), 0.0, array)
+    found, bad = number_casts.number_to_number(array.type, kinds.BIGINT)(kernel(numbers), kinds.BIGINT)
+    if pc.any(bad).as_py():
+        raise RowFailure("a number that bigint cannot hold", fix="round() keeps a double a double")
+    return found
 
 
 def _whole_decimals(kernel: Callable[[pa.Array], pa.Array], target: pa.DataType, array: pa.Array) -> pa.Array:

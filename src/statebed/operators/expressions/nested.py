@@ -12,7 +12,7 @@ from statebed.operators.expressions.conversions import convert
 from statebed.operators.expressions.mistakes import Place, RowFailure
 from statebed.operators.expressions.names import found_in
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
-from statebed.operators.expressions.terms import Column, Datum, Term, applied, arrays
+from statebed.operators.expressions.terms import Datum, Term, applied, arrays
 
 
 def field_of(place: Place, operand: Term, name: str) -> Term:
@@ -33,22 +33,11 @@ def _field(index: int, structs: pa.Array) -> pa.Array:
     return pc.struct_field(structs, index)
 
 
-def _struct(site: Site) -> Term:
-    names = [
-        operand.name if isinstance(operand, Column) else f"col{number}"
-        for number, operand in enumerate(site.operands, start=1)
-    ]
-    return _made(site, names, site.operands)
-
-
 def _named_struct(site: Site) -> Term:
     if len(site.operands) % 2:
         raise site.place.mistake("named_struct takes names and values in turns")
     names = [site.text_of(index) for index in range(0, len(site.operands), 2)]
-    return _made(site, names, site.operands[1::2])
-
-
-def _made(site: Site, names: list[str], values: tuple[Term, ...]) -> Term:
+    values = site.operands[1::2]
     fields = [pa.field(name, term.type, nullable=term.nullable) for name, term in zip(names, values, strict=True)]
     kind = pa.struct(fields)
     return site.apply(partial(_assembled, kind), kind, *values, nullable=False)
@@ -118,7 +107,6 @@ def _size(site: Site) -> Term:
 
 
 BUILDERS: dict[str, Builder] = {
-    "struct": of_many(_struct),
     "named_struct": of_many(_named_struct, 2),
     "[]": of(_element, 2),
     "element_at": of(_element, 2),

@@ -134,7 +134,7 @@ def _boolean_to_number(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _number_to_boolean(array: pa.Array, kind: pa.DataType) -> Converted:  # noqa: ARG001 - the shape of a conversion
-    return pc.not_equal(array, pa.scalar(0).cast(array.type)), None
+    return pc.not_equal(array, kinds.zero(array.type)), None
 
 
 def float_values(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

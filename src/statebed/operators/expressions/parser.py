@@ -4,6 +4,8 @@ From weak to strong: or, and, not, the predicates (between, in, like, is), compa
 and what follows an operand (`.field`, `[index]`, `::type`).
 """
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from statebed.operators.expressions import kinds
@@ -64,7 +66,7 @@ class _Parser(Cursor):
             count += 1
         operand = self.predicate()
         for _ in range(count):
-            operand = Call(token.start, operand.end, "not", (operand,))
+            operand = Call(token.start, self.last_end(), "not", (operand,))
         return operand
 
     def joined(self, function: str, left: Node, *others: Node) -> Call:
@@ -149,7 +151,7 @@ class _Parser(Cursor):
             signs += self.advance().value == "-"
         operand = self.followed(self.operand())
         for _ in range(signs):
-            operand = Call(token.start, operand.end, "negative", (operand,))
+            operand = Call(token.start, self.last_end(), "negative", (operand,))
         return operand
 
     def followed(self, operand: Node) -> Node:
@@ -174,7 +176,7 @@ class _Parser(Cursor):
         if self.skip_sign("("):
             inner = self.expression()
             self.expect(")")
-            return inner
+            return replace(inner, start=token.start, end=self.last_end())
         if token.is_sign("-"):
             self.advance()
             return number(self.place, self.advance(), negative=True, start=token.start)
@@ -231,12 +233,8 @@ class _Parser(Cursor):
             kind = self.type()
             self.expect(")")
             return Cast(token.start, self.last_end(), operand, kind, lenient=function == "try_cast")
-        if function == "extract":
-            field = self.name("a field such as year")
-            self.expect("from")
-            operand = self.expression()
-            self.expect(")")
-            return Call(token.start, self.last_end(), field.lower(), (operand,))
+        if function == "struct":
+            return self.struct(token.start)
         arguments = () if self.skip_sign(")") else self.arguments()
         return Call(token.start, self.last_end(), function, arguments)
 
@@ -247,6 +245,17 @@ class _Parser(Cursor):
             found.append(self.expression())
         self.expect(")")
         return tuple(found)
+
+    def struct(self, start: int) -> Call:
+        """A struct is a named_struct: a field is named by `as`, or by the column, or by its number."""
+        found: list[Node] = []
+        while not found or self.skip_sign(","):
+            value = self.expression()
+            own = value.parts[-1] if isinstance(value, Name) else f"col{len(found) // 2 + 1}"
+            name = self.name("a name") if self.skip_word("as") else own
+            found += [Literal(value.start, self.last_end(), name, kinds.TEXT), value]
+        self.expect(")")
+        return Call(start, self.last_end(), "named_struct", tuple(found))
 
     def case(self) -> Case:
         start = self.expect("case").start

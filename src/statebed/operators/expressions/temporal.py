@@ -16,6 +16,10 @@ from statebed.operators.expressions.terms import Datum, Term, arrays
 from statebed.operators.expressions.time_casts import DAY
 
 
+DAYS = (kinds.TINYINT, kinds.SMALLINT, kinds.INT)
+"""Types of a number of days."""
+
+
 def sum_of(site: Site) -> Term | None:
     """A sum or a difference in which there is a time or an interval; None if there is none."""
     left, right = site.operands
@@ -25,7 +29,7 @@ def sum_of(site: Site) -> Term | None:
         left, right = right, left
     if right.type == kinds.INTERVAL:
         return _moved(site, left, right)
-    if left.type == kinds.DATE and kinds.is_integer(right.type):
+    if left.type == kinds.DATE and right.type in DAYS:
         return days_later(site, left, right, site.function)
     if site.function == "-" and kinds.has_time(left.type) and (kinds.has_time(right.type) or right.type == kinds.TEXT):
         common = kinds.common_type(left.type, right.type) or kinds.TIMESTAMP

@@ -27,8 +27,8 @@ _WIDE_DIGITS = 76
 _LONGEST_DECIMAL = 70
 _DATE = r"^(?P<sign>[+-]?)(?P<year>\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?P<rest>[ T].*)?)?)?$"
 _CLOCK = (
-    r"^[ T](?:(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?)?"
-    r" ?(?P<zone>Z|UTC|GMT|UTC?[+-]\d{1,2}(?::\d{1,2})?|[+-]\d{1,2}(?::?\d{2})?)?$"
+    r"^[ T](?:(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?)?)?"
+    r" ?(?P<zone>Z|UTC|GMT|(?:UTC|GMT)[+-]\d{1,2}(?::\d{1,2})?|[+-]\d{1,2}(?::?\d{2})?)?$"
 )
 _ZONE = r"^(?:UTC|GMT|Z)?(?P<sign>[+-]?)(?P<hours>\d{0,2}):?(?P<minutes>\d{0,2})$"
 _DAY = 86_400_000_000
@@ -80,6 +80,10 @@ def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     plain = pc.binary_join_element_wise(plain, "0", "")
     wide = pa.decimal256(_WIDE_DIGITS, _WIDE_DIGITS - whole - 2)
     exact = pc.cast(without(without(plain, bad), scientific), wide)
+    size, limit = pc.abs(_as_doubles(text, bad)), 10.0**whole
+    bad = pc.or_(bad, pc.and_(scientific, pc.fill_null(pc.greater_equal(size, limit), False)))
+    tiny = pc.fill_null(pc.less(size, 10.0 ** -(kind.scale + 2)), False)
+    text = pc.if_else(tiny, "0", text)
     try:
         powers = pc.cast(pc.if_else(pc.and_(scientific, pc.invert(bad)), text, pa.scalar(None, pa.string())), wide)
     except pa.ArrowInvalid:
@@ -87,6 +91,10 @@ def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     near = pc.round(pc.coalesce(exact, powers), ndigits=kind.scale, round_mode="half_towards_infinity")
     over = decimals.too_large(near, kind)
     return decimals.rounded(without(near, over), kind), pc.or_(bad, over)
+
+
+def _as_doubles(text: pa.Array, bad: pa.Array) -> pa.Array:
+    return pc.cast(pc.utf8_ltrim(without(text, bad), "+"), pa.float64())
 
 
 def _boolean(array: pa.Array, kind: pa.DataType) -> Converted:  # noqa: ARG001 - the shape of a conversion

@@ -14,7 +14,7 @@ from statebed.operators.expressions.conversions import convert
 from statebed.operators.expressions.formats import format_pieces, formatted
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Builder, Site, of
-from statebed.operators.expressions.temporal import days_later
+from statebed.operators.expressions.temporal import DAYS, days_later
 from statebed.operators.expressions.terms import Datum, Term, arrays
 from statebed.operators.expressions.time_casts import DAY, SECOND
 
@@ -101,13 +101,27 @@ def _since_1970(unit: int) -> Builder:
     """Whole units from 1970 on, rounded down."""
 
     def build(site: Site) -> Term:
-        return site.apply(partial(_counted, unit), kinds.BIGINT, _as_instant(site, site.operands[0]))
+        if not kinds.is_timestamp(site.operands[0].type):
+            raise site.wrong_types("a timestamp")
+        return site.apply(partial(_counted, unit), kinds.BIGINT)
 
     return of(build, 1)
 
 
 def _counted(unit: int, times: pa.Array) -> pa.Array:
     return from_numpy(int64_values(times) // unit, pa.int64(), valid=validity(times))
+
+
+def _unix_timestamp(site: Site) -> Term:
+    """Whole seconds from 1970 on, towards it: unlike unix_seconds, before it they are rounded up."""
+    return site.apply(_towards_1970, kinds.BIGINT, _as_instant(site, site.operands[0]))
+
+
+def _towards_1970(times: pa.Array) -> pa.Array:
+    micros = int64_values(times)
+    return from_numpy(
+        -(-micros // SECOND) * (micros < 0) + micros // SECOND * (micros >= 0), pa.int64(), valid=validity(times)
+    )
 
 
 def _from_1970(unit: int) -> Builder:
@@ -146,8 +160,8 @@ def _date_format(site: Site) -> Term:
 
 def _days_later(site: Site) -> Term:
     date, days = site.operands
-    if not kinds.is_integer(days.type):
-        raise site.wrong_types("a date and an integer")
+    if days.type not in DAYS:
+        raise site.wrong_types("a date and an int")
     return days_later(site, date, days, "-" if site.function == "date_sub" else "+")
 
 
@@ -177,7 +191,7 @@ BUILDERS: dict[str, Builder] = {
     "second": _part(pc.second),
     "date_trunc": of(_truncate, 2),
     "date_format": of(_date_format, 2),
-    "unix_timestamp": _since_1970(SECOND),
+    "unix_timestamp": of(_unix_timestamp, 1),
     "unix_seconds": _since_1970(SECOND),
     "unix_millis": _since_1970(1_000),
     "unix_micros": _since_1970(1),

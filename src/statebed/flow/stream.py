@@ -8,7 +8,8 @@ Every step is checked when it is written. Nothing here runs anything: `statebed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,8 +22,11 @@ from statebed.format.schema import check_user_columns
 from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
 from statebed.operators.expressions import BoundExpression, bind
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
+from statebed.operators.session_aggregate import SessionAggregate
+from statebed.operators.time_to_live import time_to_live
 from statebed.operators.type_text import schema_of
-from statebed.operators.windows import Duration, parse_duration
+from statebed.operators.updating_aggregate import UpdatingAggregate
+from statebed.operators.windows import Duration, SessionWindow, parse_duration
 
 Expression = str
 EMITS = {"close": Emit.AT_CLOSE, "early": Emit.EARLY}
@@ -121,9 +125,9 @@ class Stream:
 
     # ---- by key ----------------------------------------------------------------------------------------------
 
-    def group_by(self, *keys: Expression | Window, name: str | None = None) -> "GroupedStream":
+    def group_by(self, *keys: Expression | Window | SessionWindow, name: str | None = None) -> "GroupedStream":
         """Group by keys, or by none, and one window: `group_by("driver", tumbling("1 minute"))`."""
-        windows = [key for key in keys if isinstance(key, Window)]
+        windows = [key for key in keys if isinstance(key, Window | SessionWindow)]
         if len(windows) != 1:
             raise InputError(
                 f"group_by has {len(windows)} windows, it takes one",
@@ -184,7 +188,7 @@ class GroupedStream:
 
     stream: Stream
     keys: tuple[BoundExpression, ...]
-    window: Window
+    window: Window | SessionWindow
     name: str | None = None
 
     def agg(self, *, emit: str = "close", allowed_lateness: Duration = "0s", **aggregates: Aggregate) -> Stream:
@@ -199,16 +203,20 @@ class GroupedStream:
         if emit not in EMITS:
             raise InputError(f"emit={emit!r}", where=where, fix=f"use one of {list(EMITS)}")
         bound, values = bind_aggregates(aggregates, self.stream.output, where=where)
-        operator = WindowAggregate(
-            operator_id=name,
-            keys=key_fields(self.keys),
-            window=self.window,
-            aggregates=bound,
-            emit=EMITS[emit],
-            lateness_us=parse_duration(allowed_lateness),
-            late_columns=tuple(self.stream.output.columns),
-            changes=self.stream.output.changes,
-        )
+        common: dict[str, Any] = {
+            "operator_id": name,
+            "keys": key_fields(self.keys),
+            "aggregates": bound,
+            "emit": EMITS[emit],
+            "lateness_us": parse_duration(allowed_lateness),
+            "late_columns": tuple(self.stream.output.columns),
+            "changes": self.stream.output.changes,
+        }
+        operator: Operator
+        if isinstance(self.window, SessionWindow):
+            operator = SessionAggregate(window=self.window, **common)
+        else:
+            operator = WindowAggregate(window=self.window, **common)
         return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]])
 
 
@@ -218,7 +226,21 @@ class KeyedStream:
 
     stream: Stream
     keys: tuple[BoundExpression, ...]
-    name: str | None = field(default=None)
+    name: str | None = None
+
+    def agg(self, *, ttl: Duration | None = None, ttl_clock: str = "event_time", **aggregates: Aggregate) -> Stream:
+        """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""
+        name = self.name or self.stream.default_name("aggregate")
+        bound, values = bind_aggregates(aggregates, self.stream.output, where=f"operator {name!r}")
+        operator = UpdatingAggregate(
+            operator_id=name,
+            keys=key_fields(self.keys),
+            aggregates=bound,
+            ttl=time_to_live(ttl, ttl_clock),
+            late_columns=tuple(self.stream.output.columns),
+            changes=self.stream.output.changes,
+        )
+        return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]])
 
 
 def key_fields(keys: Sequence[BoundExpression]) -> tuple[pa.Field, ...]:

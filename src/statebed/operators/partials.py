@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.format.schema import KEY_HASH
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.grouping import Grouping, Integers, group_rows
-from statebed.operators.operator import Changes
+from statebed.operators.operator import Changes, Input
 from statebed.operators.rows import weights_of
 
 ROWS = "_rows"
@@ -109,6 +109,20 @@ class Partials:
     def _columns(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
         for aggregate in self.aggregates:
             yield aggregate, [one_chunk(rows[field.name]) for field in aggregate.accumulator.partial_fields]
+
+
+def shown_input(keys: tuple[pa.Field, ...], late_columns: tuple[pa.Field, ...], changes: Changes) -> Input:
+    """The input of an aggregation without what aggregates read: the columns that late rows show."""
+    names = tuple(key.name for key in keys)
+    return Input("input", pa.schema([*keys, *(one for one in late_columns if one.name not in names)]), names, changes)
+
+
+def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:
+    """The latest time of each group; null: none is known."""
+    valid = validity(times)
+    known = np.where(valid, int64_values(times), np.iinfo(np.int64).min)
+    latest = np.maximum.reduceat(known[grouping.order], grouping.starts) if grouping.groups else known[:0]
+    return from_numpy(latest, times.type, valid=grouping.any(valid))
 
 
 def _width(aggregate: BoundAggregate) -> int:

@@ -42,7 +42,7 @@ from statebed.operators.operator import (
     Tables,
     fingerprint_of,
 )
-from statebed.operators.partials import Partials
+from statebed.operators.partials import Partials, shown_input
 from statebed.operators.rows import filtered, late_output, late_rows
 from statebed.operators.window_fold import Folder
 from statebed.operators.windows import Window
@@ -97,8 +97,8 @@ class WindowAggregate:
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
         """One; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
-        columns = pa.schema([*self._shown, *self.partials.input_fields])
-        return (Input("input", columns, tuple(key.name for key in self.keys), self.changes),)
+        columns = pa.schema([*self._late_input.columns, *self.partials.input_fields])
+        return (Input("input", columns, self._late_input.keys, self.changes),)
 
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
@@ -265,10 +265,5 @@ class WindowAggregate:
         return f"operator {self.operator_id!r}"
 
     @cached_property
-    def _shown(self) -> tuple[pa.Field, ...]:
-        """Columns of late rows."""
-        return (*self.keys, *(field for field in self.late_columns if field.name not in self._key_names))
-
-    @cached_property
     def _late_input(self) -> Input:
-        return Input("input", pa.schema(self._shown), tuple(self._key_names), self.changes)
+        return shown_input(self.keys, self.late_columns, self.changes)

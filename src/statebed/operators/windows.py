@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.format.columns import int64_values
 
 Times = npt.NDArray[np.int64]
 """Microseconds since 1970-01-01T00:00:00Z."""
@@ -148,10 +150,7 @@ class Window:
         starts: Times = times - np.mod(np.mod(times, pane) - np.mod(np.int64(self.offset_us), pane), pane)
         limits, room = np.iinfo(np.int64), 2 * self.width_us
         if len(times) and bool(np.any((starts < limits.min + room) | (starts > limits.max - room))):
-            raise InputError(
-                "an event time so far from 1970 that its window's start or end does not fit a timestamp",
-                fix="filter such rows before the operator, for example with where(\"ts < '9999-12-31'\")",
-            )
+            raise _too_far()
         return starts
 
     def first_open(self, watermark_us: int) -> int:
@@ -201,6 +200,30 @@ class Window:
         )
 
 
+@dataclass(frozen=True)
+class SessionWindow:
+    """Windows that last as long as rows of a key follow each other by less than a gap."""
+
+    gap_us: int
+
+    def check_times(self, times: pa.ChunkedArray) -> None:
+        """Refuse times whose session would end outside of what a timestamp can say."""
+        found = int64_values(times)
+        if len(found) and int(found.max()) > np.iinfo(np.int64).max - 2 * self.gap_us:
+            raise _too_far()
+
+    def described(self) -> str:
+        """For people."""
+        return f"session window with a gap of {self.gap_us / 1e6:g} s"
+
+
+def _too_far() -> InputError:
+    return InputError(
+        "an event time so far from 1970 that its window's start or end does not fit a timestamp",
+        fix="filter such rows before the operator, for example with where(\"ts < '9999-12-31'\")",
+    )
+
+
 Duration = str | dt.timedelta
 
 
@@ -233,6 +256,15 @@ def cumulative(size: Duration, step: Duration, offset: Duration | None = None) -
     """Windows that grow by `step` until they have `size`, and then begin anew: the day so far, every hour."""
     width, grown = _positive("size", size), _positive("step", step)
     return Window(Shape.CUMULATIVE, width, grown, _offset(offset, width))
+
+
+def session(gap: Duration) -> SessionWindow:
+    """Windows of rows of a key that follow each other by less than `gap`.
+
+    >>> session("5 minutes").gap_us
+    300000000
+    """
+    return SessionWindow(_positive("gap", gap))
 
 
 def _positive(what: str, span: Duration) -> int:

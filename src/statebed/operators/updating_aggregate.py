@@ -1,0 +1,198 @@
+"""Aggregation by key without a window: the result of a key stands until it changes, and is then taken back.
+
+The state is one row of partials per key. A step folds the epoch's rows, merges them into those rows, and puts out what
+changed as a changelog: the result before, taken away, and the one after. Of an input that is itself a changelog, rows
+that are taken away leave their group, and a group without rows leaves the state; a retraction for a group that is not
+(or no longer) known is counted and dropped.
+
+No window is ever closed here, so no row is too late; with a time to live by event time one is whose state would be
+gone at once. The event time of a result is the latest of its group's rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import names
+from statebed.format.columns import int64_values, one_chunk, validity
+from statebed.format.keyhash import check_key_type
+from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
+from statebed.operators.aggregates import BoundAggregate
+from statebed.operators.changelog import difference
+from statebed.operators.grouping import Flags, Grouping, Integers
+from statebed.operators.keyed_rows import EVERYTHING, taken
+from statebed.operators.operator import (
+    LATE,
+    MAIN,
+    Changes,
+    Clock,
+    Combine,
+    Input,
+    Output,
+    StepResult,
+    Tables,
+    fingerprint_of,
+)
+from statebed.operators.partials import ROWS, Partials, latest_of_each, shown_input
+from statebed.operators.rows import Admitted, admit, filtered, gathered, late_output, late_rows
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.state import TableConfig
+
+GROUPS = "groups"
+"""Name of the state table."""
+LATEST = "_latest"
+"""Its column for the latest event time of a group's rows."""
+UNKNOWN_RETRACTIONS = "unknown_retractions"
+
+
+@dataclass(frozen=True)
+class UpdatingAggregate:
+    """The definition of the operator."""
+
+    operator_id: str
+    keys: tuple[pa.Field, ...]
+    aggregates: tuple[BoundAggregate, ...]
+    ttl: TimeToLive | None = None
+    """None: groups are remembered for ever."""
+    late_columns: tuple[pa.Field, ...] = ()
+    """Columns of the input that late rows show, beside the keys."""
+    changes: Changes = Changes.APPEND
+    """What the rows of the input do."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        for key in self.keys:
+            check_key_type(key)
+        check_user_columns(self.inputs[0].columns.names, where=self._where)
+        check_user_columns(self.outputs[MAIN].columns.names, where=self._where)
+        check_user_columns([field.name for field in (*self._state_keys, *self._state_values)], where=self._where)
+
+    @cached_property
+    def partials(self) -> Partials:
+        return Partials(self.keys, self.aggregates, self.changes)
+
+    @cached_property
+    def inputs(self) -> tuple[Input, ...]:
+        """One; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
+        columns = pa.schema([*self._late_input.columns, *self.partials.input_fields])
+        return (Input("input", columns, self._late_input.keys, self.changes),)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        columns = pa.schema([*self.keys, *self.partials.output_fields])
+        return {MAIN: Output(columns, Changes.CHANGELOG), LATE: late_output(self._late_input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {
+            GROUPS: keyed_config(
+                GROUPS, "partial aggregates by key", self._state_keys, list(self._state_values), self.ttl
+            )
+        }
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return fingerprint_of(
+            kind="updating_aggregate",
+            keys=[[key.name, str(key.type)] for key in self.keys],
+            aggregates=self.partials.described(),
+            ttl=described_ttl(self.ttl),
+            changes=self.changes.value,
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no result
+        return False
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self._where), clock)
+        grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
+        keys = self._keys_of(admitted.rows, grouping)
+        view = tables.get_keyed(GROUPS)
+        stored, found = view.get(keys)
+        before = filtered(stored, found)
+        after = self._merged(before, found, self._folded(admitted.rows, grouping))
+        unknown, kept = 0, np.ones(keys.num_rows, dtype=np.bool_)
+        if self.changes is Changes.CHANGELOG:
+            rows = int64_values(after[ROWS])
+            kept, unknown = rows > 0, int(-rows[(rows < 0) & ~found].sum())
+            view.delete(filtered(keys, found & ~kept))
+        times = one_chunk(filtered(after, kept)[LATEST]) if by_event_time(self.ttl) else None
+        view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
+        old = self._results(filtered(keys, found), before)
+        new = self._results(filtered(keys, kept), filtered(after, kept))
+        late = late_rows(admitted.late, self._late_input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: difference(old, new).cast(self.outputs[MAIN].schema), LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            max_event_times_us=(admitted.max_event_time_us,),
+            counts={UNKNOWN_RETRACTIONS: unknown},
+        )
+
+    def _admitted(self, rows: pa.Table, clock: Clock) -> Admitted:
+        """Rows whose state would be gone at once are late; nobody else's are."""
+        if not by_event_time(self.ttl):
+            times = int64_values(rows[TIME])[validity(rows[TIME])]
+            return Admitted(rows, rows.slice(0, 0), int(times.max()) if len(times) else None)
+        assert self.ttl is not None
+        return admit(rows, None if clock.late_us is None else clock.late_us - self.ttl.span_us)
+
+    def _keys_of(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
+        firsts = taken(rows.select([key.name for key in self.keys]), grouping.first_rows) if self.keys else None
+        columns = firsts.columns if firsts is not None else [pa.nulls(grouping.groups, EVERYTHING.type)]
+        return pa.Table.from_arrays(list(columns), schema=pa.schema(self._state_keys))
+
+    def _folded(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
+        """One row of the state's values for each key of the epoch."""
+        columns = [latest_of_each(rows[TIME], grouping), *self.partials.fold(rows, grouping)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(self._state_values))
+
+    def _merged(self, before: pa.Table, found: Flags, new: pa.Table) -> pa.Table:
+        """The new values of each key with those before it, where there are any."""
+        if not before.num_rows:
+            return new
+        both = pa.concat_tables([before.cast(new.schema), new])
+        grouping = _pairs(np.flatnonzero(found), new.num_rows)
+        columns = [latest_of_each(both[LATEST], grouping), *self.partials.merge(both, grouping)]
+        return pa.Table.from_arrays(columns, schema=new.schema)
+
+    def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
+        partials = [one_chunk(values[field.name]) for field in self.partials.fields]
+        columns = [*(keys[key.name] for key in self.keys), *self.partials.finish(partials), values[LATEST]]
+        fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+    @property
+    def _where(self) -> str:
+        return f"operator {self.operator_id!r}"
+
+    @property
+    def _state_keys(self) -> tuple[pa.Field, ...]:
+        return self.keys or (EVERYTHING,)
+
+    @property
+    def _state_values(self) -> tuple[pa.Field, ...]:
+        return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
+
+    @cached_property
+    def _late_input(self) -> Input:
+        return shown_input(self.keys, self.late_columns, self.changes)
+
+
+def _pairs(found: Integers, count: int) -> Grouping:
+    """Groups of one new row each and, where there is one, the stored row that stands in front of them."""
+    order = np.concatenate([found, np.arange(count, dtype=np.int64)])
+    by_group = np.argsort(order, kind="stable")
+    sizes = np.ones(count, dtype=np.int64)
+    sizes[found] += 1
+    return Grouping(order=by_group, starts=np.cumsum(sizes) - sizes)

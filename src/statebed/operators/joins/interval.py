@@ -29,7 +29,7 @@ from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
 from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
-from statebed.operators.joins.matching import Flags, Integers, Matching, Pairs, SideRows, in_output_order
+from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
 from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
 from statebed.operators.rows import admit, filtered, without_routing
 from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
@@ -172,12 +172,12 @@ class _Epoch:
 
     def results(self) -> Iterator[pa.Table]:
         """Pairs with a new row; left rows at their first match; rows that can be in no pair any more."""
-        yield from self._pairs(Side.LEFT, self._old_partners(Side.LEFT))
+        yield from self._pairs(Side.LEFT, self._state_partners(self._indexed[Side.LEFT]))
         yield from self._pairs(Side.LEFT, [self._new[Side.RIGHT]], mark=self._indexed[Side.RIGHT].matched)
         if self._join.how is JoinKind.SEMI:
             yield from self._first_matches()
         elif self._join.how.gives_pairs:
-            yield from self._pairs(Side.RIGHT, self._old_partners(Side.RIGHT))
+            yield from self._pairs(Side.RIGHT, self._state_partners(self._indexed[Side.RIGHT]))
         for side in SIDES:
             if self._join.how.gives_unmatched(side) and self._clock.watermark_us is not None:
                 yield from self._unmatched(side, self._clock.watermark_us)
@@ -210,13 +210,13 @@ class _Epoch:
     def _first_matches(self) -> Iterator[pa.Table]:
         """Left rows that are in a pair now, and were in none before."""
         yield self._alone(self._new[Side.LEFT], self._indexed[Side.LEFT].matched)
-        for old in self._old_partners(Side.RIGHT):
+        for old in self._state_partners(self._indexed[Side.RIGHT]):
             touched = np.zeros(len(old), dtype=np.bool_)
             for _, theirs in self._indexed[Side.RIGHT].pairs(old):
                 touched[theirs] = True
             if touched.any():
                 some = self._matching.index(SideRows.timed(Side.LEFT, filtered(old.table, touched)))
-                for earlier in self._state_partners(some.rows):
+                for earlier in self._state_partners(some):
                     some.ask(earlier)
                 yield self._alone(some.rows, ~some.matched)
 
@@ -230,32 +230,25 @@ class _Epoch:
             return
         for piece in self._views[side].scan(first, last + 1):
             old = self._matching.index(SideRows.timed(side, piece))
-            for others in (*self._state_partners(old.rows), self._new[side.other]):
+            for others in (*self._state_partners(old), self._new[side.other]):
                 old.ask(others)
             yield self._alone(old.rows, ~old.matched)
 
-    def _old_partners(self, side: Side) -> Iterator[SideRows]:
-        """Rows of the state that may be in a pair with new ones of a side."""
-        yield from self._state_partners(self._new[side])
-
-    def _state_partners(self, rows: SideRows) -> Iterator[SideRows]:
+    def _state_partners(self, asking: Indexed) -> Iterator[SideRows]:
         """Rows of the other side in the state that may be in a pair with these."""
+        rows, other = asking.rows, asking.rows.side.other
         if not len(rows):
             return
-        lows, highs = self._matching.partners(rows)
-        other, one = rows.side.other, self._join.columns.side(rows.side)
         theirs = self._join.columns.side(other)
-        keys = [one_chunk(rows.table[key]) for key in one.keys]
-        some = np.flatnonzero(without_nulls(keys, len(rows)))
-        if not len(some):
-            return
-        asked = None
-        if keys:
-            indices = from_numpy(some, pa.int64())
+        keys = None
+        if theirs.keys:
             schema = pa.schema([theirs.columns.field(key) for key in theirs.keys])
-            asked = pa.Table.from_arrays([key.take(indices) for key in keys], schema=schema)
+            keys = pa.Table.from_arrays(asking.keys, schema=schema)
+            if not keys.num_rows:
+                return
+        lows, highs = self._matching.partners(rows)
         behind = int(highs.max()) + 1
-        for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=asked):
+        for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=keys):
             yield SideRows.timed(other, piece)
 
 

@@ -6,6 +6,7 @@ state is read. The number is what the kind of join compares beside the keys: eve
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,11 @@ class Indexed:
         self.matched = np.zeros(len(rows), dtype=np.bool_)
         """Which of its rows were in a pair with any that was asked."""
 
+    @property
+    def keys(self) -> list[pa.Array]:
+        """Each key of its rows once, those with nulls left out."""
+        return self._index.keys
+
     def pairs(self, others: SideRows) -> Iterator[tuple[Pairs, Integers]]:
         """The pairs with rows of the other side, some at a time, and the rows of the other side that are in them."""
         if not len(others) or not len(self.rows):
@@ -139,16 +145,33 @@ def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """The rows by event time, then by the hash of their key, then by all columns: in an order of their own."""
     if rows.num_rows <= 1:
         return rows
-    hashes = hash_columns([one_chunk(rows[key]) for key in keys]).view(np.int64) if keys else None
-    leading = [int64_values(rows[TIME]), *([] if hashes is None else [hashes])]
-    order = sorted_by(leading)
-    new = changes(leading, order)
-    tied = ~new
-    tied[:-1] |= ~new[1:]
-    if tied.any():
-        # Most rows differ already: only the others are compared column by column.
-        some = order[tied]
-        among = taken(rows, some)
-        rest = [name for name in rows.column_names if name != TIME]
-        order[tied] = some[sorted_by([np.cumsum(new, dtype=np.int64)[tied], *total_keys(among, rest)])]
+    times = int64_values(rows[TIME])
+    order = np.argsort(times)
+    runs = np.cumsum(changes([times], order), dtype=np.int64)
+    # Most rows differ after each step: only the others are compared further.
+    if keys and (tied := _tied(runs)).any():
+        some = from_numpy(order[tied], pa.int64())
+        hashes = hash_columns([one_chunk(rows[key]).take(some) for key in keys])
+        bits = np.uint64(int(runs[-1]).bit_length())
+        numbers = (runs[tied].view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
+        runs = _refine(order, tied, [numbers], np.argsort(numbers))
+    if (tied := _tied(runs)).any():
+        keys_of_rows = [runs[tied], *total_keys(taken(rows, order[tied]), rows.column_names)]
+        _refine(order, tied, keys_of_rows, sorted_by(keys_of_rows))
     return rows.take(from_numpy(order, pa.int64()))
+
+
+def _tied(runs: Integers) -> Flags:
+    """Which rows, in order, have the number of a neighbour."""
+    tied = np.zeros(len(runs), dtype=np.bool_)
+    tied[1:] = runs[1:] == runs[:-1]
+    tied[:-1] |= tied[1:]
+    return tied
+
+
+def _refine(order: Integers, tied: Flags, numbers: Sequence[npt.NDArray[Any]], inside: Integers) -> Integers:
+    """Put tied rows into the order of some numbers; gives the runs of rows that are still equal."""
+    order[tied] = order[tied][inside]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[tied] = changes(numbers, inside)
+    return np.cumsum(new, dtype=np.int64)

@@ -49,6 +49,14 @@ class GivenRows:
 
     def deleted(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
         """Rows of a tombstone, each once: `_key_hash`, keys, and `_time` or values, with field ids."""
+        return distinct(self._named(kind, rows), keys=self.keys)
+
+    def key_set(self, keys: ArrowRows) -> RowSet:
+        """Keys to look for; they may repeat."""
+        return RowSet(self._named(Deleted.KEY, keys), keys=self.keys)
+
+    def _named(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
+        """Rows by which others are deleted or looked for."""
         names = {Deleted.KEY: self.keys, Deleted.TIME_KEY: [*self.keys, TIME], Deleted.VALUE: self.keys + self.values}
         if not names[kind]:
             raise InputError(
@@ -61,11 +69,7 @@ class GivenRows:
         columns |= self._hashed(columns, rows.num_rows)
         ordered = [KEY_HASH, *names[kind]]
         schema = pa.schema([self._field(name) for name in ordered])
-        return distinct(pa.Table.from_arrays([columns[name] for name in ordered], schema=schema), keys=self.keys)
-
-    def key_set(self, keys: ArrowRows) -> RowSet:
-        """Keys to look for."""
-        return RowSet(self.deleted(Deleted.KEY, keys), keys=self.keys)
+        return pa.Table.from_arrays([columns[name] for name in ordered], schema=schema)
 
     def _field(self, name: str) -> pa.Field:
         return reserved_field(name) if name in {KEY_HASH, TIME} else self._table.columns.field(name)

@@ -20,6 +20,8 @@ from statebed.operators.ordering import codes
 from statebed.operators.rows import weights_of
 
 Integers = npt.NDArray[np.int64]
+UNKNOWN_RETRACTIONS = "unknown_retractions"
+"""What operators call their count of retractions that found nothing."""
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64(), nullable=False)
 
 

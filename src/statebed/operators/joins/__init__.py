@@ -5,7 +5,6 @@ from statebed.operators.joins.columns import Condition, JoinColumns
 from statebed.operators.joins.interval import IntervalJoin
 from statebed.operators.joins.kinds import JoinKind
 from statebed.operators.joins.updating import UpdatingJoin
-from statebed.operators.joins.weighted_rows import TimeToLive
 from statebed.operators.joins.windowed import WindowJoin
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "IntervalJoin",
     "JoinColumns",
     "JoinKind",
-    "TimeToLive",
     "UpdatingJoin",
     "WindowJoin",
 ]

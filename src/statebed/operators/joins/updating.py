@@ -20,18 +20,17 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.operators.changelog import folded, without_weight
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, folded, without_weight
 from statebed.operators.grouping import group_rows
 from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
 from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.updates import Integers, Updates, alone
-from statebed.operators.joins.weighted_rows import TimeToLive, Touched, WeightedTable
+from statebed.operators.joins.weighted_rows import Touched, WeightedTable, expired_until
 from statebed.operators.operator import (
     MAIN,
     Changes,
@@ -44,11 +43,9 @@ from statebed.operators.operator import (
     fingerprint_of,
 )
 from statebed.operators.rows import Admitted, filtered, weights_of
-from statebed.state import TableConfig, TimeToLiveClock
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
+from statebed.state import TableConfig
 from statebed.state.live.files import BEGINNING
-
-DROPPED = "retractions_dropped"
-"""Counts retractions of rows that are not there."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +58,12 @@ class UpdatingJoin:
     how: JoinKind = JoinKind.INNER
     condition: Condition | None = None
     suffixes: tuple[str, str] = SUFFIXES
-    time_to_live: TimeToLive | None = None
+    ttl: TimeToLive | None = None
     """None: rows are kept until they are taken away."""
 
     def __post_init__(self) -> None:
         where = f"operator {names.check_part('operator', self.operator_id)!r}"
         self.columns.check(where=where, condition=self.condition)
-        if self.time_to_live is not None and self.time_to_live.time_us <= 0:
-            raise InputError(
-                f"a time to live of {self.time_to_live.time_us} us",
-                where=where,
-                fix="give a positive time, such as '1 day', or none at all",
-            )
 
     @cached_property
     def columns(self) -> JoinColumns:
@@ -90,7 +81,7 @@ class UpdatingJoin:
     @cached_property
     def sides(self) -> Mapping[Side, WeightedTable]:
         """What is kept of each side."""
-        return {side: WeightedTable(side.value, self.columns.side(side), self.time_to_live) for side in SIDES}
+        return {side: WeightedTable(side.value, self.columns.side(side), self.ttl) for side in SIDES}
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
@@ -102,11 +93,10 @@ class UpdatingJoin:
 
     @cached_property
     def fingerprint(self) -> str:
-        life = self.time_to_live
         return fingerprint_of(
             kind="updating_join",
             condition=None if self.condition is None else self.condition.text,
-            time_to_live=None if life is None else [life.time_us, life.clock.name],
+            ttl=described_ttl(self.ttl),
             **self.columns.described(),
         )
 
@@ -115,10 +105,9 @@ class UpdatingJoin:
         only_adds = self.left.changes is self.right.changes is Changes.APPEND
         if only_adds and self.how is JoinKind.INNER:
             return watermark_us
-        life = self.time_to_live
-        if life is None or life.clock is TimeToLiveClock.EPOCH_TIME:
+        if self.ttl is None or not by_event_time(self.ttl):
             return BEGINNING
-        return watermark_us - life.time_us
+        return watermark_us - self.ttl.span_us
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - the protocol's arguments
         """Rows that expire change no result."""
@@ -129,7 +118,7 @@ class UpdatingJoin:
         sides = Sides(self.columns, self.operator_id, {side: self._admit(rows[side], clock) for side in SIDES})
         new = {side: sides.admitted[side].rows for side in SIDES}
         schema = pa.schema([field for field in self.outputs[MAIN].schema if field.name in _names_of_rows(self)])
-        results, dropped = [*self._without_key(new)], 0
+        results, unknown = [*self._without_key(new)], 0
         keyed = {side: filtered(new[side], self._has_key(side, new[side])) for side in SIDES}
         if any(one.num_rows for one in keyed.values()):
             touched, places = _touched(self.columns, keyed)
@@ -141,16 +130,16 @@ class UpdatingJoin:
             results += Updates(self.columns, self.condition, touched.count, standing).results()
             for side in SIDES:
                 self.sides[side].store(views[side], touched, standing[side])
-            dropped = sum(one.dropped for one in standing.values())
-        return sides.result(clock, folded(results, schema), {DROPPED: dropped})
+            unknown = sum(one.unknown for one in standing.values())
+        return sides.result(clock, folded(results, schema), {UNKNOWN_RETRACTIONS: unknown})
 
     def _admit(self, rows: pa.Table, clock: Clock) -> Admitted:
         """All rows, but those whose time to live is over, or unknown where it counts from the event time."""
         times, timed = int64_values(rows[TIME]), validity(rows[TIME])
         latest = int(times[timed].max()) if timed.any() else None
-        life, taken_in = self.time_to_live, np.ones(rows.num_rows, dtype=np.bool_)
-        if life is not None and life.clock is TimeToLiveClock.EVENT_TIME:
-            until = life.expired_until(clock)
+        taken_in = np.ones(rows.num_rows, dtype=np.bool_)
+        if by_event_time(self.ttl):
+            until = expired_until(self.ttl, clock)
             taken_in = timed if until is None else timed & (times > until)
         return Admitted(filtered(rows, taken_in), filtered(rows, ~taken_in), latest)
 

@@ -4,7 +4,6 @@ In the state a key has one row with a list of them. A list is brought to the row
 offsets, without looking at any row.
 """
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,8 @@ from statebed.operators.changelog import group_equal
 from statebed.operators.keyed_rows import state_keys, taken
 from statebed.operators.operator import WEIGHT, Clock, Input
 from statebed.operators.rows import weights_of
-from statebed.state import KeyedView, TableConfig, TimeToLiveClock, keyed_table_config
+from statebed.operators.time_to_live import TimeToLive, by_event_time, keyed_config
+from statebed.state import KeyedView, TableConfig
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -29,19 +29,6 @@ ROWS = "rows"
 """The column with the list."""
 _WRITTEN = "_written"
 """In a row of the list: the time of the epoch that added it last."""
-
-
-@dataclass(frozen=True)
-class TimeToLive:
-    """How long rows are kept."""
-
-    time_us: int
-    clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME
-
-    def expired_until(self, clock: Clock) -> int | None:
-        """Rows up to this time have left; None: none has."""
-        now = clock.late_us if self.clock is TimeToLiveClock.EVENT_TIME else clock.epoch_time_us
-        return None if now is None else now - self.time_us
 
 
 @dataclass(frozen=True)
@@ -69,7 +56,7 @@ class Standing:
     """How often it is there now."""
     written: Integers
     """When each was added last, in time of epochs."""
-    dropped: int
+    unknown: int
     """Retractions that found nothing."""
 
     @cached_property
@@ -87,7 +74,7 @@ class WeightedTable:
 
     name: str
     one: Input
-    time_to_live: TimeToLive | None
+    ttl: TimeToLive | None
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -106,23 +93,17 @@ class WeightedTable:
 
     @property
     def _by_epoch(self) -> bool:
-        return self.time_to_live is not None and self.time_to_live.clock is TimeToLiveClock.EPOCH_TIME
+        return self.ttl is not None and not by_event_time(self.ttl)
 
     @cached_property
-    def key_schema(self) -> pa.Schema:
-        return pa.schema(state_keys(self.one))
+    def keys(self) -> tuple[pa.Field, ...]:
+        """The key columns of the table."""
+        return state_keys(self.one)
 
     @cached_property
     def config(self) -> TableConfig:
-        life = self.time_to_live
-        return keyed_table_config(
-            self.name,
-            f"rows of {self.one.name} by key, with their weights",
-            self.key_schema.names,
-            pa.schema([*self.key_schema, pa.field(ROWS, pa.list_(self.item))]),
-            None if life is None else dt.timedelta(microseconds=life.time_us),
-            ttl_clock=TimeToLiveClock.EVENT_TIME if life is None else life.clock,
-        )
+        description = f"rows of {self.one.name} by key, with their weights"
+        return keyed_config(self.name, description, self.keys, [pa.field(ROWS, pa.list_(self.item))], self.ttl)
 
     def standing(self, view: KeyedView, touched: Touched, new: pa.Table, places: Integers, clock: Clock) -> Standing:
         """The rows of the touched keys before and after the epoch; its rows are at these places among the keys."""
@@ -146,7 +127,7 @@ class WeightedTable:
             before=before[found],
             after=after[found],
             written=written[found],
-            dropped=int(np.maximum(-(before + change), 0).sum()),
+            unknown=int(np.maximum(-(before + change), 0).sum()),
         )
 
     def store(self, view: KeyedView, touched: Touched, standing: Standing) -> None:
@@ -173,7 +154,7 @@ class WeightedTable:
 
     def _times(self, rows: pa.Table, offsets: npt.NDArray[np.int32]) -> pa.Array | None:
         """The latest time of each list, by which its key expires."""
-        if self.time_to_live is None or self._by_epoch:
+        if not by_event_time(self.ttl):
             return None
         latest = np.maximum.reduceat(int64_values(rows[TIME]), offsets[:-1].astype(np.int64))
         return from_numpy(latest, TIMESTAMP)
@@ -187,7 +168,7 @@ class WeightedTable:
         items = lists.flatten()
         parts = dict(zip((field.name for field in self.item), items.flatten(), strict=True))
         alive = np.ones(len(items), dtype=np.bool_)
-        until = None if self.time_to_live is None else self.time_to_live.expired_until(clock)
+        until = expired_until(self.ttl, clock)
         if until is not None:
             alive = int64_values(parts[_WRITTEN if self._by_epoch else TIME]) > until
         at = np.flatnonzero(alive)
@@ -202,8 +183,16 @@ class WeightedTable:
     def _keys(self, touched: Touched, places: Integers) -> pa.Table:
         indices = from_numpy(places, pa.int64())
         arrays = [key.take(indices) for key in touched.keys]
-        arrays = arrays or [pa.nulls(len(places), self.key_schema.field(0).type)]
-        return pa.Table.from_arrays(arrays, schema=self.key_schema)
+        arrays = arrays or [pa.nulls(len(places), self.keys[0].type)]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(self.keys))
+
+
+def expired_until(ttl: TimeToLive | None, clock: Clock) -> int | None:
+    """Rows up to this time have left; None: none has."""
+    if ttl is None:
+        return None
+    now = clock.late_us if by_event_time(ttl) else clock.epoch_time_us
+    return None if now is None else now - ttl.span_us
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Flows: what users chain, as a graph of operators that Spark, a test or a program of one process can run."""
 
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.joins import as_of, between, eq
 from statebed.flow.stream import Flow, GroupedStream, KeyedStream, Stream
 
 __all__ = [
@@ -15,4 +16,7 @@ __all__ = [
     "StepNode",
     "Stream",
     "UnionNode",
+    "as_of",
+    "between",
+    "eq",
 ]

@@ -16,16 +16,24 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.flow.aggregates import bind_aggregates
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.joins import AsOf, JoinTerms, On, Within, joined
+from statebed.flow.keys import OrderTerms, key_fields, key_values, keyed_columns, known, ordered_by, quoted
 from statebed.flow.steps import Feed, Select, Value, Where
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
 from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
+from statebed.operators.deduplicate import Deduplicate, Keep
 from statebed.operators.expressions import BoundExpression, bind
+from statebed.operators.numbering import Numbering
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
 from statebed.operators.session_aggregate import SessionAggregate
 from statebed.operators.time_to_live import time_to_live
+from statebed.operators.top_n import TopN
 from statebed.operators.type_text import schema_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
+from statebed.operators.window_calls import WindowCall
+from statebed.operators.window_functions import WindowFunctions
+from statebed.operators.window_top_n import WindowTopN
 from statebed.operators.windows import Duration, SessionWindow, parse_duration
 
 Expression = str
@@ -106,7 +114,7 @@ class Stream:
     def with_columns(self, **columns: Expression) -> "Stream":
         """More columns, or others in the place of those with the same name."""
         made = {name: self._bound(column) for name, column in columns.items()}
-        kept = [(name, made.get(name) or self._bound(_quoted(name))) for name in self.columns]
+        kept = [(name, made.get(name) or self._bound(quoted(name))) for name in self.columns]
         return self._selected([*kept, *((name, one) for name, one in made.items() if name not in self.columns)])
 
     def union(self, *others: "Stream") -> "Stream":
@@ -141,6 +149,37 @@ class Stream:
         """Take rows of one key together, without a window."""
         return KeyedStream(self, self._keys(list(keys), name), name)
 
+    def deduplicate(
+        self, *keys: Expression, keep: str = "first", ttl: Duration | None = None, name: str | None = None
+    ) -> "Stream":
+        """One row of each key, see `KeyedStream.deduplicate`."""
+        return self.key_by(*keys, name=name).deduplicate(keep=keep, ttl=ttl)
+
+    def join(
+        self,
+        other: "Stream",
+        on: On,
+        *,
+        within: Within | None = None,
+        window: Window | None = None,
+        as_of: AsOf | None = None,
+        how: str = "inner",
+        condition: Expression | None = None,
+        suffixes: tuple[str, str] = ("", "_right"),
+        ttl: Duration | None = None,
+        ttl_clock: str = "event_time",
+        name: str | None = None,
+    ) -> "Stream":
+        """Rows of two streams with equal columns, and times that belong together.
+
+        `bids.join(auctions, on=eq("auction", "id"), within=between("0s", "1 hour"))`. Times: `within=between(...)`, a
+        `window=` in which both are, or `as_of=as_of(...)` for the newest version of the other stream. Without any, both
+        streams are joined for good, or for `ttl`, and the result is a changelog. `how` is inner, left, right, full,
+        semi or anti; `condition` is SQL over the columns of a pair.
+        """
+        terms = JoinTerms(on, within, window, as_of, how, condition, suffixes, ttl, ttl_clock)
+        return joined(self, other, terms, name=name or self.default_name("join"))
+
     def add_operator(
         self, operator: Operator, *others: "Stream", feeds: Sequence[Sequence[tuple[str, Value]]] = ()
     ) -> "Stream":
@@ -157,6 +196,10 @@ class Stream:
     def input_of(self, name: str, keys: Sequence[str], *, columns: pa.Schema | None = None) -> Input:
         """An operator's input with the columns of this stream."""
         return Input(name, columns or self.output.columns, tuple(keys), self.output.changes)
+
+    def keyed_input(self, keys: Sequence[BoundExpression]) -> Input:
+        """An operator's input with the columns of this stream, and keys that are none of them."""
+        return self.input_of("input", [key.name for key in keys], columns=keyed_columns(self.output.columns, keys))
 
     def _keys(self, texts: Sequence[str], name: str | None) -> tuple[BoundExpression, ...]:
         where = f"operator {name or 'without name'!r}"
@@ -219,6 +262,37 @@ class GroupedStream:
             operator = WindowAggregate(window=self.window, **common)
         return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]])
 
+    def top(self, n: int, by: OrderTerms, *, numbering: str = "row_number", number: str | None = None) -> Stream:
+        """The first n rows of each key and window, when it closes; `number` names the column for a row's number."""
+        name = self.name or self.stream.default_name("top")
+        operator = WindowTopN(
+            name,
+            self.stream.keyed_input(self.keys),
+            self._fixed_window(name),
+            n,
+            ordered_by(by),
+            Numbering(known(numbering, Numbering, name)),
+            number,
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
+
+    def over(self, by: OrderTerms = (), **calls: WindowCall) -> Stream:
+        """All rows of each key and window, when it closes, with columns such as `place=row_number()`."""
+        name = self.name or self.stream.default_name("over")
+        operator = WindowFunctions(
+            name, self.stream.keyed_input(self.keys), self._fixed_window(name), ordered_by(by), tuple(calls.items())
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
+
+    def _fixed_window(self, name: str) -> Window:
+        if isinstance(self.window, SessionWindow):
+            raise InputError(
+                "rows of sessions are not kept one by one",
+                where=f"operator {name!r}",
+                fix="use a tumbling, sliding or cumulative window, or aggregate the session with collect_list",
+            )
+        return self.window
+
 
 @dataclass(frozen=True)
 class KeyedStream:
@@ -242,16 +316,36 @@ class KeyedStream:
         )
         return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]])
 
+    def deduplicate(self, *, keep: str = "first", ttl: Duration | None = None, ttl_clock: str = "event_time") -> Stream:
+        """One row of each key: the first, at once; or the last, as a changelog. A key is forgotten after `ttl`."""
+        name = self.name or self.stream.default_name("deduplicate")
+        operator = Deduplicate(
+            name,
+            self.stream.keyed_input(self.keys),
+            Keep(known(keep, Keep, name)),
+            time_to_live(ttl, ttl_clock),
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
 
-def key_fields(keys: Sequence[BoundExpression]) -> tuple[pa.Field, ...]:
-    """The key columns of an operator."""
-    return tuple(pa.field(key.name, key.type) for key in keys)
-
-
-def key_values(keys: Sequence[BoundExpression]) -> list[tuple[str, BoundExpression]]:
-    """How they are made."""
-    return [(key.name, key) for key in keys]
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+    def top(
+        self,
+        n: int,
+        by: OrderTerms,
+        *,
+        numbering: str = "row_number",
+        number: str | None = None,
+        ttl: Duration | None = None,
+        ttl_clock: str = "event_time",
+    ) -> Stream:
+        """The first n rows of each key so far, as a changelog: `key_by("category").top(3, "price desc")`."""
+        name = self.name or self.stream.default_name("top")
+        operator = TopN(
+            name,
+            self.stream.keyed_input(self.keys),
+            n,
+            ordered_by(by),
+            Numbering(known(numbering, Numbering, name)),
+            number,
+            time_to_live(ttl, ttl_clock),
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])

@@ -1,0 +1,45 @@
+"""Keys, orders and names as users write them."""
+
+import enum
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.operators.expressions import BoundExpression
+from statebed.operators.ordering import OrderBy, order_by
+
+OrderTerms = str | OrderBy | Sequence[str | OrderBy]
+
+
+def key_fields(keys: Sequence[BoundExpression]) -> tuple[pa.Field, ...]:
+    """The key columns of an operator."""
+    return tuple(pa.field(key.name, key.type) for key in keys)
+
+
+def key_values(keys: Sequence[BoundExpression]) -> list[tuple[str, BoundExpression]]:
+    """How they are made."""
+    return [(key.name, key) for key in keys]
+
+
+def keyed_columns(columns: pa.Schema, keys: Sequence[BoundExpression]) -> pa.Schema:
+    """The columns, and keys that are none of them."""
+    return pa.schema([*columns, *(pa.field(key.name, key.type) for key in keys if key.name not in columns.names)])
+
+
+def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
+    """'price desc', or several terms."""
+    return order_by(*([by] if isinstance(by, str | OrderBy) else by))
+
+
+def known(value: str, kinds: type[enum.Enum], name: str) -> str:
+    """The value, if it is one of these kinds."""
+    there = [str(one.value) for one in kinds]
+    if value not in there:
+        raise InputError(f"{value!r} is not known here", where=f"operator {name!r}", fix=f"use one of {there}")
+    return value
+
+
+def quoted(name: str) -> str:
+    """A column name as SQL text."""
+    return f"`{name.replace('`', '``')}`"

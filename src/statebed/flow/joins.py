@@ -141,7 +141,7 @@ def _operator(inputs: tuple[Input, Input], terms: JoinTerms, how: JoinKind, *, n
         # The operator measures from left to right.
         operator = IntervalJoin(**common, lower_us=-when.upper_us, upper_us=-when.lower_us)
     else:
-        operator = UpdatingJoin(**common, time_to_live=time_to_live(terms.ttl, terms.ttl_clock))
+        operator = UpdatingJoin(**common, ttl=time_to_live(terms.ttl, terms.ttl_clock))
     if terms.condition is None:
         return operator
     return replace(operator, condition=bind(terms.condition, operator.columns.pairs, where=f"{where}, condition"))

@@ -14,8 +14,9 @@ from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
 from statebed.state.compaction import CompactionJob
+from statebed.state.keyed.compaction import MANY_DELTAS, _merge_of_deltas
 from statebed.state.keyed.durable import HARD_MAX_DELTAS, MAX_DELTAS
-from statebed.state.keyed.files import BASE, deltas_of
+from statebed.state.keyed.files import BASE, DELTA, MERGED_DELTAS, bytes_of, deltas_of
 from statebed.state.keyed.output import RangeFiles
 from statebed.state.memory.controller import MemoryController
 from statebed.storage import MemoryStore
@@ -166,6 +167,89 @@ def test_deltas_that_a_compaction_reads_are_left_to_it_and_later_ones_are_merged
     metadata = world.commit()
     assert world.view.statistics().edits_applied == 1
     assert len(deltas_of(metadata.files)) <= MAX_DELTAS
+    assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_deltas_become_one_beside_the_view_and_deletions_stay_in_it(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(5000), 1)
+    world.commit()
+    world.view.offer_edit(world.job(everything=True).run())
+    world.commit()
+    for number in range(2, MANY_DELTAS + 2):
+        assert world.view.plan_compaction(most_bytes=1 << 30) is None
+        world.write(np.arange(number, 5000, 100), number)
+        world.view.delete(pa.table({"id": pa.array([number - 1, 4000 + number], pa.int64())}))
+        world.commit()
+    world.view.offer_edit(world.job().run())
+    world.write(np.arange(50, 5000, 500), 9)
+    metadata = world.commit()
+    older, newer = deltas_of(metadata.files)
+    assert ({file.level for file in older}, {file.level for file in newer}) == ({MERGED_DELTAS}, {DELTA})
+    assert older[0].rows == 50 * MANY_DELTAS + 1  # each key once; one is in the base alone, and deleted
+    assert contents(world.restored([metadata])) == contents(world.view)
+    assert 4003 not in contents(world.view)
+    assert contents(world.view)[550] == 9 * 550
+
+
+def test_a_merge_of_deltas_takes_the_youngest_that_the_bytes_allow(tiers: Tiers) -> None:
+    world = World(tiers)
+    for number in range(MANY_DELTAS):
+        world.write(np.arange(number, 500, 40), number)
+        world.commit()
+    deltas = deltas_of(world.view.metadata().files)
+    one = bytes_of(deltas[-1])
+    assert world.view.plan_compaction(most_bytes=2 * one - 1, everything=False) is not None  # at least one range
+    files = world.view.metadata().files
+
+    def planned(most_bytes: int) -> int | None:
+        plan = _merge_of_deltas(files, WHOLE_SPACE, most_bytes=most_bytes)
+        return None if plan is None else len(plan.inputs)
+
+    assert planned(1 << 30) == MANY_DELTAS
+    assert planned(3 * one + 100) == 3
+    assert planned(one) is None
+
+
+def test_a_checkpoint_does_not_read_what_it_is_about_to_upload(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(20_000), 1)
+    world.commit()
+    world.view.offer_edit(world.job(everything=True).run())
+    world.commit()
+    for number in range(MANY_DELTAS):
+        world.write(np.arange(number, 20_000, 500), number)
+        world.commit()
+    job = world.job()
+    for number in range(MAX_DELTAS - 1):
+        world.write(np.arange(number, 20_000, 500), number)
+        world.commit()
+    world.view.offer_edit(job.run())
+    world.write(np.arange(7, 20_000, 900), 5)
+    metadata = world.commit()
+    assert world.view.statistics().edits_applied == 2
+    assert len(deltas_of(metadata.files)) == MAX_DELTAS + 1
+    assert contents(world.restored([metadata])) == contents(world.view)
+
+
+def test_checkpoints_merge_no_deltas_themselves_while_others_do_it(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(20_000), 1)
+    world.commit()
+    world.view.offer_edit(world.job(everything=True).run())
+    world.commit()
+    for number in range(4 * MAX_DELTAS):
+        world.write(np.arange(number, 20_000, 500), number)
+        before = {file.path for file in world.view.metadata().files if file.level == DELTA}
+        job = world.view.plan_compaction(most_bytes=1 << 30)
+        edit = None if job is None else job.run()
+        if edit is not None:
+            before -= edit.input_paths
+            world.view.offer_edit(edit)
+        metadata = world.commit()
+        assert before <= {file.path for file in metadata.files}
+        assert len(deltas_of(metadata.files)) <= MAX_DELTAS
+    assert world.view.statistics().edits_discarded == 0
     assert contents(world.restored([metadata])) == contents(world.view)
 
 

@@ -1,9 +1,11 @@
-"""Compaction of keyed tables: base and deltas of some ranges of hashes become new base files.
+"""Compaction of keyed tables: base and deltas of some ranges of hashes become new base files, or deltas become one.
 
-A compaction reads all files that have rows in its ranges, so nothing older lies below: deleted and expired rows leave.
-Its outputs carry the greatest sequence of what they replace; a delta that comes meanwhile is newer. The ranges are
-those of the base's files, or of what lies between them; the ones with most rows of deltas for each row of the base come
-first, as many as the bytes allow.
+A compaction into the base reads all files that have rows in its ranges, so nothing older lies below: deleted and
+expired rows leave. The ranges are those of the base's files, or of what lies between them; the ones with most rows of
+deltas for each row of the base come first, as many as the bytes allow. While none is due, the youngest deltas become
+one as soon as there are some, so that checkpoints seldom have to merge them themselves; deletions stay.
+
+Outputs carry the greatest sequence of what they replace; a delta that comes meanwhile is newer.
 """
 
 from collections.abc import Sequence
@@ -16,10 +18,14 @@ from statebed.format.segment_writer import ROW_GROUP_BYTES
 from statebed.state.compaction import Edit
 from statebed.state.keyed.files import (
     BASE,
+    MERGED_DELTAS,
     RangeReader,
     block_ranges,
     bytes_in,
+    bytes_of,
+    deltas_of,
     rows_in,
+    to_merge,
     with_sequence,
     without_range,
 )
@@ -33,6 +39,8 @@ from statebed.storage import ObjectStore
 
 WORTH_COMPACTING = 0.5
 """A range is written again when deltas hold this many rows for each row of its base."""
+MANY_DELTAS = 5
+"""With so many deltas the youngest become one; a checkpoint does it itself only when there are MAX_DELTAS."""
 _ROOM = 12
 """Merging takes so many times the bytes of small files: decoded, sorted, and encoded again."""
 
@@ -44,6 +52,8 @@ class Plan:
     ranges: tuple[pb.HashRange, ...]
     inputs: tuple[pb.FileEntry, ...]
     input_bytes: int
+    level: int = BASE
+    """Of its outputs."""
 
 
 def debt(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> float:
@@ -74,10 +84,21 @@ def plan(
         chosen.append(one)
         spent += size
     if not chosen:
-        return None
+        return None if most_bytes is None else _merge_of_deltas(files, owned, most_bytes=most_bytes)
     chosen.sort(key=lambda one: one.first)
     inputs = tuple(file for file in files if any(_holds(file, one) for one in chosen))
     return Plan(tuple(chosen), inputs, int(spent))
+
+
+def _merge_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int) -> Plan | None:
+    """The youngest deltas that should become one, at most so many bytes of them."""
+    chosen = list(to_merge(deltas_of(files), most=MANY_DELTAS))
+    while chosen and sum(map(bytes_of, chosen)) > most_bytes:
+        del chosen[0]
+    if len(chosen) <= 1:
+        return None
+    inputs = tuple(file for delta in chosen for file in delta)
+    return Plan((owned,), inputs, bytes_of(inputs), level=MERGED_DELTAS)
 
 
 @dataclass(frozen=True)
@@ -120,9 +141,11 @@ class KeyedCompaction:
         sequence = max(int(file.max_sequence) for file in inputs)
         reader = RangeReader(self.table, inputs, self.store)
         folder = self.tiers.folder
-        with RangeFiles(self.spec, folder, owned=owned, level=BASE, file_bytes=self.file_bytes) as files:
+        with RangeFiles(self.spec, folder, owned=owned, level=self.plan.level, file_bytes=self.file_bytes) as files:
             for rows in reader.newest(owned, piece_bytes=self.tiers.memory.segment_bytes):
-                files.write(with_sequence(without_deleted(rows, expired_until=self.expired_until), sequence))
+                # Deltas hide what lies below them.
+                kept = without_deleted(rows, expired_until=self.expired_until) if self.plan.level == BASE else rows
+                files.write(with_sequence(kept, sequence))
             return files.finish()
 
 

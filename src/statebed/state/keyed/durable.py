@@ -143,13 +143,16 @@ class DurableRows:
             self._on_their_way &= on_their_way
             raise
 
-    def deltas_to_merge(self, compacting: frozenset[str]) -> Delta:
-        """Which deltas the next one is written together with. Those that a compaction reads are left to it."""
+    def deltas_to_merge(self, compacting: frozenset[str], *, unreadable: frozenset[str]) -> Delta:
+        """Which deltas the next one is written together with. Those that a compaction reads are left to it, and files
+        that nobody can read yet are left alone.
+        """
         deltas = deltas_of(self.files)
-        if len(deltas) < HARD_MAX_DELTAS:
-            taken = [index for index, delta in enumerate(deltas) if any(file.path in compacting for file in delta)]
-            deltas = deltas[taken[-1] + 1 :] if taken else deltas
-        return to_merge(deltas, most=MAX_DELTAS)
+        left_alone = unreadable if len(deltas) >= HARD_MAX_DELTAS else unreadable | compacting
+        # Only the youngest ones can be written as part of what is still younger.
+        taken = [index for index, delta in enumerate(deltas) if any(file.path in left_alone for file in delta)]
+        deltas = deltas[taken[-1] + 1 :] if taken else deltas
+        return [file for delta in to_merge(deltas, most=MAX_DELTAS) for file in delta]
 
     def add_delta(self, rows: pa.Table, name_of: NameOf, *, merged: Delta) -> Upload:
         """One file of all changes, with the rows of the deltas that it replaces; sorted, with their sequence."""

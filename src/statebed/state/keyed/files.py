@@ -95,9 +95,9 @@ def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:
     return rows.set_column(index, rows.schema.field(index), sequences)
 
 
-def to_merge(deltas: Sequence[Delta], *, most: int) -> Delta:
-    """Which deltas to write again together with a new one so that at most `most` are left: the youngest ones, as many
-    as are not larger than all that is younger.
+def to_merge(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
+    """Which deltas to write again as one, or together with a new one, so that at most `most` are left: the youngest
+    ones, as many as are not larger than all that is younger.
     """
     if len(deltas) < most:
         return []
@@ -108,7 +108,7 @@ def to_merge(deltas: Sequence[Delta], *, most: int) -> Delta:
             first = index
             break
     first = min(first, most - 1)
-    return [file for delta in deltas[first:] for file in delta]
+    return deltas[first:]
 
 
 def bytes_of(files: Iterable[pb.FileEntry]) -> int:

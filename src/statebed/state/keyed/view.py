@@ -119,7 +119,9 @@ class KeyedView(KeyedOperations):
                     self.table,
                     self._durable,
                     name_of,
-                    merged=self._durable.deltas_to_merge(self._edits.reading),
+                    merged=self._durable.deltas_to_merge(
+                        self._edits.reading, unreadable=frozenset(upload.path for upload in uploads)
+                    ),
                     folder=self._tiers.folder,
                     piece_bytes=piece_bytes,
                     file_bytes=self._blocks.block_bytes,

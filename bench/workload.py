@@ -37,6 +37,8 @@ class Batch:
     keys: pa.Table
     amounts: npt.NDArray[np.int64]
     key_bytes: list[bytes]
+    packed_keys: pa.Array
+    """The same as an Arrow array."""
     key_objects: list[object]
 
 
@@ -55,7 +57,13 @@ def batch_of(kind: str, ids: Ids, amounts: npt.NDArray[np.int64]) -> Batch:
     objects: list[object] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     packed = [_packed(column, values) for column, values in zip(keys.columns, columns, strict=True)]
     joined = packed[0] if len(packed) == 1 else [one + other for one, other in zip(*packed, strict=True)]
-    return Batch(keys=keys, amounts=amounts, key_bytes=joined, key_objects=objects)
+    return Batch(
+        keys=keys,
+        amounts=amounts,
+        key_bytes=joined,
+        packed_keys=pa.array(joined, pa.binary()),
+        key_objects=objects,
+    )
 
 
 def batches(case: Case, count: int, *, seed: int) -> Iterator[Batch]:

@@ -27,6 +27,8 @@ from statebed.checkpoint import (
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.functions import (
+    aggregate,
+    any_value,
     approx_count_distinct,
     approx_percentile,
     bit_and,
@@ -39,6 +41,7 @@ from statebed.operators.functions import (
     corr,
     count,
     count_distinct,
+    count_if,
     covar_pop,
     covar_samp,
     first,
@@ -49,6 +52,7 @@ from statebed.operators.functions import (
     median,
     min,  # noqa: A004 - SQL's name, used as sb.min
     min_by,
+    mode,
     percentile,
     regr_avgx,
     regr_avgy,
@@ -61,7 +65,9 @@ from statebed.operators.functions import (
     regr_syy,
     stddev_pop,
     stddev_samp,
+    string_agg,
     sum,  # noqa: A004 - SQL's name, used as sb.sum
+    sum_distinct,
     var_pop,
     var_samp,
 )
@@ -88,6 +94,8 @@ __all__ = [
     "RunOptions",
     "Sink",
     "StatebedError",
+    "aggregate",
+    "any_value",
     "approx_count_distinct",
     "approx_percentile",
     "bit_and",
@@ -100,6 +108,7 @@ __all__ = [
     "corr",
     "count",
     "count_distinct",
+    "count_if",
     "covar_pop",
     "covar_samp",
     "cumulative",
@@ -112,6 +121,7 @@ __all__ = [
     "median",
     "min",
     "min_by",
+    "mode",
     "percentile",
     "read_table",
     "regr_avgx",
@@ -126,7 +136,9 @@ __all__ = [
     "sliding",
     "stddev_pop",
     "stddev_samp",
+    "string_agg",
     "sum",
+    "sum_distinct",
     "table_files",
     "tumbling",
     "var_pop",

@@ -31,6 +31,7 @@ from statebed.operators.arithmetic import (
     accumulator_of,
     retraction_of,
 )
+from statebed.operators.grouping import Flags
 
 MARKER = pa.bool_()
 """Input of a count with an input or a condition: any value where the row counts, null where it does not."""
@@ -85,11 +86,15 @@ class Aggregate:
         counted = None if holds is None else boolean_values(holds)
         if self.function is Function.COUNT and self.needs_input:
             marks = [validity(one) for one in values] + ([] if counted is None else [counted])
-            there = pa.array(np.logical_and.reduce(marks))
+            there = _booleans(np.logical_and.reduce(marks))
             return [pc.if_else(there, there, pa.scalar(None, MARKER))]
         if counted is None:
             return list(values)
-        return [pc.if_else(pa.array(counted), one, pa.scalar(None, one.type)) for one in values]
+        return [pc.if_else(_booleans(counted), one, pa.scalar(None, one.type)) for one in values]
+
+
+def _booleans(flags: Flags) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(np.packbits(flags, bitorder="little"))])
 
 
 @dataclass(frozen=True)

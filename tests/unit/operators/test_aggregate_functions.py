@@ -54,6 +54,8 @@ OF_DOUBLES: dict[str, tuple[Aggregate, str]] = {
 OF_INTEGERS: dict[str, tuple[Aggregate, str]] = {
     "mean": (sb.mean("n"), "avg(n)"),
     "min": (sb.min("n"), "min(n)"),
+    "sum_distinct": (sb.sum_distinct("n"), "sum(distinct n)::bigint"),
+    "any_value": (sb.any_value("n"), "min(n)"),
     "bit_and": (sb.bit_and("n"), "bit_and(n)"),
     "bit_or": (sb.bit_or("n"), "bit_or(n)"),
     "bit_xor": (sb.bit_xor("n"), "bit_xor(n)"),
@@ -181,6 +183,38 @@ def test_lists_are_in_the_order_of_event_time_and_sets_in_that_of_values() -> No
     assert finished(sb.collect_list("x"), rows, pa.string(), time) == ["b", "a", "c", "b"]
     assert finished(sb.collect_set("x"), [row[:1] for row in rows], pa.string()) == ["a", "b", "c"]
     assert finished(sb.collect_list("x"), rows[1:2], pa.string(), time) == []
+
+
+def test_texts_are_joined_in_the_order_of_event_time() -> None:
+    rows = [("b", 3), (None, 1), ("c", 1), ("a", 1), ("", 0)]
+    time = pa.timestamp("us", "UTC")
+    assert finished(sb.string_agg("x", ", "), rows, pa.string(), time) == ", a, c, b"
+    assert finished(sb.string_agg("x"), rows[1:2], pa.string(), time) is None
+    assert finished(sb.string_agg("x"), rows[4:], pa.string(), time) == ""
+    with pytest.raises(InputError, match="string_agg cannot join values of the type int64"):
+        sb.string_agg("x").bind("a", input_types=(pa.int64(), time))
+
+
+def test_the_most_frequent_value_is_the_smallest_of_several() -> None:
+    assert finished(sb.mode("x"), [(value,) for value in "cabbca"], pa.string()) == "a"
+    assert finished(sb.mode("x"), [(value,) for value in [3, 1, 3, None, None, None]], pa.int64()) == 3
+    assert math.isnan(finished(sb.mode("x"), [(math.nan,), (1.0,), (-math.nan,)], pa.float64()))
+    assert finished(sb.mode("x"), [(None,)], pa.int64()) is None
+
+
+def test_count_if_counts_the_rows_for_which_its_condition_holds() -> None:
+    assert sb.count_if("x > 1") == sb.count(where="x > 1")
+
+
+def test_inputs_are_null_where_the_condition_does_not_hold() -> None:
+    holds = pa.array([True, False, None])
+    values = pa.array([1, 2, 3])
+    assert sb.sum("x", where="y").input_columns([values], holds)[0].to_pylist() == [1, None, None]
+    assert sb.sum("x").input_columns([values])[0] is values
+    assert sb.count("x", where="y").input_columns([values], holds)[0].to_pylist() == [True, None, None]
+    assert sb.count(where="y").input_columns([], holds)[0].to_pylist() == [True, None, None]
+    assert sb.count("x").input_columns([pa.array([None, "a"])])[0].to_pylist() == [None, True]
+    assert sb.count().input_columns([]) == []
 
 
 def test_distinct_values_are_told_apart_as_keys_are() -> None:

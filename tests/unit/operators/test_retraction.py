@@ -2,8 +2,10 @@
 
 import datetime as dt
 import math
+import re
 import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,6 +161,18 @@ def test_each_function_says_how_it_takes_rows_back_and_each_is_tested() -> None:
         keeps_lists = any(pa.types.is_list(field.type) for field in bound.accumulator.partial_fields)
         if aggregate.function is not Function.APPROX_PERCENTILE:  # a histogram: lists, yet no values
             assert keeps_lists == (bound.retraction is Retraction.MULTISET), name
+
+
+def test_the_page_of_aggregates_says_how_each_takes_rows_back() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "aggregates.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    said = {name: row[-1] for row in cells for name in re.findall(r"`(\w+)\(", row[0])}
+    assert set(said) == set(sb.__all__)
+    functions = {function.value: retraction_of(function).value for function in Function}
+    functions |= {"count_if": "invertible", "median": "multiset"}  # of count and of percentile
+    assert {name: how for name, how in said.items() if name != "aggregate"} == {
+        name: how for name, how in functions.items() if name != "aggregate"
+    }
 
 
 def test_a_sketch_of_distinct_values_refuses_a_changelog_and_says_what_to_use() -> None:

@@ -266,6 +266,12 @@ class AggregateError(StatebedError):
     code = "AGGREGATE"
 
 
+class ProcessError(StatebedError):
+    """The user's own code of a process failed; the error that it raised is the cause of this one."""
+
+    code = "PROCESS"
+
+
 class NondeterminismError(StatebedError):
     """Two attempts at the same subtask and epoch gave different bytes."""
 

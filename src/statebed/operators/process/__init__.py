@@ -1,0 +1,18 @@
+"""Processes: the user's own functions over batches, with keyed states, timers, time to live and side outputs."""
+
+from statebed.operators.process.context import Context
+from statebed.operators.process.definition import Process
+from statebed.operators.process.operator import ProcessOperator
+from statebed.operators.process.states import ListState, MapState, State, ValueState
+from statebed.operators.process.timers import TimerKind
+
+__all__ = [
+    "Context",
+    "ListState",
+    "MapState",
+    "Process",
+    "ProcessOperator",
+    "State",
+    "TimerKind",
+    "ValueState",
+]

@@ -1,0 +1,292 @@
+"""What a process works with during one call: the keys of the batch, their states, timers and side outputs.
+
+`ctx.keys` has each key of the batch once. What is read for keys lines up with it: row i of `ctx.get(state)` is that of
+key i. `ctx.key_index` says for each row of the batch which key it has, so `values.take(ctx.key_index)` lines up with
+the rows, and `np.add.reduceat(column, ctx.key_starts)` goes from rows to keys. Writes are seen by later reads.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy, one_chunk, validity
+from statebed.format.schema import TIMESTAMP
+from statebed.operators.operator import Clock, Tables
+from statebed.operators.ordering import Flags, Integers
+from statebed.operators.process.choice import Chosen, Keys, chosen, positions
+from statebed.operators.process.lists import Items
+from statebed.operators.process.results import conformed_rows
+from statebed.operators.process.states import ITEMS, KEY, VALUE, ListState, MapState, State, ValueState
+from statebed.operators.process.timers import TimerKind, cancel_timers, set_timers, timer_times
+from statebed.operators.time_to_live import by_event_time
+from statebed.state import KeyedView
+
+Times: TypeAlias = pa.Array | pa.ChunkedArray | pa.Scalar | int
+"""Timestamps, or microseconds since 1970; one for all keys, or one for each."""
+S = TypeVar("S", bound=State)
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """The keys of a call, and how rows belong to them."""
+
+    keys: pa.Table
+    key_index: Integers
+    times: pa.Array
+    """The event time by which what is written for each key expires; null where none is known."""
+
+
+class Context:
+    """What a process can do, and see, besides its rows."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        clock: Clock,
+        batch: BatchKeys,
+        *,
+        states: dict[str, State],
+        sides: Sequence[str],
+        late: pa.Table,
+        where: str,
+        timer_kind: TimerKind | None = None,
+        fires: bool,
+    ) -> None:
+        self._tables = tables
+        self._clock = clock
+        self._batch = batch
+        self._states = states
+        self._side_names = sides
+        self._where = where
+        self._fires = fires
+        self.sides: list[tuple[str, pa.Table | pa.RecordBatch]] = []
+        """What was given to side outputs."""
+        self.late = late
+        """The rows that came too late in this epoch; on_batch does not get them."""
+        self.timer_kind = timer_kind
+        """In on_timer, which timers fire."""
+
+    # ---- keys and clock --------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> pa.Table:
+        """Each key of the batch once."""
+        return self._batch.keys
+
+    @property
+    def key_index(self) -> Integers:
+        """For each row the place of its key in `keys`."""
+        return self._batch.key_index
+
+    @property
+    def key_starts(self) -> Integers:
+        """In on_batch, where the rows of each key begin."""
+        return np.searchsorted(self.key_index, np.arange(self.keys.num_rows, dtype=np.int64)).astype(np.int64)
+
+    @property
+    def key_sizes(self) -> Integers:
+        """How many rows each key has."""
+        return np.bincount(self.key_index, minlength=self.keys.num_rows).astype(np.int64)
+
+    @property
+    def watermark(self) -> pa.Scalar | None:
+        """Up to where event time has come in this epoch, as a timestamp; None: not known."""
+        return None if self._clock.watermark_us is None else pa.scalar(self._clock.watermark_us, TIMESTAMP)
+
+    @property
+    def epoch_time(self) -> pa.Scalar:
+        """The processing time of the epoch, the same for all subtasks and attempts."""
+        return pa.scalar(self._clock.epoch_time_us, TIMESTAMP)
+
+    # ---- states ----------------------------------------------------------------------------------------------
+
+    def get(self, state: State, keys: Keys = None) -> pa.Table | pa.Array:
+        """What keys have: of a ValueState its columns, null where there is nothing; of others a list for each key."""
+        found, _ = self._view(state).get(self._chosen(keys).keys)
+        if isinstance(state, ValueState):
+            return found
+        lists = one_chunk(found[ITEMS])
+        return Items.of(lists).lists(len(lists), lists.type)
+
+    def has(self, state: State, keys: Keys = None) -> Flags:
+        """Which keys have anything."""
+        return self._view(state).get(self._chosen(keys).keys)[1]
+
+    def put(
+        self,
+        state: State,
+        values: pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray,
+        keys: Keys = None,
+        *,
+        times: Times | None = None,
+    ) -> None:
+        """Set what keys have, one row of values for each; of a ListState or MapState a list for each.
+
+        With a time to live by event time, it counts from `times`; by default from the latest event time of the key's
+        rows, of its timer, or from the watermark.
+        """
+        selected = self._chosen(keys)
+        if isinstance(state, ValueState):
+            if not isinstance(values, pa.Table | pa.RecordBatch):
+                raise InputError("a ValueState is set to something that is no table", where=self._at(state))
+            rows = conformed_rows(values, pa.schema(state.fields), what="values", where=self._at(state))
+        else:
+            rows = pa.table({ITEMS: self._lists(state, values)})
+        self._write(state, selected, rows, times)
+
+    def delete(self, state: State, keys: Keys = None) -> None:
+        """Let keys have nothing; of a list or map, empty it."""
+        self._view(state).delete(self._chosen(keys).keys)
+
+    def append(self, state: ListState, rows: pa.Table | pa.RecordBatch, index: Keys = None) -> None:
+        """Append rows to the lists of keys; `index` has for each the place of its key, by default that of the batch."""
+        new = conformed_rows(rows, state.schema, what="items", where=self._at(state))
+        places = positions(index, self.key_index, new.num_rows, self.keys.num_rows, where=self._at(state))
+        self._change(self._kind(state, ListState), places, lambda items, inner: items.extended(inner, new))
+
+    def get_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> pa.Array:
+        """The value under each map key, null where there is none; `index` is as in `append`."""
+        state = self._kind(state, MapState)
+        wanted = one_chunk(map_keys).cast(state.key_type)
+        places = positions(index, self.key_index, len(wanted), self.keys.num_rows, where=self._at(state))
+        touched, inner = np.unique(places, return_inverse=True)
+        items = Items.of(self.get(state, touched))
+        at = items.find(inner.astype(np.int64), wanted)
+        return one_chunk(items.rows[VALUE]).take(from_numpy(at, pa.int64(), valid=at >= 0)).cast(state.value_type)
+
+    def put_items(self, state: MapState, map_keys: pa.Array, values: pa.Array, index: Keys = None) -> None:
+        """Set the value under each map key; of several for one the last counts."""
+        state = self._kind(state, MapState)
+        new = pa.table({KEY: one_chunk(map_keys).cast(state.key_type), VALUE: one_chunk(values).cast(state.value_type)})
+        places = positions(index, self.key_index, new.num_rows, self.keys.num_rows, where=self._at(state))
+        self._change(state, places, lambda items, inner: items.extended(inner, new).newest_entries())
+
+    def remove_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> None:
+        """Let there be nothing under each map key."""
+        state = self._kind(state, MapState)
+        gone = one_chunk(map_keys).cast(state.key_type)
+        places = positions(index, self.key_index, len(gone), self.keys.num_rows, where=self._at(state))
+
+        def without(items: Items, inner: Integers) -> Items:
+            at = items.find(inner, gone)
+            kept = np.ones(len(items.index), dtype=np.bool_)
+            kept[at[at >= 0]] = False
+            return items.where(kept)
+
+        self._change(state, places, without)
+
+    # ---- timers and outputs ----------------------------------------------------------------------------------
+
+    def timer(self, at: Times, keys: Keys = None) -> None:
+        """Have on_timer called for keys when the watermark has reached a time; null: no timer."""
+        self._set(TimerKind.EVENT, at, keys, set_timers)
+
+    def processing_timer(self, at: Times, keys: Keys = None) -> None:
+        """Have on_timer called for keys when the time of an epoch has reached a time; null: no timer."""
+        self._set(TimerKind.PROCESSING, at, keys, set_timers)
+
+    def cancel(self, at: Times, keys: Keys = None) -> None:
+        """Forget the event-time timers of keys at these times."""
+        self._set(TimerKind.EVENT, at, keys, cancel_timers)
+
+    def cancel_processing(self, at: Times, keys: Keys = None) -> None:
+        """Forget the processing-time timers of keys at these times."""
+        self._set(TimerKind.PROCESSING, at, keys, cancel_timers)
+
+    def side(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Give rows to a side output."""
+        if name not in self._side_names:
+            raise InputError(
+                f"there is no side output {name!r}",
+                where=self._where,
+                fix=f"declare it in side_outputs; there are {sorted(self._side_names)}",
+            )
+        self.sides.append((name, rows))
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _at(self, state: State) -> str:
+        return f"{self._where}, state {state.name!r}"
+
+    def _chosen(self, keys: Keys) -> Chosen:
+        return chosen(keys, self.keys, where=self._where)
+
+    def _view(self, state: State) -> KeyedView:
+        if not isinstance(state, State) or self._states.get(state.name) != state:
+            raise InputError(
+                f"{state!r} is no state of this process",
+                where=self._where,
+                fix=f"use self.NAME of a state that the class declares: {sorted(self._states)}",
+            )
+        return self._tables.get_keyed(state.name)
+
+    def _kind(self, state: State, kind: type[S]) -> S:
+        if not isinstance(state, kind):
+            raise InputError(
+                f"a {type(state).__name__} is used as a {kind.__name__}",
+                where=self._at(state),
+                fix="append is for lists; get_items, put_items and remove_items are for maps",
+            )
+        return state
+
+    def _lists(self, state: State, values: object) -> pa.Array:
+        assert isinstance(state, ListState | MapState)
+        if not isinstance(values, pa.Array | pa.ChunkedArray) or not (
+            pa.types.is_list(values.type) or pa.types.is_map(values.type)
+        ):
+            raise InputError("lists are set to something else", where=self._at(state), fix="give one list for each key")
+        lists = one_chunk(values).cast(state.list_type)
+        items = Items.of(lists)
+        return (items.newest_entries() if isinstance(state, MapState) else items).lists(len(lists), state.list_type)
+
+    def _change(
+        self, state: ListState | MapState, places: Integers, change: Callable[[Items, Integers], Items]
+    ) -> None:
+        """Change the items of the keys at these places; keys that are left without any have nothing."""
+        touched, inner = np.unique(places, return_inverse=True)
+        items = change(Items.of(self.get(state, touched)), inner.astype(np.int64))
+        lists = items.lists(len(touched), state.list_type)
+        filled = np.bincount(items.index, minlength=len(touched)) > 0
+        kept = lists.take(from_numpy(np.flatnonzero(filled), pa.int64()))
+        self._write(state, self._chosen(touched[filled]), pa.table({ITEMS: kept}), None)
+        self.delete(state, touched[~filled])
+
+    def _write(self, state: State, keys: Chosen, rows: pa.Table, times: Times | None) -> None:
+        if rows.num_rows != keys.keys.num_rows:
+            raise InputError(
+                f"there are {keys.keys.num_rows} keys and {rows.num_rows} rows for them",
+                where=self._at(state),
+                fix="give one row for each key, in the order of ctx.keys or of keys=",
+            )
+        moments = self._moments(state, keys, times) if by_event_time(state.time_to_live) else None
+        self._view(state).upsert(keys.keys, rows, times=moments)
+
+    def _moments(self, state: State, keys: Chosen, times: Times | None) -> pa.Array:
+        """The event times from which a time to live counts."""
+        count = keys.keys.num_rows
+        if times is not None:
+            found = timer_times(times, count, where=self._at(state))
+        elif keys.places is None:
+            found = pa.nulls(count, TIMESTAMP)
+        else:
+            found = self._batch.times.take(from_numpy(keys.places, pa.int64()))
+        if found.null_count and self._clock.watermark_us is not None:
+            found = found.fill_null(pa.scalar(self._clock.watermark_us, TIMESTAMP))
+        if not validity(found).all():
+            raise InputError(
+                "a state with a time to live by event time is written for a key without event time",
+                where=self._at(state),
+                fix="give times=, or declare ttl_clock='epoch_time'",
+            )
+        return one_chunk(found)
+
+    def _set(self, kind: TimerKind, at: Times, keys: Keys, act: Callable[..., None]) -> None:
+        selected = self._chosen(keys)
+        times = timer_times(at, selected.keys.num_rows, where=self._where)
+        if not self._fires:
+            raise InputError("a timer is set, and nothing would come of it", where=self._where, fix="write on_timer")
+        act(self._tables.get_time_keyed(kind.value), selected.keys, times)

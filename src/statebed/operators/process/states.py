@@ -1,0 +1,129 @@
+"""What a process can keep for each key: one row, a list of rows, or a map. Each is a keyed table of its own.
+
+    class Fraud(Process):
+        last = ValueState("amount double, at timestamp", ttl="1 day")
+        recent = ListState("amount double")
+        by_shop = MapState(key="string", value="double")
+
+A state is named by the attribute that it is assigned to, and so is its table.
+"""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.keyhash import check_key_type
+from statebed.operators.time_to_live import TimeToLive, keyed_config, time_to_live
+from statebed.operators.type_text import schema_of, type_of
+from statebed.operators.windows import Duration
+from statebed.state import TableConfig, TimeToLiveClock
+
+ITEMS = "_items"
+"""The column of lists and maps."""
+KEY, VALUE = "key", "value"
+"""What an entry of a map is made of."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What every kind of state has; without a time to live, a key keeps it until it is deleted."""
+
+    ttl: Duration | None = field(default=None, kw_only=True)
+    ttl_clock: TimeToLiveClock | str = field(default=TimeToLiveClock.EVENT_TIME, kw_only=True)
+    name: str = field(default="", init=False)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if self.name not in {"", name}:
+            raise InputError(
+                f"one state is both {self.name!r} and {name!r}",
+                where=f"class {owner.__qualname__}",
+                fix="make a state for each attribute",
+            )
+        object.__setattr__(self, "name", name)
+
+    @property
+    def time_to_live(self) -> TimeToLive | None:
+        return time_to_live(self.ttl, self.ttl_clock)
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The value columns of its table."""
+        raise NotImplementedError
+
+    def table(self, keys: tuple[pa.Field, ...], *, where: str) -> TableConfig:
+        """The table that it is kept in."""
+        taken = sorted({one.name for one in keys} & {one.name for one in self.fields})
+        if taken:
+            raise InputError(
+                f"the state {self.name!r} has the columns {taken}, and so has the key",
+                where=where,
+                fix="give them other names in the state: the key is there anyway",
+            )
+        kind = type(self).__name__
+        return keyed_config(self.name, f"{kind} {self.name}", keys, self.fields, self.time_to_live)
+
+
+@dataclass(frozen=True)
+class ValueState(State):
+    """One row for each key; `columns` is SQL text such as 'amount double, at timestamp', or a schema."""
+
+    columns: str | pa.Schema
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        # A row that is there may hold nulls, whatever the schema says: what is not there is null, too.
+        return [one.with_nullable(True) for one in self.schema]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of(self.columns, where=f"state {self.name!r}")
+
+
+@dataclass(frozen=True)
+class ListState(State):
+    """Rows for each key, in the order in which they were appended."""
+
+    columns: str | pa.Schema
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return [pa.field(ITEMS, self.list_type)]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_of(self.columns, where=f"state {self.name!r}")
+
+    @property
+    def list_type(self) -> pa.DataType:
+        return _list_of([one.with_nullable(True) for one in self.schema])
+
+
+@dataclass(frozen=True)
+class MapState(State):
+    """Values by a second key, for each key; `key` and `value` are types, such as 'string' and 'double'."""
+
+    key: str | pa.DataType = field(kw_only=True)
+    value: str | pa.DataType = field(kw_only=True)
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        return [pa.field(ITEMS, self.list_type)]
+
+    @property
+    def key_type(self) -> pa.DataType:
+        kind = type_of(self.key, where=f"state {self.name!r}")
+        check_key_type(pa.field(self.name, kind))
+        return kind
+
+    @property
+    def value_type(self) -> pa.DataType:
+        return type_of(self.value, where=f"state {self.name!r}")
+
+    @property
+    def list_type(self) -> pa.DataType:
+        return _list_of([pa.field(KEY, self.key_type), pa.field(VALUE, self.value_type)])
+
+
+def _list_of(fields: list[pa.Field]) -> pa.DataType:
+    return pa.list_(pa.field("element", pa.struct(fields)))

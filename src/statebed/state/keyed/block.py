@@ -4,9 +4,9 @@ In memory a block holds a large run, and in front of it an overlay with the keys
 Values change in place in either. The overlay is merged into the large run when it has grown to a part of it, so that
 many small batches of new keys cost what few large ones cost.
 
-Spilled, its rows are frozen runs in mapped files, newest first, and the overlay wins over them: a write to a row of a
-frozen run lays a new row over it, with the mark that says whether files hold the key. Spilling again freezes the
-overlay into one more run. A block does not know about memory budgets and locks; `Blocks` does.
+Spilled, its rows are frozen runs in mapped files, newest first, and what is in memory wins over them: a write to a row
+of a frozen run lays a new row over it, with the mark that says whether files hold the key. Spilling again freezes what
+is in memory into one more run. A block does not know about memory budgets and locks; `Blocks` does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,18 +62,12 @@ class Block:
     """One range of hashes of a keyed table."""
 
     def __init__(
-        self,
-        owned: pb.HashRange,
-        table: KeyedTable,
-        *,
-        main: Run | None = None,
-        overlay: Run | None = None,
-        frozen: tuple[FrozenRun, ...] = (),
+        self, owned: pb.HashRange, table: KeyedTable, *, main: Run | None = None, frozen: tuple[FrozenRun, ...] = ()
     ) -> None:
         self.owned = owned
         self._table = table
         self._main = main
-        self._overlay = overlay
+        self._overlay: Run | None = None
         self._frozen = frozen
         self.asked = 0
         """Keys looked up since it was spilled."""
@@ -150,7 +144,7 @@ class Block:
                 held = np.flatnonzero(at >= 0)
                 pieces.append(Found(self, run, frozen, at.take(held), rows.take(held)))
                 part, rows = part.select(missing), rows.take(missing)
-        return pieces, Missing(rows, None if self._frozen else before)
+        return pieces, Missing(rows, before)
 
     def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
         """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks.
@@ -249,12 +243,19 @@ class Block:
     def _lay_over(self, run: Run, *, before: Rows | None = None) -> None:
         """Add rows whose keys are in no run of memory; `before`: where in the overlay they go."""
         if self._main is None:
-            # What is deleted must stay: it hides rows of frozen runs.
-            self._overlay = run if self._overlay is None else self._overlay.merged(run, forget=False)
+            self._main = run
             return
-        self._overlay = run if self._overlay is None else self._overlay.merged(run, before=before)
+        if self._overlay is None:
+            self._overlay = run
+        else:
+            self._overlay = self._overlay.merged(run, before=before, forget=self._forgetful)
         if len(self._overlay) > max(_LEAST_OVERLAY, len(self._main) // _OVERLAY_SHARE):
             self._settle()
+
+    @property
+    def _forgetful(self) -> bool:
+        """Whether what is deleted and in no file can be forgotten: it may hide rows of frozen runs."""
+        return not self._frozen
 
     # ---- moving ------------------------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class Block:
 
     def loose(self) -> Run | None:
         """What lies in memory, as one run; None: nothing."""
-        return self._overlay if self._main is None else self._settle()
+        return None if self._main is None else self._settle()
 
     def freeze(self, frozen: FrozenRun) -> None:
         """Leave memory: what was loose is in a mapped file now."""
@@ -277,8 +278,7 @@ class Block:
 
     def thaw(self) -> None:
         """Come back to memory."""
-        self._main = newest(self._frozen, self._overlay)
-        self._overlay = None
+        self._main = newest(self._frozen, self.loose())
         self._drop_files()
 
     def forget(self) -> None:
@@ -317,13 +317,12 @@ class Block:
                 one.remove()
             self._frozen = (made[0], *self._frozen[count:])
             return [self]
-        over: list[Run | None] = [None] * len(made)
-        if self._overlay is not None:
-            over = [*cut_at(self._overlay, edges)]
+        loose = self.loose()
+        over = [None] * len(made) if loose is None else cut_at(loose, edges)
         ranges = ranges_between(self.owned, edges)
         return [
-            Block(owned, self._table, overlay=overlay, frozen=(run,))
-            for owned, overlay, run in zip(ranges, over, made, strict=True)
+            Block(owned, self._table, main=main, frozen=(run,))
+            for owned, main, run in zip(ranges, over, made, strict=True)
         ]
 
     @property
@@ -333,7 +332,7 @@ class Block:
 
     def split(self, *, block_bytes: int) -> "list[Block]":
         """The block or, in its place, several that do not take too much memory."""
-        if self._main is None or self.held_bytes <= block_bytes:
+        if self._frozen or self.held_bytes <= block_bytes:
             return [self]
         return self._parts(self._settle(), parts=max(-(-self.held_bytes // block_bytes), 2))
 
@@ -348,7 +347,7 @@ class Block:
         """All rows of memory as one run."""
         assert self._main is not None
         if self._overlay is not None:
-            self._main, self._overlay = self._main.merged(self._overlay), None
+            self._main, self._overlay = self._main.merged(self._overlay, forget=self._forgetful), None
         return self._main
 
     def _drop_files(self) -> None:

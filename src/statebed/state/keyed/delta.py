@@ -25,8 +25,12 @@ from statebed.state.keyed.files import (
 from statebed.state.keyed.output import RangeFiles, row_bytes
 from statebed.state.keyed.rows import file_rows
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.memory.pages import give_back_pages
 from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.upload import Upload
+
+_TRIMMED_EVERY = 8
+"""After so many pieces the allocators give back what they keep, which would add up to more than a piece takes."""
 
 
 def write_delta(
@@ -50,8 +54,10 @@ def write_delta(
         pieces = iter([rows])
     level = MERGED_DELTAS if merged else DELTA
     with RangeFiles(durable.spec, folder, owned=durable.owned, level=level, file_bytes=file_bytes) as files:
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
             files.write(piece)
+            if number % _TRIMMED_EVERY == 0:
+                give_back_pages()
         written = files.finish()
     return durable.add_large_delta(written, name_of, merged=merged) if written else ()
 

@@ -83,8 +83,8 @@ def test_rows_are_equal_when_their_values_are_and_null_equals_null(name: str) ->
     sliced = pa.concat_arrays([values_of(name, [1, 2, 3]), array])[3:]
     for one in (array, sliced):
         for column in (column_of(one), column_over(one)):
-            assert column.repeats(np.arange(1, 8)).tolist() == expected
-            assert column.repeats(np.array([3, 7])).tolist() == [expected[2], expected[6]]
+            assert column.repeats(np.ones(7, dtype=np.bool_)).tolist() == expected
+            assert column.repeats(np.arange(7) == 2).tolist() == [False, False, expected[2], *[False] * 4]
             assert column.equals(np.arange(8), array).all()
             assert column.matches(np.arange(1, 8), column.slice(0, 7)).tolist() == expected
 

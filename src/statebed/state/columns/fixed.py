@@ -68,12 +68,13 @@ class FixedColumn:
         equal &= ours if other.valid is None else ours == other.valid
         return equal
 
-    def repeats(self, rows: Rows) -> Mask:
-        """Whether the values in these rows are those in the rows before them."""
+    def repeats(self, maybe: Mask) -> Mask:
+        """Which rows from the second on have the value of the row before them; those are asked that may have."""
         equal: Mask = self.bits[1:] == self.bits[:-1]
+        equal &= maybe
         if self.valid is not None:
             equal &= self.valid[1:] == self.valid[:-1]
-        return equal.take(rows - 1)
+        return equal
 
     def select(self, rows: Rows) -> "FixedColumn":
         return FixedColumn(self.kind, self.bits.take(rows), None if self.valid is None else self.valid.take(rows))

@@ -60,9 +60,12 @@ class HeapColumn:
         """As `equals`, with a column."""
         return self.equals(rows, other.take(np.arange(len(rows), dtype=np.int64)))
 
-    def repeats(self, rows: Rows) -> Mask:
-        """Whether the values in these rows are those in the rows before them."""
-        return equal_values(self.take(rows), self.take(rows - 1))
+    def repeats(self, maybe: Mask) -> Mask:
+        """Which rows from the second on have the value of the row before them; those are asked that may have."""
+        equal = maybe.copy()
+        before = np.flatnonzero(maybe)
+        equal[before] = equal_values(self.take(before), self.take(before + 1))
+        return equal
 
     def select(self, rows: Rows) -> "HeapColumn":
         return HeapColumn.over(self.take(rows))

@@ -90,12 +90,12 @@ class TextColumn:
             equal &= ours.take(rows) == theirs
         return equal
 
-    def repeats(self, rows: Rows) -> Mask:
-        """Whether the values in these rows are those in the rows before them."""
-        equal = np.ones(max(len(self) - 1, 0), dtype=np.bool_)
+    def repeats(self, maybe: Mask) -> Mask:
+        """Which rows from the second on have the value of the row before them; those are asked that may have."""
+        equal = maybe.copy()
         for word in self.words:
             equal &= word[1:] == word[:-1]
-        return equal.take(rows - 1)
+        return equal
 
     def select(self, rows: Rows) -> "TextColumn":
         return TextColumn(self.kind, [word.take(rows) for word in self.words])

@@ -42,22 +42,18 @@ class KeyBatch:
         arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys")]
         order, hashes = _stable_order(hash_function(arrays))
         columns = tuple(column_over(array).select(order) for array in arrays)
-        second = np.flatnonzero(hashes[1:] == hashes[:-1]) + 1
-        if not len(second):
+        same_hash = hashes[1:] == hashes[:-1]
+        if not same_hash.any():
             return cls(hashes, columns, order)
-        equal = _repeats(columns, second)
-        if not equal.all():
+        equal = _repeats(columns, same_hash)
+        if not np.array_equal(equal, same_hash):
             # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
             names = [str(index) for index in range(len(arrays) + 1)]
             table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(arrays, order)], names=names)
             sorted_rows = _rows_of(sort_indices(table, names))
             order, columns = order[sorted_rows], tuple(column.select(sorted_rows) for column in columns)
-            equal = _repeats(columns, second)
-        if not equal.any():
-            return cls(hashes, columns, order)
-        repeats = np.zeros(len(hashes), dtype=np.bool_)
-        repeats[second] = equal
-        return cls(hashes, columns, order, repeats)
+            equal = _repeats(columns, same_hash)
+        return cls(hashes, columns, order, np.append(False, equal) if equal.any() else None)
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -199,11 +195,10 @@ def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
     return order, found
 
 
-def _repeats(columns: Sequence[Column], rows: Rows) -> Mask:
-    equal = np.ones(len(rows), dtype=np.bool_)
+def _repeats(columns: Sequence[Column], maybe: Mask) -> Mask:
     for column in columns:
-        equal &= column.repeats(rows)
-    return equal
+        maybe = column.repeats(maybe)
+    return maybe
 
 
 def _rows_of(indices: pa.Array) -> Rows:

@@ -192,6 +192,8 @@ class Run:
         )
 
     def _mark(self, rows: Rows, before: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8]) -> None:
+        if np.array_equal(marks, before):
+            return
         self.dirty_rows += len(rows) - int(np.count_nonzero(before & DIRTY))
         self.marks[rows] = marks
         if self._changed is not None:

@@ -25,10 +25,10 @@ _WIDER = "cast to a wider type before"
 def operands_of(site: Site) -> tuple[Term, Term]:
     """Both operands as numbers of one type; decimals keep their own digits."""
     left, right = site.operands
-    if not (_may_be_number(left) and _may_be_number(right)) or left.type == right.type == kinds.TEXT:
-        raise site.wrong_types("numbers")
     common = kinds.common_type(left.type, right.type)
-    if common == kinds.NULL or common is None:
+    if not (_may_be_number(left) and _may_be_number(right)) or common in (None, kinds.TEXT):
+        raise site.wrong_types("numbers")
+    if common == kinds.NULL:
         common = kinds.DOUBLE
     if kinds.is_decimal(common):
         return _as_decimal(left, common), _as_decimal(right, common)
@@ -139,15 +139,21 @@ def _plain_remainder(left: Datum, right: Datum) -> pa.Array:
         return from_numpy(np.fmod(above, below), kind, valid=valid)
 
 
-def _negative(site: Site) -> Term:
+def _single(site: Site) -> Term:
+    """One number; text is read as a double."""
     (operand,) = site.operands
+    if operand.type in (kinds.TEXT, kinds.NULL):
+        return convert(operand, kinds.DOUBLE)
+    if not kinds.is_number(operand.type) and operand.type != kinds.INTERVAL:
+        raise site.wrong_types("a number")
+    return operand
+
+
+def _negative(site: Site) -> Term:
+    operand = _single(site)
     if kinds.is_decimal(operand.type) or operand.type == kinds.INTERVAL:
         return site.apply(_negated_exactly, operand.type)
-    if not kinds.is_number(operand.type):
-        raise site.wrong_types("a number")
-    return site.apply(
-        partial(_checked, pc.negate_checked, operand.type), operand.type, fallible=kinds.is_integer(operand.type)
-    )
+    return _changed(site, operand, pc.negate_checked)
 
 
 def _negated_exactly(operand: pa.Array) -> pa.Array:
@@ -157,14 +163,17 @@ def _negated_exactly(operand: pa.Array) -> pa.Array:
 
 
 def _absolute(site: Site) -> Term:
-    (operand,) = site.operands
-    if not kinds.is_number(operand.type):
+    operand = _single(site)
+    if operand.type == kinds.INTERVAL:
         raise site.wrong_types("a number")
     if kinds.is_decimal(operand.type):
         return site.apply(pc.abs, operand.type)
-    return site.apply(
-        partial(_checked, pc.abs_checked, operand.type), operand.type, fallible=kinds.is_integer(operand.type)
-    )
+    return _changed(site, operand, pc.abs_checked)
+
+
+def _changed(site: Site, operand: Term, kernel: Callable[[pa.Array], pa.Array]) -> Term:
+    fallible = kinds.is_integer(operand.type)
+    return site.apply(partial(_checked, kernel, operand.type), operand.type, operand, fallible=fallible)
 
 
 BUILDERS: dict[str, Builder] = {

@@ -45,6 +45,8 @@ _CHANGING = frozenset(
     ["now", "current_timestamp", "current_date", "current_time", "rand", "random", "randn", "uuid", "shuffle"]
 )
 
+_DEEPEST = 100
+
 
 class Binder:
     """Binds trees of one text against one schema."""
@@ -52,10 +54,19 @@ class Binder:
     def __init__(self, place: Place, schema: pa.Schema) -> None:
         self.place = place
         self.schema = schema
+        self.depth = 0
 
-    def bind(self, node: Node) -> Term:  # noqa: PLR0911 - one for each kind of node
+    def bind(self, node: Node) -> Term:
         """The term of a node; a column keeps its own type."""
         place = self.place.at(node.start, node.end)
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise place.mistake("operations within operations, too deep", fix="take it apart into several columns")
+        term = self._bound(node, place)
+        self.depth -= 1
+        return term
+
+    def _bound(self, node: Node, place: Place) -> Term:  # noqa: PLR0911 - one for each kind of node
         match node:
             case Literal(value=value, type=kind):
                 return constant(place, value, kind, literal=True)

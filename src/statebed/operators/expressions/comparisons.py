@@ -50,11 +50,12 @@ def _of_floats(sign: str, left: Datum, right: Datum) -> pa.Array:
 
 
 def _compare(site: Site) -> Term:
-    left, right = _comparable(site)
+    left, right = comparable(site)
     return site.apply(comparison(site.function, left.type), kinds.BOOLEAN, left, right)
 
 
-def _comparable(site: Site) -> tuple[Term, Term]:
+def comparable(site: Site) -> tuple[Term, Term]:
+    """Two operands in a type in which they are compared exactly."""
     left, right = site.operands
     if _is_exact(left) and _is_exact(right) and kinds.is_decimal(kinds.common_type(left.type, right.type)):
         one, other = kinds.decimal_of(left.type), kinds.decimal_of(right.type)
@@ -83,7 +84,7 @@ def _widened(kind: pa.DataType, datum: Datum) -> pa.Array:
 
 
 def _null_safe(site: Site) -> Term:
-    left, right = _comparable(site)
+    left, right = comparable(site)
     return site.apply(partial(_same, comparison("=", left.type)), kinds.BOOLEAN, left, right, nullable=False)
 
 
@@ -97,6 +98,8 @@ def _in(site: Site) -> Term:
     operand, *listed = in_common_type(site, *site.operands)
     if operand.type == kinds.NULL:
         operand, *listed = (convert(term, kinds.BOOLEAN) for term in (operand, *listed))
+    if not kinds.has_order(operand.type):
+        raise site.wrong_types("values that can be compared")
     nullable = any(term.nullable for term in (operand, *listed))
     constants = [term.constant for term in listed]
     if all(found is not None for found in constants) and not kinds.is_float(operand.type):

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, from_numpy, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.comparisons import comparison, in_common_type
+from statebed.operators.expressions.comparisons import comparable, comparison, in_common_type
 from statebed.operators.expressions.conversions import convert
 from statebed.operators.expressions.mistakes import Place
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
@@ -163,9 +163,9 @@ def _coalesce(site: Site) -> Term:
 
 def _null_if(site: Site) -> Term:
     original = site.operands[0]
-    left, right = in_common_type(site, *site.operands)
-    if not kinds.has_order(left.type):
-        raise site.wrong_types("values that can be compared")
+    if original.type == kinds.NULL:
+        return original
+    left, right = comparable(site)
     kernel = partial(_unless_equal, comparison("=", left.type))
     return site.apply(kernel, original.type, original, left, right, nullable=True)
 

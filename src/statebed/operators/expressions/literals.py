@@ -25,6 +25,7 @@ _MICROSECONDS = {
 _CALENDAR = {"month", "quarter", "year"}
 UNITS = frozenset(_MICROSECONDS) | _CALENDAR
 _AMOUNT = re.compile(r"\s*(?P<amount>[+-]?\d*\.?\d+)\s*(?P<unit>[a-zA-Z]+)\s*")
+_PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 _LONGEST = 2**63 - 1
 
 
@@ -101,4 +102,6 @@ def microseconds(at: Place, amount: str, unit: str) -> int:
         known = ", ".join(_MICROSECONDS)
         fix = f"use one of {known}" + ("; months and years differ in length" if unit_of(unit) in _CALENDAR else "")
         raise at.mistake(f"an interval in {unit!r}", fix=fix)
+    if not _PLAIN_NUMBER.fullmatch(amount):
+        raise at.mistake(f"{amount!r} is no number of {unit}", fix="write interval 5 minutes")
     return int(Fraction(amount) * size)

@@ -15,7 +15,6 @@ from statebed.operators.expressions.sites import Site
 from statebed.operators.expressions.terms import Datum, Term, arrays
 from statebed.operators.expressions.time_casts import DAY
 
-
 DAYS = (kinds.TINYINT, kinds.SMALLINT, kinds.INT)
 """Types of a number of days."""
 

@@ -136,6 +136,8 @@ class Applied(Term):
             return one_chunk(self.kernel(*data))
         except RowFailure as failed:
             raise self.place.failure(failed) from None
+        except pa.ArrowInvalid as error:
+            raise self.place.failure(RowFailure(str(error))) from error
 
 
 def constant(place: Place, value: object, kind: pa.DataType, *, literal: bool = False) -> Constant:
@@ -166,7 +168,7 @@ def applied(
         return term
     try:
         found = one_chunk(kernel(*(spread(operand.constant, 1) for operand in operands)))
-    except RowFailure:
+    except (RowFailure, pa.ArrowInvalid):
         return term  # in a branch that no row takes it does no harm
     return constant(place, found[0], kind)
 

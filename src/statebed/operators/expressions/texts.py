@@ -9,9 +9,11 @@ import pyarrow.compute as pc
 from statebed.operators.expressions import kinds
 from statebed.operators.expressions.conversions import convert
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
-from statebed.operators.expressions.terms import Datum, Term, arrays
+from statebed.operators.expressions.slices import begins_or_ends, substring_by_row
+from statebed.operators.expressions.terms import Datum, Term, constant
 
 _SPACE = " "
+_LONGEST = 2**31 - 1
 
 
 def as_text(site: Site, operand: Term) -> Term:
@@ -38,7 +40,7 @@ def _length(site: Site) -> Term:
 
 
 def _trimmed(kernel: Callable[..., pa.Array]) -> Builder:
-    """Spaces, and no other blanks, are taken away; or, given first, any of some characters... as Spark's trim(text)."""
+    """Spaces, and no other blanks, are taken away."""
 
     def build(site: Site) -> Term:
         return site.apply(partial(_trim, kernel), kinds.TEXT, as_text(site, site.operands[0]))
@@ -60,12 +62,21 @@ def _joined(*data: Datum) -> pa.Array:
 
 def _substring(site: Site) -> Term:
     text = as_text(site, site.operands[0])
-    position = site.integer_of(1)
-    length = site.integer_of(2) if len(site.operands) > 2 else None  # noqa: PLR2004 - the third operand
-    return site.apply(partial(_sliced, position, length), kinds.TEXT, text)
+    position, *length = (_as_integer(site, operand) for operand in site.operands[1:])
+    constants = [term.constant.as_py() for term in (position, *length) if term.constant is not None]
+    if None in constants or len(constants) < len(site.operands) - 1:
+        longest = length[0] if length else constant(site.place, _LONGEST, kinds.BIGINT)
+        return site.apply(substring_by_row, kinds.TEXT, text, position, longest)
+    return site.apply(partial(_cut, constants[0], *(constants[1:] or [None])), kinds.TEXT, text)
 
 
-def _sliced(position: int, length: int | None, array: pa.Array) -> pa.Array:
+def _as_integer(site: Site, operand: Term) -> Term:
+    if not kinds.is_integer(operand.type) and operand.type != kinds.NULL:
+        raise site.wrong_types("integers", at=operand)
+    return convert(convert(operand, kinds.INT), kinds.BIGINT)
+
+
+def _cut(position: int, length: int | None, array: pa.Array) -> pa.Array:
     """From a position, counted from 1, or from the end if it is negative."""
     if length is not None and length <= 0:
         return pc.if_else(pc.is_valid(array), "", array)
@@ -77,12 +88,12 @@ def _sliced(position: int, length: int | None, array: pa.Array) -> pa.Array:
 
 
 def _left(site: Site) -> Term:
-    return site.apply(partial(_sliced, 1, site.integer_of(1)), kinds.TEXT, as_text(site, site.operands[0]))
+    return site.apply(partial(_cut, 1, site.integer_of(1)), kinds.TEXT, as_text(site, site.operands[0]))
 
 
 def _right(site: Site) -> Term:
     length = site.integer_of(1)
-    return site.apply(partial(_sliced, -length, length), kinds.TEXT, as_text(site, site.operands[0]))
+    return site.apply(partial(_cut, -length, length), kinds.TEXT, as_text(site, site.operands[0]))
 
 
 def _replace(site: Site) -> Term:
@@ -98,48 +109,32 @@ def _replaced(wanted: str, instead: str, array: pa.Array) -> pa.Array:
     return pc.replace_substring(array, pattern=wanted, replacement=instead)
 
 
-def _holds(kernel: Callable[..., pa.Array]) -> Builder:
-    """Whether a text begins with, ends with or contains another."""
-
-    def build(site: Site) -> Term:
-        text, part = (as_text(site, operand) for operand in site.operands)
-        if part.constant is None or not part.constant.is_valid:
-            return site.apply(partial(_holds_column, site.function), kinds.BOOLEAN, text, part)
-        return site.apply(partial(_held, kernel, part.constant.as_py()), kinds.BOOLEAN, text)
-
-    return of(build, 2)
+def _contains(site: Site) -> Term:
+    return site.apply(
+        partial(_held, pc.match_substring, site.text_of(1)), kinds.BOOLEAN, as_text(site, site.operands[0])
+    )
 
 
 def _held(kernel: Callable[..., pa.Array], part: str, array: pa.Array) -> pa.Array:
     return kernel(array, pattern=part)
 
 
-def _holds_column(function: str, text: Datum, part: Datum) -> pa.Array:
-    """Row by row another part: with it in front of or behind both, only equal ends are equal."""
-    whole, wanted = arrays(text, part)
-    if function == "contains":
-        return _contains_column(whole, wanted)
-    length = pc.binary_length(wanted)
-    short = pc.less(pc.binary_length(whole), length)
-    cut = _cut_bytes(whole, length, from_end=function == "endswith")
-    return pc.and_(pc.invert(short), pc.equal(cut, pc.cast(wanted, pa.binary())))
+def _ends(kernel: Callable[..., pa.Array]) -> Builder:
+    """Whether a text begins or ends with another, which may differ from row to row."""
+
+    def build(site: Site) -> Term:
+        text, part = (as_text(site, operand) for operand in site.operands)
+        if part.constant is None or not part.constant.is_valid:
+            return site.apply(partial(_ends_by_row, site.function == "endswith"), kinds.BOOLEAN, text, part)
+        return site.apply(partial(_held, kernel, part.constant.as_py()), kinds.BOOLEAN, text)
+
+    return of(build, 2)
 
 
-def _cut_bytes(whole: pa.Array, length: pa.Array, *, from_end: bool) -> pa.Array:
-    """The first or last bytes of each text, as many as `length` says."""
-    found = pa.nulls(len(whole), pa.binary())
-    for size in pc.unique(length).drop_null().to_pylist():
-        raw = pc.cast(whole, pa.binary())
-        piece = pc.binary_slice(raw, -size) if from_end and size else pc.binary_slice(raw, 0, size)
-        found = pc.if_else(pc.fill_null(pc.equal(length, size), False), piece, found)
-    return found
-
-
-def _contains_column(whole: pa.Array, wanted: pa.Array) -> pa.Array:
-    found = pa.nulls(len(whole), pa.bool_())
-    for part in pc.unique(wanted).drop_null().to_pylist():
-        found = pc.if_else(pc.fill_null(pc.equal(wanted, part), False), pc.match_substring(whole, part), found)
-    return found
+def _ends_by_row(at_end: bool, text: Datum, part: Datum) -> pa.Array:
+    same = pc.equal(begins_or_ends(text, part, at_end=at_end), part)
+    known = pc.and_(pc.is_valid(text), pc.is_valid(part))
+    return pc.if_else(known, pc.fill_null(same, False), pa.scalar(None, pa.bool_()))
 
 
 def _padded(kernel: Callable[..., pa.Array]) -> Builder:
@@ -156,7 +151,7 @@ def _padded(kernel: Callable[..., pa.Array]) -> Builder:
 
 
 def _pad(kernel: Callable[..., pa.Array], width: int, padding: str, array: pa.Array) -> pa.Array:
-    return _sliced(1, width, kernel(array, width=max(width, 0), padding=padding))
+    return _cut(1, width, kernel(array, width=max(width, 0), padding=padding))
 
 
 BUILDERS: dict[str, Builder] = {
@@ -175,9 +170,9 @@ BUILDERS: dict[str, Builder] = {
     "left": of(_left, 2),
     "right": of(_right, 2),
     "replace": of(_replace, 2, 3),
-    "startswith": _holds(pc.starts_with),
-    "endswith": _holds(pc.ends_with),
-    "contains": _holds(pc.match_substring),
+    "startswith": _ends(pc.starts_with),
+    "endswith": _ends(pc.ends_with),
+    "contains": of(_contains, 2),
     "lpad": _padded(pc.utf8_lpad),
     "rpad": _padded(pc.utf8_rpad),
 }

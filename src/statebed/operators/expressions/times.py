@@ -114,6 +114,8 @@ def _counted(unit: int, times: pa.Array) -> pa.Array:
 
 def _unix_timestamp(site: Site) -> Term:
     """Whole seconds from 1970 on, towards it: unlike unix_seconds, before it they are rounded up."""
+    if site.operands[0].type == kinds.TEXT:
+        raise site.wrong_types("a date or a timestamp")
     return site.apply(_towards_1970, kinds.BIGINT, _as_instant(site, site.operands[0]))
 
 

@@ -171,6 +171,11 @@ class TestRun:
         return sum(self.state(operator, table).num_rows for table in node.operator.tables)
 
     @property
+    def memory_used(self) -> int:
+        """Bytes that the budget is charged with now."""
+        return self._tiers.memory.used
+
+    @property
     def epoch(self) -> int:
         """The number of the last committed epoch."""
         return self._cluster.run.head.epoch

@@ -46,6 +46,8 @@ def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
     """The rows in the order of the table, and where that leaves them equal, in that of their values."""
     # One chunk sorts and is taken from faster than many.
     rows = rows.combine_chunks()
+    if _is_strictly_ordered(rows):
+        return rows
     rows = rows.take(sort_indices(rows, spec.sort_columns)).combine_chunks()
     if not _may_repeat(rows).any():
         return rows
@@ -77,12 +79,14 @@ def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) 
         if not piece.num_rows:
             continue
         rows = piece if held is None else pa.concat_tables([held, piece])
-        different = np.flatnonzero(~_same_as_next(rows, keys))
+        same = _same_as_next(rows, keys)
+        different = np.flatnonzero(~same)
         # The last key and time may go on in the next piece.
         whole = 0 if len(different) < 2 else int(different[-2]) + 1  # noqa: PLR2004 - the last row always differs
         held = rows.slice(whole)
         if whole:
-            yield combine(rows.slice(0, whole).combine_chunks())
+            settled = rows.slice(0, whole)
+            yield combine(settled.combine_chunks()) if same[:whole].any() else settled
     if held is not None:
         yield combine(held.combine_chunks())
 
@@ -187,6 +191,13 @@ def _may_repeat(rows: pa.Table) -> Mask:
             values = uint64_values(rows[name])
             same[:-1] &= values[:-1] == values[1:]
     return same
+
+
+def _is_strictly_ordered(rows: pa.Table) -> bool:
+    """Whether bins and hashes alone say that the rows are in order, as they do of many rows that operators write."""
+    bins, hashes = int64_values(rows[BIN]), uint64_values(rows[KEY_HASH])
+    later = (bins[1:] > bins[:-1]) | ((bins[1:] == bins[:-1]) & (hashes[1:] > hashes[:-1]))
+    return bool(later.all())
 
 
 def _same_as_next(rows: pa.Table, keys: Sequence[str]) -> Mask:

@@ -61,8 +61,9 @@ class Context:
         self._batch = batch
         self._states = states
         self._side_names = sides
-        self._where = where
         self._fires = fires
+        self.where = where
+        """For errors."""
         self.sides: list[tuple[str, pa.Table | pa.RecordBatch]] = []
         """What was given to side outputs."""
         self.late = late
@@ -202,7 +203,7 @@ class Context:
         if name not in self._side_names:
             raise InputError(
                 f"there is no side output {name!r}",
-                where=self._where,
+                where=self.where,
                 fix=f"declare it in side_outputs; there are {sorted(self._side_names)}",
             )
         self.sides.append((name, rows))
@@ -210,16 +211,16 @@ class Context:
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _at(self, state: State) -> str:
-        return f"{self._where}, state {state.name!r}"
+        return f"{self.where}, state {state.name!r}"
 
     def _chosen(self, keys: Keys) -> Chosen:
-        return chosen(keys, self.keys, where=self._where)
+        return chosen(keys, self.keys, where=self.where)
 
     def _view(self, state: State) -> KeyedView:
         if not isinstance(state, State) or self._states.get(state.name) != state:
             raise InputError(
                 f"{state!r} is no state of this process",
-                where=self._where,
+                where=self.where,
                 fix=f"use self.NAME of a state that the class declares: {sorted(self._states)}",
             )
         return self._tables.get_keyed(state.name)
@@ -286,7 +287,7 @@ class Context:
 
     def _set(self, kind: TimerKind, at: Times, keys: Keys, act: Callable[..., None]) -> None:
         selected = self._chosen(keys)
-        times = timer_times(at, selected.keys.num_rows, where=self._where)
+        times = timer_times(at, selected.keys.num_rows, where=self.where)
         if not self._fires:
-            raise InputError("a timer is set, and nothing would come of it", where=self._where, fix="write on_timer")
+            raise InputError("a timer is set, and nothing would come of it", where=self.where, fix="write on_timer")
         act(self._tables.get_time_keyed(kind.value), selected.keys, times)

@@ -39,6 +39,8 @@ class Process:
     """More outputs, by name."""
     changes: ClassVar[Changes] = Changes.APPEND
     """Whether what it gives only adds, or is a changelog with a column `_weight`."""
+    shown_names: ClassVar[Mapping[str, str]] = {}
+    """What the user calls the functions of this class, where that is something else; for errors."""
 
     def on_batch(self, rows: pa.RecordBatch, ctx: "Context") -> Given:
         """Take the rows of an epoch: those of a key stand together, by event time and then by all columns."""
@@ -56,6 +58,11 @@ class Process:
         return {name: one for name, one in found.items() if isinstance(one, State)}
 
     @classmethod
+    def lacks(cls) -> str:
+        """The function that has to be written, if it is not."""
+        return "on_batch(self, rows, ctx)" if cls.on_batch is Process.on_batch else ""
+
+    @classmethod
     def has_timers(cls) -> bool:
         """Whether it does anything when a timer fires."""
         return cls.on_timer is not Process.on_timer
@@ -66,8 +73,9 @@ def check_process(process: Process, *, where: str) -> None:
     kind = type(process)
     if not isinstance(process, Process):
         raise InputError(f"{process!r} is no process", where=where, fix="give an instance of a class made from Process")
-    if kind.on_batch is Process.on_batch:
-        raise InputError(f"{kind.__name__} has no on_batch", where=where, fix="write def on_batch(self, rows, ctx)")
+    if kind.lacks():
+        name = kind.lacks().partition("(")[0]
+        raise InputError(f"{kind.__name__} has no {name}", where=where, fix=f"write def {kind.lacks()}")
     if not hasattr(process, "output"):
         raise InputError(
             f"{kind.__name__} does not say what it gives", where=where, fix="write output = 'card string, n bigint'"

@@ -143,6 +143,7 @@ class ProcessOperator:
 
     def run(self, method: str, function: Callable[[], object], rows: int) -> object:
         """Call the user's code: its errors say where they were, and an instance that changes is refused."""
+        method = self.process.shown_names.get(method, method)
         where = f"{self.where}, {type(self.process).__name__}.{method}, a batch of {rows} rows"
         before = self._pickled()
         try:

@@ -1,0 +1,37 @@
+"""Rows that users give as dicts, as a table of declared columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.operator import WEIGHT
+
+_MORE = {TIME: TIMESTAMP, WEIGHT: pa.int64()}
+"""Columns that rows may have besides those that are declared."""
+
+
+def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what: str, where: str) -> pa.Table:
+    """The rows as a table; each must have every declared column, and may have an event time and a weight."""
+    more = [name for name in _MORE if any(name in row for row in rows)]
+    wanted = pa.schema([*(field.with_nullable(True) for field in schema), *((name, _MORE[name]) for name in more)])
+    declared = set(schema.names)
+    for row in rows:
+        if not isinstance(row, Mapping) or set(row) - set(more) != declared:
+            shown = sorted(row) if isinstance(row, Mapping) else type(row).__name__
+            raise InputError(
+                f"one of the {what} has {shown} instead of {schema.names}",
+                where=where,
+                fix="give dicts with every declared column, and no other",
+            )
+    try:
+        columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in wanted]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the {what} do not fit the columns {[f'{one.name} {one.type}' for one in schema]}: {error}",
+            where=where,
+            fix="give values of the declared types",
+        ) from error
+    return pa.Table.from_arrays(columns, schema=wanted)

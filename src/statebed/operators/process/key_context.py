@@ -1,0 +1,94 @@
+"""What a process that is written for one key at a time can do besides its states: timers, side outputs, the clock."""
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy
+from statebed.format.schema import TIMESTAMP
+from statebed.operators.process.context import Context
+from statebed.operators.process.dict_rows import rows_as_table
+from statebed.operators.process.timers import TimerKind
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+class KeyContext:
+    """For the key whose turn it is."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._place = 0
+        self._timers: dict[tuple[TimerKind, int, int], bool] = {}
+        self._sides: dict[str, list[Mapping[str, Any]]] = {}
+
+    @property
+    def watermark(self) -> dt.datetime | None:
+        """Up to where event time has come in this epoch."""
+        mark = self._ctx.watermark
+        return None if mark is None else _EPOCH + int(mark.value) * _MICROSECOND
+
+    @property
+    def epoch_time(self) -> dt.datetime:
+        """The processing time of the epoch."""
+        return _EPOCH + int(self._ctx.epoch_time.value) * _MICROSECOND
+
+    @property
+    def timer_kind(self) -> TimerKind | None:
+        """In on_key_timer, which timers fire."""
+        return self._ctx.timer_kind
+
+    def timer(self, at: dt.datetime) -> None:
+        """Have on_key_timer called for the key when the watermark has reached a time."""
+        self._timers[TimerKind.EVENT, self._place, self._micros(at)] = True
+
+    def processing_timer(self, at: dt.datetime) -> None:
+        """Have on_key_timer called for the key when the time of an epoch has reached a time."""
+        self._timers[TimerKind.PROCESSING, self._place, self._micros(at)] = True
+
+    def cancel(self, at: dt.datetime) -> None:
+        """Forget the event-time timer of the key at a time."""
+        self._timers[TimerKind.EVENT, self._place, self._micros(at)] = False
+
+    def cancel_processing(self, at: dt.datetime) -> None:
+        """Forget the processing-time timer of the key at a time."""
+        self._timers[TimerKind.PROCESSING, self._place, self._micros(at)] = False
+
+    def side(self, name: str, row: Mapping[str, Any]) -> None:
+        """Give a row to a side output."""
+        self._sides.setdefault(name, []).append(row)
+
+    def turn_to(self, place: int) -> None:
+        """Be about the key at this place."""
+        self._place = place
+
+    def write(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Set and cancel what was asked for, and give rows to side outputs."""
+        ways = {
+            (TimerKind.EVENT, True): self._ctx.timer,
+            (TimerKind.PROCESSING, True): self._ctx.processing_timer,
+            (TimerKind.EVENT, False): self._ctx.cancel,
+            (TimerKind.PROCESSING, False): self._ctx.cancel_processing,
+        }
+        for (kind, is_set), act in ways.items():
+            some = [key[1:] for key, wanted in self._timers.items() if key[0] is kind and wanted is is_set]
+            if some:
+                places, times = np.array(some, dtype=np.int64).T
+                act(from_numpy(np.ascontiguousarray(times), TIMESTAMP), np.ascontiguousarray(places))
+        for name, rows in self._sides.items():
+            schema = schemas.get(name)
+            where = f"{self._ctx.where}, side output {name!r}"
+            empty = pa.table({})
+            self._ctx.side(name, empty if schema is None else rows_as_table(rows, schema, what="rows", where=where))
+
+    def _micros(self, at: dt.datetime) -> int:
+        if not isinstance(at, dt.datetime) or at.utcoffset() is None:
+            raise InputError(
+                f"a timer is set for {at!r}", where=self._ctx.where, fix="give a datetime with its time zone"
+            )
+        return (at - _EPOCH) // _MICROSECOND

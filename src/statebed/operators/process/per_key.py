@@ -1,0 +1,95 @@
+"""A process written for one key at a time, over plain rows: convenient, and slow.
+
+    class Fraud(ProcessKey):
+        last = ValueState("amount double")
+        output = "card string, reason string"
+
+        def on_rows(self, key, rows, state, ctx):
+            for row in rows:
+                before = state.last.get()
+                if before and row["amount"] > 10 * before["amount"]:
+                    yield {"card": key, "reason": "ten times the last one"}
+                state.last.put(amount=row["amount"])
+
+States of all keys of the batch are read at once when a state is first used, and written at once at the end; in between
+everything is Python, at some hundred thousand rows a second at best. Times are datetimes, so of the years 1 to 9999.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.operators.process.context import Context
+from statebed.operators.process.definition import Process
+from statebed.operators.process.dict_rows import rows_as_table
+from statebed.operators.process.key_context import KeyContext
+from statebed.operators.process.key_states import KeyStates
+from statebed.operators.type_text import schema_of
+
+Row = dict[str, Any]
+Rows = Any
+"""A list of dicts, or a pandas DataFrame."""
+
+
+class ProcessKey(Process):
+    """The base of processes over the rows of one key."""
+
+    rows_as: ClassVar[str] = "dicts"
+    """How on_rows gets rows: "dicts" (a list of them) or "pandas" (a DataFrame)."""
+    shown_names: ClassVar[dict[str, str]] = {"on_batch": "on_rows", "on_timer": "on_key_timer"}
+
+    def on_rows(self, key: Any, rows: Rows, state: KeyStates, ctx: KeyContext) -> Iterable[Row] | None:
+        """Take the rows of one key, by event time. `key` is its value, or a tuple of them for several columns."""
+        raise NotImplementedError
+
+    def on_key_timer(self, key: Any, times: list[Any], state: KeyStates, ctx: KeyContext) -> Iterable[Row] | None:
+        """Take the timers of one key that are due, in the order of their times."""
+        raise NotImplementedError
+
+    @classmethod
+    def lacks(cls) -> str:
+        return "on_rows(self, key, rows, state, ctx)" if cls.on_rows is ProcessKey.on_rows else ""
+
+    @classmethod
+    def has_timers(cls) -> bool:
+        return cls.on_key_timer is not ProcessKey.on_key_timer
+
+    def on_batch(self, rows: pa.RecordBatch, ctx: Context) -> pa.Table:
+        """Call on_rows for every key of the batch."""
+        if self.rows_as not in {"dicts", "pandas"}:
+            raise InputError(f"rows_as = {self.rows_as!r}", where=ctx.where, fix="use 'dicts' or 'pandas'")
+        starts = ctx.key_starts.tolist()
+        ends = [*starts[1:], rows.num_rows]
+        frame = rows.to_pandas() if self.rows_as == "pandas" else rows.to_pylist()
+        parts = [
+            frame.iloc[start:end].reset_index(drop=True) if self.rows_as == "pandas" else frame[start:end]
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        return self._for_each(ctx, parts, self.on_rows)
+
+    def on_timer(self, timers: pa.RecordBatch, ctx: Context) -> pa.Table:
+        """Call on_key_timer for every key that has timers."""
+        times = timers["at"].to_pylist()
+        parts: list[list[Any]] = [[] for _ in range(ctx.keys.num_rows)]
+        for place, time in zip(ctx.key_index.tolist(), times, strict=True):
+            parts[place].append(time)
+        return self._for_each(ctx, parts, self.on_key_timer)
+
+    def _for_each(self, ctx: Context, parts: Sequence[Any], function: Any) -> pa.Table:
+        states = KeyStates(ctx, type(self).states())
+        calls = KeyContext(ctx)
+        given: list[Row] = []
+        for place, (key, part) in enumerate(zip(_plain_keys(ctx.keys), parts, strict=True)):
+            states.turn_to(place)
+            calls.turn_to(place)
+            given.extend(function(key, part, states, calls) or ())
+        states.write()
+        calls.write({name: schema_of(columns) for name, columns in self.side_outputs.items()})
+        return rows_as_table(given, schema_of(self.output), what="rows given back", where=ctx.where)
+
+
+def _plain_keys(keys: pa.Table) -> list[Any]:
+    columns = [column.to_pylist() for column in keys.columns]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

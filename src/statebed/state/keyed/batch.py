@@ -26,12 +26,13 @@ MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class KeyBatch:
-    """Keys sorted by hash; `order` has for each its row in the batch."""
+    """Keys sorted by hash."""
 
     hashes: Hashes
     columns: tuple[Column, ...]
     """The keys in the order of the hashes, and perhaps others."""
-    order: Rows
+    came_from: Rows
+    """For each row of the columns its row in the batch as it came."""
     repeats: Mask | None = None
     """Where a key equals the one before it; None: nowhere."""
     places: Rows | None = None
@@ -59,6 +60,11 @@ class KeyBatch:
         return len(self.hashes)
 
     @cached_property
+    def order(self) -> Rows:
+        """For each key its row in the batch as it came."""
+        return self.came_from if self.places is None else self.came_from.take(self.places)
+
+    @cached_property
     def keys(self) -> tuple[Column, ...]:
         """The keys in the order of the hashes."""
         places = self.places
@@ -74,7 +80,7 @@ class KeyBatch:
         if len(rows) == len(self):
             return self
         places = rows if self.places is None else self.places.take(rows)
-        return KeyBatch(self.hashes.take(rows), self.columns, self.order.take(rows), None, places)
+        return KeyBatch(self.hashes.take(rows), self.columns, self.came_from, None, places)
 
     def slice(self, start: int, end: int) -> "KeyBatch":
         if (start, end) == (0, len(self)):

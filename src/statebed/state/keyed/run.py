@@ -80,12 +80,12 @@ class Run:
         """The row of each key of the batch; where it is not in the run, ~row of the first row it may go before."""
         at, same_hash = self.index.find(batch.hashes)
         waiting = np.flatnonzero(same_hash)
-        if len(waiting) == len(batch) and (equal := self._equal(at, batch)).all():
+        if len(waiting) == len(batch) and self._equal(at, batch.keys).all():
             return at
         found = ~at
         at = at.take(waiting)
         while len(waiting):
-            equal = self._equal(at, batch.select(waiting))
+            equal = self._equal(at, batch.taken(waiting))
             if equal.all():
                 found[waiting] = at
                 break
@@ -96,10 +96,10 @@ class Run:
             waiting, at = waiting[held], at[held]
         return found
 
-    def _equal(self, at: Rows, batch: KeyBatch) -> Mask:
-        """Whether the keys of rows are those of the batch."""
+    def _equal(self, at: Rows, keys: Sequence[Column]) -> Mask:
+        """Whether the keys of rows are those given."""
         equal = np.ones(len(at), dtype=np.bool_)
-        for column, key in zip(self.keys, batch.keys, strict=True):
+        for column, key in zip(self.keys, keys, strict=True):
             equal &= column.matches(at, key)
         return equal
 

@@ -187,8 +187,8 @@ WORDS = [
     *SCHEMA.names, "`two words`", "item.name", "1", "2.5", "1e3", "7L", "'a'", "'%'", "'2024-01-01'", "null", "true",
     "interval 5 minutes", "timestamp '2024-01-01'", "date '2024-01-01'", "and", "or", "not", "in", "is", "between",
     "like", "case", "when", "then", "else", "end", "as", "::int", "::string", "cast(", "coalesce(", "if(", "substring(",
-    "round(", "split(", "date_trunc('day',", "struct(", "greatest(", "abs(", "hour(", "concat(", "nullif(", "(", ")", "(",
-    ")", "[", "]", ",", ",", ".", "+", "-", "*", "/", "%", "=", "<", ">=", "<=>", "||", "!", "'", "\\",
+    "round(", "split(", "date_trunc('day',", "struct(", "greatest(", "abs(", "hour(", "concat(", "nullif(", "(", ")",
+    "(", ")", "[", "]", ",", ",", ".", "+", "-", "*", "/", "%", "=", "<", ">=", "<=>", "||", "!", "'", "\\",
 ]  # fmt: skip
 
 

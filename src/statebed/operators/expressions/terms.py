@@ -177,7 +177,8 @@ def spread(datum: Datum, rows: int) -> pa.Array:
     """An array of so many rows."""
     if isinstance(datum, pa.Array):
         return datum
-    return pa.repeat(datum, rows) if datum.is_valid else pa.nulls(rows, datum.type)
+    # Arrow repeats no struct and no list zero times.
+    return pa.repeat(datum, rows) if datum.is_valid and rows else pa.nulls(rows, datum.type)
 
 
 def arrays(*data: Datum) -> list[pa.Array]:

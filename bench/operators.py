@@ -1,0 +1,104 @@
+"""The operators: rows per second through each, in memory and with a tenth of it, against DuckDB and pandas.
+
+Ours takes the rows in batches, as they would come, keeps its state and makes each batch durable in a local store. The
+others see all rows at once, and keep nothing: DuckDB's answer over all rows is the practical ceiling. All give the same
+rows, which is checked.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from bench.operator_cases import CASES, OperatorCase, events
+from bench.report import Report, faster
+from statebed import testing
+from statebed.storage import LocalStore
+
+BATCH_ROWS = 100_000
+KEYS = 1_000_000
+PLENTY = 8 << 30
+FAR_US = 10**15
+_LEAST_BUDGET = 8 << 20
+
+
+def run(report: Report, *, quick: bool, only: str = "") -> int | None:
+    """Measure every case whose name contains `only`; an exit status when there is none."""
+    cases = [case for case in CASES if only in case.name]
+    if not cases:
+        print("no such case; there are:", *(case.name for case in CASES), sep="\n  ", file=sys.stderr)
+        return 2
+    rows = 1_000_000 if quick else 5_000_000
+    for case in cases:
+        measure(case, report, rows=rows)
+    return None
+
+
+def measure(case: OperatorCase, report: Report, *, rows: int) -> None:
+    """One operator, all ways."""
+    tables = {name: events(rows, KEYS, seed) for seed, name in enumerate(case.sources)}
+    total = rows * len(tables)
+    answer, duck_seconds = _duckdb(case, tables)
+    frames = {name: table.to_pandas() for name, table in tables.items()}
+    start = time.perf_counter()
+    found = len(case.frame(frames))
+    pandas_seconds = time.perf_counter() - start
+    if found != answer.num_rows:
+        raise SystemExit(f"{case.name}: pandas gives {found} rows, DuckDB {answer.num_rows}")
+    del frames
+    seconds, held = _ours(case, tables, PLENTY, answer)
+    for baseline, theirs in (("duckdb, all at once", duck_seconds), ("pandas, all at once", pandas_seconds)):
+        report.add(faster(case.name, baseline, "in memory", ours=total / seconds, theirs=total / theirs, unit="rows/s"))
+    budget = max(_LEAST_BUDGET, held // 10)
+    bounded, _ = _ours(case, tables, budget, answer)
+    name = f"a tenth: {budget >> 20} MiB"
+    report.add(
+        faster(case.name, "duckdb, all at once", name, ours=total / bounded, theirs=total / duck_seconds, unit="rows/s")
+    )
+    report.add(faster(case.name, "ours in memory", name, ours=total / bounded, theirs=total / seconds, unit="rows/s"))
+
+
+def _duckdb(case: OperatorCase, tables: dict[str, pa.Table]) -> tuple[pa.Table, float]:
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        connection.execute("create macro minute(moment) as time_bucket(interval 1 minute, moment)")
+        for name, table in tables.items():
+            connection.register(f"{name}_rows", table)
+            connection.execute(f"create table {name} as from {name}_rows")
+        start = time.perf_counter()
+        answer = connection.sql(case.sql).to_arrow_table()
+        return answer, time.perf_counter() - start
+
+
+def _ours(case: OperatorCase, tables: dict[str, pa.Table], budget: int, answer: pa.Table) -> tuple[float, int]:
+    """Seconds, and the most memory that the state was charged."""
+    held = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="statebed-bench-") as folder,
+        testing.run(case.flow(), memory=budget, store=LocalStore(Path(folder))) as t,
+    ):
+        start = time.perf_counter()
+        for first in range(0, max(table.num_rows for table in tables.values()), BATCH_ROWS):
+            t.feed_all({name: table.slice(first, BATCH_ROWS) for name, table in tables.items()})
+            held = max(held, t.memory_used)
+        t.watermark(FAR_US)
+        seconds = time.perf_counter() - start
+        _check(case, t.table("result"), answer)
+    return seconds, held
+
+
+def _check(case: OperatorCase, ours: pa.Table, answer: pa.Table) -> None:
+    """The same rows, as often."""
+    if ours.num_rows != answer.num_rows:
+        raise SystemExit(f"{case.name}: ours gives {ours.num_rows} rows, DuckDB {answer.num_rows}")
+    answer = answer.rename_columns(ours.column_names)
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        connection.register("ours", ours)
+        connection.register("answer", answer)
+        (different,) = connection.execute("select count(*) from (from ours except all from answer)").fetchone() or (-1,)
+    if different:
+        raise SystemExit(f"{case.name}: {different} rows of ours are not DuckDB's")

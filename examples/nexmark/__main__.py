@@ -66,7 +66,7 @@ def _show(query: Query, generator: Nexmark, arguments: argparse.Namespace) -> No
         print("  " + ", ".join(f"{name}={_brief(value)}" for name, value in row.items()))
 
 
-def _brief(value: object, longest: int = 24) -> str:
+def _brief(value: object, longest: int = 32) -> str:
     text = str(value)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 

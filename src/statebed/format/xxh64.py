@@ -101,13 +101,14 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
     """Values of any number of bytes."""
     lengths = text.lengths
     hashes = seeds + _P5
-    striped = lengths >= _STRIPE
-    if striped.all():
-        hashes = _stripes(text, lengths // _STRIPE, seeds)
-    elif striped.any():
-        # Longest first, so that the rows that still have a stripe are always the first ones.
-        rows = np.argsort(-lengths)[: np.count_nonzero(striped)]
-        hashes[rows] = _stripes(text.some(rows), lengths[rows] // _STRIPE, seeds[rows])
+    stripes = lengths // _STRIPE
+    if stripes.any():
+        if stripes.min() == stripes.max():
+            hashes = _stripes(text, stripes, seeds)
+        else:
+            # Longest first, so that the rows that still have a stripe are always the first ones.
+            rows = np.argsort(-lengths)[: np.count_nonzero(stripes)]
+            hashes[rows] = _stripes(text.some(rows), stripes[rows], seeds[rows])
     hashes += lengths.astype(np.uint64)
     rest = lengths % _STRIPE
     place = lengths - rest

@@ -211,3 +211,14 @@ def test_hashes_do_not_depend_on_the_process() -> None:
         for seed in ("1", "2")
     }
     assert answers == {str(hash_key(("driver 7", 42)))}
+
+
+def test_p1_the_hash_of_a_text_does_not_depend_on_the_lengths_and_the_order_of_others() -> None:
+    texts = [chr(97 + length % 26) * length for length in range(131)]
+    alone = [int(hash_columns([pa.array([text])])[0]) for text in texts]
+    for one in range(len(texts)):
+        for other in range(len(texts)):
+            assert hash_columns([pa.array([texts[one], texts[other]])]).tolist() == [alone[one], alone[other]]
+    for start in (0, 32, 64, 70):
+        assert hash_columns([pa.array(texts[start:])]).tolist() == alone[start:]
+        assert hash_columns([pa.array(texts[start:][::-1])]).tolist() == alone[start:][::-1]

@@ -63,11 +63,16 @@ def without_weight(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([WEIGHT]) if WEIGHT in rows.schema.names else rows
 
 
-def group_equal(rows: pa.Table, bins: Integers | None = None) -> Grouping:
-    """Groups of rows that are equal in every column, and in their bins; ordered by bin, then by the rows' hash."""
+def group_equal(rows: pa.Table, places: Integers | None = None) -> Grouping:
+    """Groups of rows that are equal in every column, and in their places; ordered by place, then by the rows' hash."""
     columns = [comparable(one_chunk(column)) for column in rows.columns]
     hashes = hash_columns(columns) if columns else np.zeros(rows.num_rows, dtype=np.uint64)
-    return group_rows(np.zeros(rows.num_rows, dtype=np.int64) if bins is None else bins, hashes, columns)
+    if places is not None and rows.num_rows:
+        # One number for both is sorted several times faster than two.
+        bits = np.uint64(max(int(places.max()).bit_length(), 1))
+        hashes = (places.view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
+        columns = [from_numpy(places, pa.int64()), *columns]
+    return group_rows(np.zeros(rows.num_rows, dtype=np.int64), hashes, columns)
 
 
 def comparable(array: pa.Array) -> pa.Array:

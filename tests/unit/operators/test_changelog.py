@@ -5,11 +5,12 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.changelog import comparable, consolidated, difference, folded, group_equal, weighted
+from statebed.operators.changelog import consolidated, difference, folded, group_equal, weighted
 from statebed.operators.operator import WEIGHT
 
 SCHEMA = pa.schema(
@@ -101,16 +102,14 @@ def test_a_changelog_without_columns_or_rows_is_one_too() -> None:
     assert folded([], pa.schema([("k", pa.int64())])).schema.names == ["k", WEIGHT]
 
 
-def test_two_rows_with_one_hash_are_told_apart() -> None:
-    # All rows in one bin with equal hashes come from equal columns; a bin of its own keeps equal rows apart.
-    rows = pa.table({"k": [1, 1, 1]})
-    assert group_equal(rows).groups == 1
-    bins = comparable(pa.array([0, 0, 7])).to_numpy()
-    assert group_equal(rows, bins).sizes.tolist() == [2, 1]
+def test_equal_rows_in_different_places_are_told_apart() -> None:
+    rows = pa.table({"k": [1, 2, 1, 1]})
+    assert group_equal(rows).groups == 2
+    grouping = group_equal(rows, np.array([9, 0, 0, 9]))
+    assert grouping.sizes.tolist() == [1, 1, 2]
+    assert sorted(grouping.order[2:].tolist()) == [0, 3]
 
 
 def test_weights_are_added_exactly() -> None:
-    import numpy as np  # noqa: PLC0415 - of this test alone
-
     rows = weighted(pa.table({"k": [1, 1, 1]}), np.array([1 << 62, -(1 << 62), 5]))
     assert consolidated(rows)[WEIGHT].to_pylist() == [5]

@@ -79,10 +79,10 @@ def _on_one_grid(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
         usable = np.isfinite(np.ldexp(size, spare + 1))
     if not usable:
         return np.zeros((1, len(counts))), np.zeros(len(counts), dtype=np.bool_)
-    left = values
+    left, upper = values.copy(), np.empty_like(values)
     sums: list[Doubles] = []
     while size and len(sums) < _SHARED_GRIDS:
-        upper, left = _upper(left, np.ldexp(1.0, np.frexp(size)[1] + spare))
+        _take_upper(left, np.ldexp(1.0, np.frexp(size)[1] + spare), upper)
         sums.append(np.add.reduceat(upper, starts))
         size = _largest(left)
     known = np.logical_and.reduceat(left == 0.0, starts) if size else np.ones(len(counts), dtype=np.bool_)
@@ -93,7 +93,7 @@ def _on_own_grids(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
     """As `_on_one_grid`, with grids of each group's own."""
     starts = np.cumsum(counts) - counts
     spare = _spare(counts)
-    left = values.copy()
+    left, upper = values.copy(), np.empty_like(values)
     with np.errstate(over="ignore"):
         # Infinite: special values, or so large that the grid would lie beyond the largest double.
         known = np.isfinite(np.ldexp(np.maximum.reduceat(np.abs(left), starts), spare + 1))
@@ -103,7 +103,7 @@ def _on_own_grids(values: Doubles, counts: Integers) -> tuple[Doubles, Flags]:
         largest = np.maximum.reduceat(np.abs(left), starts)
         if not largest.any():
             break
-        upper, left = _upper(left, np.repeat(np.ldexp(1.0, np.frexp(largest)[1] + spare), counts))
+        _take_upper(left, np.repeat(np.ldexp(1.0, np.frexp(largest)[1] + spare), counts), upper)
         sums.append(np.add.reduceat(upper, starts))
     known &= np.maximum.reduceat(np.abs(left), starts) == 0.0
     return _as_parts(sums, known)
@@ -130,11 +130,11 @@ def _largest(values: Doubles) -> float:
     return float(np.maximum(values.max(), -values.min()))
 
 
-def _upper(values: Doubles, grid: Doubles) -> tuple[Doubles, Doubles]:
-    """What of each value lies on the grid, and what is left of it; both exact."""
-    upper = values + grid
+def _take_upper(left: Doubles, grid: Doubles, upper: Doubles) -> None:
+    """Move from `left` to `upper` what of each value lies on the grid; both are exact."""
+    np.add(left, grid, out=upper)
     upper -= grid
-    return upper, values - upper
+    left -= upper
 
 
 def _as_parts(sums: list[Doubles], known: Flags) -> tuple[Doubles, Flags]:

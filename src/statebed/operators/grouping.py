@@ -5,7 +5,7 @@ never stands for a key. Where two keys share a hash, all key columns join the so
 state's files: window, hash, key.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,6 +59,17 @@ class Grouping:
     def any(self, flags: Flags) -> Flags:
         """Whether any row of each group has its flag set."""
         return np.logical_or.reduceat(flags[self.order], self.starts) if self.groups else flags[:0]
+
+    def pieces(self, rows: int) -> "Iterator[tuple[Integers, Grouping]]":
+        """Some groups at a time, of about so many rows: row numbers group after group, and their grouping."""
+        cuts = np.searchsorted(self.starts, np.arange(rows, len(self.order), rows))
+        ends = np.unique(np.append(cuts, self.groups))
+        for first, end in zip(np.concatenate(([0], ends[:-1])), ends, strict=True):
+            if first < end:
+                start = self.starts[first]
+                stop = self.starts[end] if end < self.groups else len(self.order)
+                numbers = np.arange(stop - start, dtype=np.int64)
+                yield self.order[start:stop], Grouping(order=numbers, starts=self.starts[first:end] - start)
 
     def group_of_rows(self) -> Integers:
         """The group number of each row, in row order."""

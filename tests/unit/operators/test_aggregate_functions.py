@@ -284,6 +284,22 @@ def test_few_values_are_counted_nearly_exactly_and_the_precision_has_bounds() ->
         sb.approx_count_distinct("x", precision=30)
 
 
+def test_p6_many_rows_have_the_same_partials_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(7)
+    groups = random.integers(0, 3000, 30_000)
+    values = [pa.array(random.lognormal(0, 3, len(groups))) for _ in range(2)]
+    bound = sb.corr("y", "x").bind("a", input_types=(pa.float64(), pa.float64()))
+    grouping = group_rows(groups, np.zeros(len(groups), dtype=np.uint64), [])
+    at_once = bound.accumulator.fold(values, grouping)
+    # Fewer than twice as many rows as usual are folded at once.
+    monkeypatch.setattr("statebed.operators.accumulators.base._ROWS_AT_ONCE", 1000)
+    in_pieces_of_1000 = bound.accumulator.fold(values, grouping)
+    assert [column.to_pylist() for column in in_pieces_of_1000] == [column.to_pylist() for column in at_once]
+    merged = bound.accumulator.merge(at_once, grouping_of([number % 300 for number in np.unique(groups).tolist()]))
+    whole = bound.accumulator.fold(values, group_rows(groups % 300, np.zeros(len(groups), dtype=np.uint64), []))
+    assert [column.to_pylist() for column in merged] == [column.to_pylist() for column in whole]
+
+
 def test_variance_does_not_suffer_from_a_large_mean() -> None:
     rows = [(1e9 + value,) for value in (4.0, 7.0, 13.0, 16.0)]
     assert finished(sb.var_samp("x"), rows, pa.float64()) == 30.0

@@ -51,6 +51,17 @@ def test_many_bins_are_ordered_as_few_are() -> None:
     assert bool((np.diff(bins[grouping.order]) >= 0).all())
 
 
+@settings(deadline=None)
+@given(numbers=st.lists(st.integers(0, 9), max_size=60), rows=st.integers(1, 20))
+def test_pieces_hold_whole_groups_in_their_order(numbers: list[int], rows: int) -> None:
+    grouping = group_rows(np.array(numbers, dtype=np.int64), np.zeros(len(numbers), dtype=np.uint64), [])
+    pieces = list(grouping.pieces(rows))
+    assert [row for taken, _ in pieces for row in taken.tolist()] == grouping.order.tolist()
+    assert [size for _, piece in pieces for size in piece.sizes.tolist()] == grouping.sizes.tolist()
+    largest = max(grouping.sizes.tolist(), default=0)
+    assert all(0 < len(taken) < rows + largest for taken, _ in pieces)
+
+
 def test_each_rows_group_is_known() -> None:
     grouping = group_rows(np.array([5, 1, 5]), np.zeros(3, dtype=np.uint64), [pa.array(["x", "x", "x"])])
     assert grouping.group_of_rows().tolist() == [1, 0, 1]

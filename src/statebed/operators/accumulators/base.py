@@ -7,14 +7,18 @@ Rows of a changelog carry weights: +n for n rows that came, -n for n that are ta
 is a fold with a negative weight, and it may come before the row that it takes back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.format.columns import from_numpy
 from statebed.operators.grouping import Flags, Grouping, Integers
+
+_ROWS_AT_ONCE = 1 << 16
+Folding = Callable[[Sequence[pa.Array], Grouping, Integers | None], tuple[pa.Array, ...]]
 
 
 class Accumulator(Protocol):
@@ -41,6 +45,19 @@ class Accumulator(Protocol):
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         """The result of each partial."""
+
+
+def piece_by_piece(
+    folding: Folding, columns: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+) -> tuple[pa.Array, ...]:
+    """The same as all at once, some groups at a time: arrays of many steps stay in the processor's cache."""
+    if len(grouping.order) < 2 * _ROWS_AT_ONCE:
+        return folding(columns, grouping, weights)
+    found = []
+    for rows, groups in grouping.pieces(_ROWS_AT_ONCE):
+        taken = [column.take(from_numpy(rows, pa.int64())) for column in columns]
+        found.append(folding(taken, groups, None if weights is None else weights[rows]))
+    return tuple(pa.concat_arrays(list(column)) for column in zip(*found, strict=True))
 
 
 def check_weights(weights: Integers | None, name: str, *, changelog: bool = False) -> None:

@@ -107,9 +107,11 @@ def product(one: Doubles, other: Doubles) -> Wide:
     with np.errstate(all="ignore"):
         result = one * other
         one_high, one_low = _halves(one)
-        other_high, other_low = _halves(other)
+        other_high, other_low = (one_high, one_low) if other is one else _halves(other)
         error = ((one_high * other_high - result) + one_high * other_low + one_low * other_high) + one_low * other_low
-    return result, np.where(np.isfinite(error), error, 0.0)
+    if not np.isfinite(error.sum()):
+        error = np.where(np.isfinite(error), error, 0.0)
+    return result, error
 
 
 def _halves(values: Doubles) -> Wide:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
-from statebed.operators.accumulators.base import check_weights, weight_of
+from statebed.operators.accumulators.base import check_weights, piece_by_piece, weight_of
 from statebed.operators.accumulators.counts import Count
 from statebed.operators.accumulators.doubles import DoubleSum, Wide, product
 from statebed.operators.exact import Doubles
@@ -72,24 +72,10 @@ class Moments:
         self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
     ) -> tuple[pa.Array, ...]:
         check_weights(weights, self.name, changelog=self.changelog)
-        columns = [values if values.type.equals(pa.float64()) else values.cast(pa.float64()) for values in inputs]
-        valid = np.logical_and.reduce([validity(column) for column in columns])
-        # Of one column the two are the same.
-        y, x = (np.where(valid, float64_values(column), 0.0) for column in (columns[0], columns[-1]))
-        terms = {"sum": (y,), "sum_y": (y,), "sum_x": (x,), "squares": _terms(y, y)}
-        terms |= {"squares_y": terms["squares"]}
-        if len(columns) == _PAIR:
-            terms |= {"squares_x": _terms(x, x), "products": _terms(x, y)}
-        counts = from_numpy(grouping.add(weight_of(weights, valid)), pa.int64())
-        sums = [
-            part for word, total in self._sums.items() for part in total.fold(terms[word], valid, grouping, weights)
-        ]
-        return (counts, *sums)
+        return piece_by_piece(self._fold, inputs, grouping, weights)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        counts = from_numpy(grouping.add(int64_values(partials[0])), pa.int64())
-        sums = [part for total, columns in self._columns(partials) for part in total.merge(columns, grouping)]
-        return (counts, *sums)
+        return piece_by_piece(self._merge, partials, grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         counts = int64_values(partials[0])
@@ -103,6 +89,31 @@ class Moments:
             results, defined = _RESULTS[self.moment](counts.astype(np.float64), sums)
         return from_numpy(results, pa.float64(), valid=defined & (counts > 0))
 
+    def _fold(self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None) -> tuple[pa.Array, ...]:
+        columns = [values if values.type.equals(pa.float64()) else values.cast(pa.float64()) for values in inputs]
+        valid = np.logical_and.reduce([validity(column) for column in columns])
+        # Of one column the two are the same.
+        y, x = (_values(column) for column in (columns[0], columns[-1]))
+        terms = {"sum": (y,), "sum_y": (y,), "sum_x": (x,), "squares": _terms(y, y)}
+        terms |= {"squares_y": terms["squares"]}
+        if len(columns) == _PAIR:
+            terms |= {"squares_x": _terms(x, x), "products": _terms(x, y)}
+        counts = from_numpy(grouping.add(weight_of(weights, valid)), pa.int64())
+        sums = [
+            part for word, total in self._sums.items() for part in total.fold(terms[word], valid, grouping, weights)
+        ]
+        return (counts, *sums)
+
+    def _merge(
+        self,
+        partials: Sequence[pa.Array],
+        grouping: Grouping,
+        weights: Integers | None,  # noqa: ARG002 - as of rows
+    ) -> tuple[pa.Array, ...]:
+        counts = from_numpy(grouping.add(int64_values(partials[0])), pa.int64())
+        sums = [part for total, columns in self._columns(partials) for part in total.merge(columns, grouping)]
+        return (counts, *sums)
+
     @property
     def _sums(self) -> dict[str, DoubleSum]:
         words = ("sum", "squares") if self.moment.columns == 1 else _WORDS_OF_TWO
@@ -114,6 +125,11 @@ class Moments:
         sums = list(self._sums.values())
         width = len(sums[0].partial_fields)
         return [(total, partials[1 + place * width :][:width]) for place, total in enumerate(sums)]
+
+
+def _values(column: pa.Array) -> Doubles:
+    values = float64_values(column)
+    return np.where(validity(column), values, 0.0) if column.null_count else values
 
 
 def _terms(one: Doubles, other: Doubles) -> tuple[Doubles, ...]:

@@ -1,8 +1,8 @@
 """A block: the rows of one range of hashes, in memory, in mapped files, or in the files of the store alone.
 
-In memory a block holds a large run, and in front of it an overlay with the keys that came since; no key is in both.
-Values change in place in either. The overlay is merged into the large run when it has grown to a part of it, so that
-many small batches of new keys cost what few large ones cost.
+In memory a block holds a large run, and in front of it smaller ones with the keys that came since; no key is in two of
+them. Values change in place in each. A run is merged into the next larger one when it has grown to a part of it, so
+that many small batches of new keys cost what few large ones cost.
 
 Spilled, its rows are frozen runs in mapped files, newest first, and what is in memory wins over them: a write to a row
 of a frozen run lays a new row over it, with the mark that says whether files hold the key. Spilling again freezes what
@@ -27,8 +27,8 @@ from statebed.state.tiers.spill_folder import SpillFolder
 
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
-_LEAST_OVERLAY = 1 << 15
-_OVERLAY_SHARE = 3
+_TIMES_AS_LARGE = 4
+"""How much larger than the next one a run of memory is."""
 
 Pick = Callable[[Marks, Times | None], Mask]
 """Which rows are wanted, by their marks and times."""
@@ -55,7 +55,7 @@ class Missing:
 
     rows: Rows
     before: Rows | None = None
-    """Where in the overlay they go, if that is known."""
+    """Where in the smallest run of memory they go, if that is known."""
 
 
 class Block:
@@ -66,8 +66,8 @@ class Block:
     ) -> None:
         self.owned = owned
         self._table = table
-        self._main = main
-        self._overlay: Run | None = None
+        self._loose: tuple[Run, ...] = () if main is None else (main,)
+        """What is in memory, the largest run first."""
         self._frozen = frozen
         self.asked = 0
         """Keys looked up since it was spilled."""
@@ -77,7 +77,7 @@ class Block:
     @property
     def present(self) -> bool:
         """Whether its rows are here, in memory or in mapped files."""
-        return self._main is not None or bool(self._frozen)
+        return bool(self._loose) or bool(self._frozen)
 
     @property
     def spilled(self) -> bool:
@@ -90,7 +90,7 @@ class Block:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory."""
-        return sum(run.held_bytes for run in (self._main, self._overlay) if run is not None)
+        return sum(run.held_bytes for run in self._loose)
 
     @property
     def disk_bytes(self) -> int:
@@ -104,8 +104,7 @@ class Block:
 
     @property
     def dirty_rows(self) -> int:
-        in_memory = sum(run.dirty_rows for run in (self._main, self._overlay) if run is not None)
-        return in_memory + sum(one.dirty_rows for one in self._frozen)
+        return sum(run.dirty_rows for run in self._loose) + sum(one.dirty_rows for one in self._frozen)
 
     @property
     def dirty_bytes(self) -> int:
@@ -114,10 +113,8 @@ class Block:
 
     def _runs(self) -> Iterator[tuple[Run, FrozenRun | None]]:
         """Its runs, newest first; the large one of memory first, which has most keys."""
-        if self._main is not None:
-            yield self._main, None
-        if self._overlay is not None:
-            yield self._overlay, None
+        for run in self._loose:
+            yield run, None
         for one in self._frozen:
             yield one.run, one
 
@@ -135,7 +132,7 @@ class Block:
                 break
             at = run.find(part)
             missing = np.flatnonzero(at < 0)
-            if run is self._overlay:
+            if self._loose and run is self._loose[-1]:
                 before = ~at.take(missing)
             if not len(missing):
                 pieces.append(Found(self, run, frozen, at, rows))
@@ -241,16 +238,17 @@ class Block:
         self._lay_over(Run.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
 
     def _lay_over(self, run: Run, *, before: Rows | None = None) -> None:
-        """Add rows whose keys are in no run of memory; `before`: where in the overlay they go."""
-        if self._main is None:
-            self._main = run
-            return
-        if self._overlay is None:
-            self._overlay = run
-        else:
-            self._overlay = self._overlay.merged(run, before=before, forget=self._forgetful)
-        if len(self._overlay) > max(_LEAST_OVERLAY, len(self._main) // _OVERLAY_SHARE):
-            self._settle()
+        """Add rows whose keys are in no run of memory; `before`: where in the smallest one they go."""
+        larger = list(self._loose)
+        while larger and len(larger[-1]) < _TIMES_AS_LARGE * len(run):
+            run, before = larger.pop().merged(run, before=before, forget=self._forgetful), None
+        self._have(*larger, run)
+
+    def _have(self, *loose: Run) -> None:
+        """Have these runs in memory, the largest first."""
+        if self._loose and loose:
+            loose[0].index.succeeds(self._loose[0].index)
+        self._loose = loose
 
     @property
     def _forgetful(self) -> bool:
@@ -264,26 +262,26 @@ class Block:
         if isinstance(rows, FrozenRun):
             self._frozen = (rows,)
         else:
-            self._main = rows
+            self._loose = (rows,)
 
     def loose(self) -> Run | None:
         """What lies in memory, as one run; None: nothing."""
-        return None if self._main is None else self._settle()
+        return self._settle() if self._loose else None
 
     def freeze(self, frozen: FrozenRun) -> None:
         """Leave memory: what was loose is in a mapped file now."""
         self._frozen = (frozen, *self._frozen)
-        self._main = self._overlay = None
+        self._loose = ()
         self.asked = 0
 
     def thaw(self) -> None:
         """Come back to memory."""
-        self._main = newest(self._frozen, self.loose())
+        self._loose = (newest(self._frozen, self.loose()),)
         self._drop_files()
 
     def forget(self) -> None:
         """Give everything up, to be read from the files of the store again."""
-        self._main = self._overlay = None
+        self._loose = ()
         self._drop_files()
 
     def to_merge(self, *, most_bytes: int) -> int:
@@ -345,10 +343,11 @@ class Block:
 
     def _settle(self) -> Run:
         """All rows of memory as one run."""
-        assert self._main is not None
-        if self._overlay is not None:
-            self._main, self._overlay = self._main.merged(self._overlay, forget=self._forgetful), None
-        return self._main
+        *larger, run = self._loose
+        while larger:
+            run = larger.pop().merged(run, forget=self._forgetful)
+        self._have(run)
+        return run
 
     def _drop_files(self) -> None:
         for one in self._frozen:

@@ -171,9 +171,7 @@ class Run:
             marks=places.merge(self.marks, other.marks),
             dirty_rows=self.dirty_rows + other.dirty_rows,
         )
-        run = run.without_forgotten() if forget else run
-        run.index.succeeds(self.index)
-        return run
+        return run.without_forgotten() if forget else run
 
     def without_forgotten(self) -> "Run":
         """Without the rows that are deleted and that no file holds as alive."""

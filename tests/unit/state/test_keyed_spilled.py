@@ -253,6 +253,29 @@ def test_local_copies_are_dropped_only_when_the_store_has_the_rows(tmp_path: Pat
     tiers.close()
 
 
+def test_p4_large_blocks_that_were_dropped_are_loaded_again_piece_by_piece(tmp_path: Path, store: MemoryStore) -> None:
+    tiers = Tiers(MemoryController(128 * KB), folder=tmp_path, cache_bytes=0)
+    view = filled(store, tiers)
+    commit(view, store, 1)
+    for _ in range(3):
+        view.get(keys_of(np.arange(1)))
+    assert view.statistics().disk_bytes < tiers.memory.budget
+    assert totals_of(view) == dict(zip(range(ROWS), range(ROWS), strict=True))
+    assert tiers.memory.snapshot().peak <= 2 * tiers.memory.budget
+    tiers.close()
+
+
+def test_blocks_in_mapped_files_are_few_and_large(store: MemoryStore, tiers: Tiers) -> None:
+    view = filled(store, tiers)
+    for _ in range(5):
+        ids = np.random.default_rng(6).integers(0, ROWS, 1000)
+        view.merge(keys_of(ids), values_of(ids), add)
+    statistics = view.statistics()
+    files = list(tiers.folder.path.glob("*.columns"))
+    assert statistics.disk_bytes / len(files) > tiers.memory.budget / 16 / 2
+    assert len(files) <= 5 * 32
+
+
 def test_rows_of_spilled_blocks_expire_while_running(store: MemoryStore, tiers: Tiers) -> None:
     config = keyed_table_config("totals", "", ["id"], SCHEMA, dt.timedelta(microseconds=1000))
     view = opened(store, tiers, config=config)
@@ -279,7 +302,7 @@ def test_a_block_comes_back_to_memory_when_there_is_plenty(store: MemoryStore, t
         view.get(keys_of(ids))
     assert view.statistics().disk_bytes == 0
     assert totals_of(view) == {int(one): 2 * int(one) for one in ids}
-    assert not list(tiers.folder.path.glob("*.arrow"))
+    assert not list(tiers.folder.path.glob("*.columns"))
 
 
 def test_a_view_that_is_gone_takes_neither_memory_nor_disk(store: MemoryStore, tiers: Tiers) -> None:

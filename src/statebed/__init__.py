@@ -14,6 +14,7 @@ Names that need Spark are loaded when they are first used, so the rest works wit
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from statebed import testing
 from statebed.checkpoint import (
     DamagePolicy,
     Guarantee,
@@ -25,6 +26,24 @@ from statebed.checkpoint import (
     Sink,
 )
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
+from statebed.flow import Flow, as_of, between, eq
+from statebed.flow.calls import (
+    cume_dist,
+    dense_rank,
+    first_value,
+    lag,
+    last_value,
+    lead,
+    ntile,
+    percent_rank,
+    rank,
+    row_number,
+    running_count,
+    running_max,
+    running_mean,
+    running_min,
+    running_sum,
+)
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.functions import (
     aggregate,
@@ -71,20 +90,28 @@ from statebed.operators.functions import (
     var_pop,
     var_samp,
 )
+from statebed.operators.process import Context, ListState, MapState, Process, ProcessKey, ValueState
+from statebed.operators.windows import session
 from statebed.sinks import MemorySink, read_table, table_files
 
 if TYPE_CHECKING:
     from statebed.spark import EpochSummary, Job, Query, QueryState, QueryStatus, exit_codes
 
 __all__ = [
+    "Context",
     "DamagePolicy",
     "EpochSummary",
     "FencedError",
+    "Flow",
     "Guarantee",
     "InputError",
     "Job",
+    "ListState",
+    "MapState",
     "MemorySink",
     "Origin",
+    "Process",
+    "ProcessKey",
     "Publication",
     "Query",
     "QueryState",
@@ -94,10 +121,13 @@ __all__ = [
     "RunOptions",
     "Sink",
     "StatebedError",
+    "ValueState",
     "aggregate",
     "any_value",
     "approx_count_distinct",
     "approx_percentile",
+    "as_of",
+    "between",
     "bit_and",
     "bit_or",
     "bit_xor",
@@ -111,10 +141,17 @@ __all__ = [
     "count_if",
     "covar_pop",
     "covar_samp",
+    "cume_dist",
     "cumulative",
+    "dense_rank",
+    "eq",
     "exit_codes",
     "first",
+    "first_value",
+    "lag",
     "last",
+    "last_value",
+    "lead",
     "max",
     "max_by",
     "mean",
@@ -122,7 +159,10 @@ __all__ = [
     "min",
     "min_by",
     "mode",
+    "ntile",
+    "percent_rank",
     "percentile",
+    "rank",
     "read_table",
     "regr_avgx",
     "regr_avgy",
@@ -133,6 +173,13 @@ __all__ = [
     "regr_sxx",
     "regr_sxy",
     "regr_syy",
+    "row_number",
+    "running_count",
+    "running_max",
+    "running_mean",
+    "running_min",
+    "running_sum",
+    "session",
     "sliding",
     "stddev_pop",
     "stddev_samp",
@@ -140,6 +187,7 @@ __all__ = [
     "sum",
     "sum_distinct",
     "table_files",
+    "testing",
     "tumbling",
     "var_pop",
     "var_samp",

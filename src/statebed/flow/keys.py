@@ -28,8 +28,9 @@ def keyed_columns(columns: pa.Schema, keys: Sequence[BoundExpression]) -> pa.Sch
 
 
 def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
-    """'price desc', or several terms."""
-    return order_by(*([by] if isinstance(by, str | OrderBy) else by))
+    """'price desc', 'price desc, ts', or several terms."""
+    several = [by] if isinstance(by, str | OrderBy) else by
+    return order_by(*(term for one in several for term in (one.split(",") if isinstance(one, str) else [one])))
 
 
 def known(value: str, kinds: type[enum.Enum], name: str) -> str:

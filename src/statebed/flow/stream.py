@@ -26,6 +26,7 @@ from statebed.operators.deduplicate import Deduplicate, Keep
 from statebed.operators.expressions import BoundExpression, bind
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
+from statebed.operators.process import Process, ProcessOperator
 from statebed.operators.session_aggregate import SessionAggregate
 from statebed.operators.time_to_live import time_to_live
 from statebed.operators.top_n import TopN
@@ -325,6 +326,12 @@ class KeyedStream:
             Keep(known(keep, Keep, name)),
             time_to_live(ttl, ttl_clock),
         )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
+
+    def process(self, process: Process) -> Stream:
+        """Your own function over batches, with keyed states and timers; its other outputs are `.side(name)`."""
+        name = self.name or self.stream.default_name("process")
+        operator = ProcessOperator(name, self.stream.keyed_input(self.keys), process)
         return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
 
     def top(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from bench.operator_cases import CASES, OperatorCase, events
 from bench.report import Report, faster
 from statebed import testing
+from statebed.state import CompactionMode
 from statebed.storage import LocalStore
 
 BATCH_ROWS = 100_000
@@ -78,7 +79,9 @@ def _ours(case: OperatorCase, tables: dict[str, pa.Table], budget: int, answer: 
     held = 0
     with (
         tempfile.TemporaryDirectory(prefix="statebed-bench-") as folder,
-        testing.run(case.flow(), memory=budget, store=LocalStore(Path(folder))) as t,
+        testing.run(
+            case.flow(), memory=budget, store=LocalStore(Path(folder)), compaction=CompactionMode.BACKGROUND
+        ) as t,
     ):
         start = time.perf_counter()
         for first in range(0, max(table.num_rows for table in tables.values()), BATCH_ROWS):

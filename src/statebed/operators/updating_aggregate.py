@@ -21,7 +21,7 @@ from statebed.format.columns import int64_values, one_chunk, validity
 from statebed.format.keyhash import check_key_type
 from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
-from statebed.operators.changelog import difference
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference
 from statebed.operators.grouping import Flags, Grouping, Integers
 from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import (
@@ -45,7 +45,6 @@ GROUPS = "groups"
 """Name of the state table."""
 LATEST = "_latest"
 """Its column for the latest event time of a group's rows."""
-UNKNOWN_RETRACTIONS = "unknown_retractions"
 
 
 @dataclass(frozen=True)

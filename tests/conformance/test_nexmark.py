@@ -1,0 +1,163 @@
+"""Every Nexmark query, run epoch by epoch with all that can happen in between, equals DuckDB's answer over all rows.
+
+Events are a few minutes around midnight, out of order by up to three seconds; epochs are cut at random, and rows
+are shuffled inside an epoch.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from statebed import testing
+from statebed.demo.nexmark import Nexmark
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # the examples are no part of the package
+from examples.nexmark import QUERIES, rows_of  # noqa: E402 - found by the line above
+from examples.nexmark.queries import RESULT  # noqa: E402 - found by the line above
+from examples.nexmark.reference import REFERENCE  # noqa: E402 - found by the line above
+
+EVENTS = 3000
+MIDNIGHT_US = 1_767_225_600_000_000
+AROUND_MIDNIGHT = Nexmark(
+    seed=5, events_per_second=10, out_of_order_us=3_000_000, first_time_us=MIDNIGHT_US - 100_000_000
+)
+IN_THE_EVENING = Nexmark(seed=5, events_per_second=1, first_time_us=MIDNIGHT_US - (5 * 60 + 20) * 60_000_000)
+"""18:40 to 19:30 and on: day, evening and night."""
+END = "9999-01-01"
+Rows = dict[str, pa.Table]
+Event = Callable[[testing.TestRun], None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a query is run: so many subtasks, epochs and bytes of memory, and what happens before some of the epochs."""
+
+    seed: int
+    parallelism: int
+    epochs: int
+    happens: dict[int, Event]
+    memory: int = 64 << 20
+
+
+WAYS = {
+    "one_subtask": Way(1, 1, 3, {1: lambda run: run.crash(), 2: lambda run: run.rescale(3)}),
+    "three_subtasks": Way(
+        2,
+        3,
+        5,
+        {
+            1: lambda run: run.spill(),
+            2: lambda run: run.crash(),
+            3: lambda run: run.rescale(1),
+            4: lambda run: run.compact(),
+        },
+    ),
+    "little_memory": Way(3, 2, 8, {3: lambda run: run.crash(), 6: lambda run: run.rescale(1)}, memory=4 << 20),
+}
+WINDOWED = {"q5", "q7", "q8", "q11", "q12"}
+BOUNDED_JOIN = "bids_in_time"
+
+
+def generator_of(query: str) -> Nexmark:
+    return IN_THE_EVENING if query == "q14" else AROUND_MIDNIGHT
+
+
+def epochs_of(query: str, way: Way) -> list[Rows]:
+    """The events, cut at random; shuffled inside an epoch."""
+    random = np.random.default_rng(way.seed)
+    cuts = sorted(int(cut) for cut in random.choice(np.arange(1, EVENTS), way.epochs - 1, replace=False))
+    sources = QUERIES[query].flow().graph.sources
+    made = []
+    for number, (first, end) in enumerate(pairwise([0, *cuts, EVENTS])):
+        now_us = MIDNIGHT_US + number * 7_000_000
+        rows = rows_of(sources, generator_of(query), first=first, count=end - first, now_us=now_us)
+        made.append({name: one.take(random.permutation(one.num_rows)) for name, one in rows.items()})
+    return made
+
+
+def expected(query: str, epochs: list[Rows]) -> pa.Table:
+    """DuckDB's answer over the rows of all epochs."""
+    with duckdb.connect() as connection:
+        connection.execute("set threads = 1")
+        for name in epochs[0]:
+            rows = pa.concat_tables([epoch[name] for epoch in epochs])
+            connection.register(name, without_zones(rows))
+        return connection.sql(REFERENCE[query]).to_arrow_table()
+
+
+def without_zones(rows: pa.Table) -> pa.Table:
+    """Timestamps in UTC as plain ones: the answer does not depend on DuckDB's time zones."""
+    fields = [
+        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
+
+
+def answered(query: str, way: Way, epochs: list[Rows]) -> pa.Table:
+    """The query's own answer, with crashes and the like on the way."""
+    flow = QUERIES[query].flow()
+    with testing.run(flow, parallelism=way.parallelism, memory=way.memory) as run:
+        for number, rows in enumerate(epochs):
+            if number in way.happens:
+                way.happens[number](run)
+            run.feed_all(rows)
+        run.watermark(END)
+        assert not sum(count for (_, kind), count in run.counts.items() if kind in {"rows_late", "unknown_retractions"})
+        released = [name for name in flow.graph.operators if query in WINDOWED or name == BOUNDED_JOIN]
+        assert [run.state_rows(name) for name in released] == [0] * len(released), "all is closed"
+        return run.table(RESULT)
+
+
+def in_order(rows: pa.Table) -> pa.Table:
+    """By all columns, floats last: they may differ in the last digits."""
+    names = sorted(rows.column_names, key=lambda name: (pa.types.is_floating(rows.schema.field(name).type), name))
+    return rows.select(names).sort_by([(name, "ascending") for name in names])
+
+
+def assert_same(found: pa.Table, wanted: pa.Table) -> None:
+    found = without_zones(found)
+    assert set(found.column_names) == set(wanted.column_names)
+    assert found.num_rows == wanted.num_rows
+    found, wanted = in_order(found), in_order(wanted.select(found.column_names).cast(found.schema))
+    for name in found.column_names:
+        if pa.types.is_floating(found.schema.field(name).type):
+            np.testing.assert_allclose(found[name].to_numpy(), wanted[name].to_numpy(), rtol=1e-9, atol=0)
+        elif not found[name].equals(wanted[name]):
+            pairs = zip(found[name].to_pylist(), wanted[name].to_pylist(), strict=True)
+            differing = [pair for pair in pairs if pair[0] != pair[1]]
+            pytest.fail(f"{name}, found and wanted: {differing[:3]}")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("query", QUERIES)
+def test_p6_a_query_equals_duckdb_whatever_happens_on_the_way(query: str, way: str) -> None:
+    epochs = epochs_of(query, WAYS[way])
+    wanted = expected(query, epochs)
+    assert wanted.num_rows, "a test over nothing shows nothing"
+    assert_same(answered(query, WAYS[way], epochs), wanted)
+
+
+def test_a_query_can_be_run_from_the_command_line() -> None:
+    arguments = ["q11", "--events", "2000", "--epochs", "3", "--parallelism", "2", "--rows", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.nexmark", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    about, speed, row = done.stdout.splitlines()
+    assert about.startswith("q11  User sessions")
+    assert speed.startswith("2,000 events in 3 epochs: ")
+    assert row.startswith("  bidder=10")

@@ -19,7 +19,7 @@ def rows_as_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, what:
     wanted = pa.schema([*(field.with_nullable(True) for field in schema), *((name, _MORE[name]) for name in more)])
     declared = set(schema.names)
     for row in rows:
-        if not isinstance(row, Mapping) or set(row) - set(more) != declared:
+        if not isinstance(row, Mapping) or (row.keys() != declared and row.keys() - more != declared):
             shown = sorted(row) if isinstance(row, Mapping) else type(row).__name__
             raise InputError(
                 f"one of the {what} has {shown} instead of {schema.names}",

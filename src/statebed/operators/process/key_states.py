@@ -82,17 +82,21 @@ class _KeyState:
 class KeyValue(_KeyState):
     """A ValueState of one key."""
 
+    def __init__(self, ctx: Context, state: State) -> None:
+        super().__init__(ctx, state)
+        assert isinstance(state, ValueState)
+        self._names = set(state.schema.names)
+
     def get(self) -> dict[str, Any] | None:
         """Its row, or None."""
         return None if self._own is None else dict(self._own)
 
     def put(self, row: Mapping[str, Any] | None = None, **columns: Any) -> None:
         """Set its row, every column of it."""
-        assert isinstance(self._state, ValueState)
         value = {**(row or {}), **columns}
-        if set(value) != set(self._state.schema.names):
+        if value.keys() != self._names:
             raise InputError(
-                f"the state {self._state.name!r} is set to {sorted(value)} instead of {self._state.schema.names}",
+                f"the state {self._state.name!r} is set to {sorted(value)} instead of {sorted(self._names)}",
                 fix="give every column of the state, and no other",
             )
         self._set(value)

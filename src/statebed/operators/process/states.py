@@ -9,6 +9,7 @@ A state is named by the attribute that it is assigned to, and so is its table.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import pyarrow as pa
 
@@ -42,11 +43,11 @@ class State:
             )
         object.__setattr__(self, "name", name)
 
-    @property
+    @cached_property
     def time_to_live(self) -> TimeToLive | None:
         return time_to_live(self.ttl, self.ttl_clock)
 
-    @property
+    @cached_property
     def fields(self) -> list[pa.Field]:
         """The value columns of its table."""
         raise NotImplementedError
@@ -70,12 +71,12 @@ class ValueState(State):
 
     columns: str | pa.Schema
 
-    @property
+    @cached_property
     def fields(self) -> list[pa.Field]:
         # A row that is there may hold nulls, whatever the schema says: what is not there is null, too.
         return [one.with_nullable(True) for one in self.schema]
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         return schema_of(self.columns, where=f"state {self.name!r}")
 
@@ -86,15 +87,15 @@ class ListState(State):
 
     columns: str | pa.Schema
 
-    @property
+    @cached_property
     def fields(self) -> list[pa.Field]:
         return [pa.field(ITEMS, self.list_type)]
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         return schema_of(self.columns, where=f"state {self.name!r}")
 
-    @property
+    @cached_property
     def list_type(self) -> pa.DataType:
         return _list_of([one.with_nullable(True) for one in self.schema])
 
@@ -106,21 +107,21 @@ class MapState(State):
     key: str | pa.DataType = field(kw_only=True)
     value: str | pa.DataType = field(kw_only=True)
 
-    @property
+    @cached_property
     def fields(self) -> list[pa.Field]:
         return [pa.field(ITEMS, self.list_type)]
 
-    @property
+    @cached_property
     def key_type(self) -> pa.DataType:
         kind = type_of(self.key, where=f"state {self.name!r}")
         check_key_type(pa.field(self.name, kind))
         return kind
 
-    @property
+    @cached_property
     def value_type(self) -> pa.DataType:
         return type_of(self.value, where=f"state {self.name!r}")
 
-    @property
+    @cached_property
     def list_type(self) -> pa.DataType:
         return _list_of([pa.field(KEY, self.key_type), pa.field(VALUE, self.value_type)])
 

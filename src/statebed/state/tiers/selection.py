@@ -85,8 +85,8 @@ def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt
     if not len(wanted):
         return found
     maybe = np.arange(len(values), dtype=np.int64)
-    if len(values) > FEW_VALUES:
-        # Most values are told apart by their leading bits: looking those up in a table is several times faster.
+    if len(values) > max(FEW_VALUES, len(wanted) // 4):
+        # Most values are told apart by their leading bits: where they are many, looking those up in a table is faster.
         shift = np.uint64(64 - max(LEAST_BITS, (BITS_FOR_EACH * len(wanted)).bit_length()))
         marked = np.zeros(1 << (64 - int(shift)), dtype=np.bool_)
         marked[(wanted >> shift).view(np.int64)] = True

@@ -26,6 +26,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "an unknown input": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("tip")), "tip"),
     "a sum of text": (lambda r: stream(r).group_by("driver", MINUTE).agg(x=sb.sum("status")), "string"),
     "no aggregate": (lambda r: stream(r).group_by("driver", MINUTE).agg(), "no aggregate"),
+    "a session window": (
+        lambda r: stream(r).group_by("driver", sb.session("1 minute")),
+        "session windows run in flows",
+    ),
     "no window": (lambda r: stream(r).group_by("driver"), "0 windows"),
     "something else than an aggregate": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(x=F.sum("cents")),

@@ -18,6 +18,7 @@ from statebed.errors import InputError
 from statebed.format.names import check_name
 from statebed.operators import Aggregate, BoundAggregate, Window, WindowAggregate, input_column
 from statebed.operators import EventTime as EventTimeInput
+from statebed.operators.windows import SessionWindow
 from statebed.spark.frames import (
     EventTime,
     aggregate_inputs,
@@ -68,6 +69,12 @@ class Stream:
     def group_by(self, *keys: str | Column | Window, name: str | None = None) -> "GroupedStream":
         """Group by key columns, or by none, and one window: `group_by("driver", sb.tumbling("1 minute"))`."""
         where = self._where(name)
+        if any(isinstance(key, SessionWindow) for key in keys):
+            raise InputError(
+                "session windows run in flows, not yet in jobs on Spark",
+                where=where,
+                fix="use a tumbling, sliding or cumulative window, or run the flow with sb.Flow",
+            )
         windows = [key for key in keys if isinstance(key, Window)]
         columns = [key for key in keys if not isinstance(key, Window)]
         if len(windows) != 1:

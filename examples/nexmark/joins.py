@@ -1,7 +1,7 @@
 """Queries that join streams: q3, q4, q6, q9, q13, q20, q23.
 
 Those over winning bids need an auction for as long as it is open, so the join is bounded in time and its state, too.
-The others join for good.
+The others join for good. What a query does not need is left out before the join, which would keep it.
 """
 
 from examples.nexmark.sources import SIDE_INPUT_KEYS, Sources
@@ -15,35 +15,36 @@ OF_AUCTION = ("", "_of_auction")
 
 def q3(sources: Sources) -> Stream:
     """Local items: who sells in one category in three states."""
-    sellers = sources.person.where("state in ('OR', 'ID', 'CA')")
-    return (
-        sources.auction.where("category = 10")
-        .join(sellers, eq("seller", "id"), suffixes=("", "_of_seller"), name="local_items")
-        .select("name", "city", "state", "id")
-    )
+    sellers = sources.person.where("state in ('OR', 'ID', 'CA')").select("id as seller", "name", "city", "state")
+    items = sources.auction.where("category = 10").select("id", "seller")
+    return items.join(sellers, "seller", name="local_items").select("name", "city", "state", "id")
 
 
 def q4(sources: Sources) -> Stream:
     """The average of the final prices of a category's auctions."""
-    finals = _bids_in_time(sources).key_by("auction", "category", name="final_prices").agg(final=f.max("price"))
+    bids = sources.bid.select("auction", "price", "date_time")
+    in_time = _in_time(bids, sources.auction.select("id", "category", "expires"))
+    finals = in_time.key_by("auction", "category", name="final_prices").agg(final=f.max("price"))
     return finals.key_by("category", name="category_average").agg(average=f.mean("final"))
 
 
 def q6(sources: Sources) -> Stream:
     """The average final price of a seller's last ten auctions."""
-    last_ten = _winning_bids(sources).key_by("seller", name="last_ten").top(10, ["expires desc", "auction desc"])
+    bids = sources.bid.select("auction", "bidder", "price", "date_time")
+    winning = _winning(_in_time(bids, sources.auction.select("id", "seller", "expires")))
+    last_ten = winning.key_by("seller", name="last_ten").top(10, ["expires desc", "auction desc"])
     return last_ten.key_by("seller", name="seller_average").agg(average=f.mean("price"))
 
 
 def q9(sources: Sources) -> Stream:
     """The winning bid of each auction."""
-    return _winning_bids(sources)
+    return _winning(_in_time(sources.bid, sources.auction))
 
 
 def q13(sources: Sources) -> Stream:
     """Bids with a value of a table that does not change."""
     return (
-        sources.bid.with_columns(key=f"auction % {SIDE_INPUT_KEYS}")
+        sources.bid.select("auction", "bidder", "price", "date_time", f"auction % {SIDE_INPUT_KEYS} as key")
         .join(sources.side_input, "key", name="with_side_input")
         .select("auction", "bidder", "price", "date_time", "value")
     )
@@ -62,10 +63,10 @@ def q23(sources: Sources) -> Stream:
     return with_person.join(sources.auction, eq("bidder", "seller"), suffixes=OF_AUCTION, name="with_auction")
 
 
-def _bids_in_time(sources: Sources) -> Stream:
+def _in_time(bids: Stream, auctions: Stream) -> Stream:
     """Bids with their auctions, made while those were open."""
-    return sources.bid.join(
-        sources.auction,
+    return bids.join(
+        auctions,
         eq("auction", "id"),
         within=between("0s", LONGEST_AUCTION),
         condition="date_time <= expires",
@@ -74,6 +75,6 @@ def _bids_in_time(sources: Sources) -> Stream:
     )
 
 
-def _winning_bids(sources: Sources) -> Stream:
+def _winning(bids: Stream) -> Stream:
     """Of each auction the highest of these; of equal ones the first."""
-    return _bids_in_time(sources).key_by("auction", name="winning").top(1, ["price desc", "date_time", "bidder"])
+    return bids.key_by("auction", name="winning").top(1, ["price desc", "date_time", "bidder"])

@@ -23,17 +23,18 @@ def q5(sources: Sources) -> Stream:
 def q7(sources: Sources) -> Stream:
     """The highest bid of every ten seconds."""
     ten_seconds = tumbling("10 seconds")
-    highest = sources.bid.group_by(ten_seconds, name="highest_price").agg(highest=f.max("price"))
-    return sources.bid.join(
-        highest.select("highest"), eq("price", "highest"), window=ten_seconds, name="highest_bid"
-    ).select("auction", "price", "bidder", "date_time", "extra")
+    bids = sources.bid.select("auction", "price", "bidder", "date_time", "extra")
+    highest = bids.group_by(ten_seconds, name="highest_price").agg(highest=f.max("price")).select("highest")
+    return bids.join(highest, eq("price", "highest"), window=ten_seconds, name="highest_bid").select(*bids.columns)
 
 
 def q8(sources: Sources) -> Stream:
     """New users: persons who sold something within the ten seconds in which they signed up."""
-    return sources.person.join(
-        sources.auction, eq("id", "seller"), window=tumbling("10 seconds"), how="semi", name="new_sellers"
-    ).select("id", "name", "window_start")
+    persons, sellers = sources.person.select("id", "name"), sources.auction.select("seller")
+    new_sellers = persons.join(
+        sellers, eq("id", "seller"), window=tumbling("10 seconds"), how="semi", name="new_sellers"
+    )
+    return new_sellers.select("id", "name", "window_start")
 
 
 def q11(sources: Sources) -> Stream:

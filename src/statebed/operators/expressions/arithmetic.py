@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
 from statebed.operators.expressions import decimals, kinds, temporal
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.conversions import as_decimal, convert
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Builder, Site, of
-from statebed.operators.expressions.terms import Constant, Datum, Term, arrays
+from statebed.operators.expressions.terms import Datum, Term, arrays
 
 _LEAST_QUOTIENT_SCALE = 6
 _WIDER = "cast to a wider type before"
@@ -31,21 +31,12 @@ def operands_of(site: Site) -> tuple[Term, Term]:
     if common == kinds.NULL:
         common = kinds.DOUBLE
     if kinds.is_decimal(common):
-        return _as_decimal(left, common), _as_decimal(right, common)
+        return as_decimal(left, common), as_decimal(right, common)
     return convert(left, common), convert(right, common)
 
 
 def _may_be_number(term: Term) -> bool:
     return kinds.is_number(term.type) or term.type in (kinds.TEXT, kinds.NULL)
-
-
-def _as_decimal(term: Term, common: pa.DataType) -> Term:
-    if term.type == kinds.NULL:
-        return convert(term, common)
-    if isinstance(term, Constant) and term.literal and kinds.is_integer(term.type):
-        digits = len(str(abs(term.scalar.as_py())))
-        return convert(term, pa.decimal128(digits, 0))
-    return convert(term, kinds.decimal_of(term.type))
 
 
 def _sum(site: Site) -> Term:

@@ -1,5 +1,7 @@
 """Gives every part of a tree its type against a schema, and refuses what has none."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from statebed.operators.expressions import (
@@ -19,7 +21,7 @@ from statebed.operators.expressions.conversions import convert, in_working_type
 from statebed.operators.expressions.mistakes import Place
 from statebed.operators.expressions.names import found_in, near_match
 from statebed.operators.expressions.sites import Builder, Site, of
-from statebed.operators.expressions.terms import Column, Term, constant
+from statebed.operators.expressions.terms import Column, Constant, Term, constant
 from statebed.operators.expressions.tree import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral
 
 FUNCTIONS: dict[str, Builder] = {
@@ -77,7 +79,7 @@ class Binder:
             case FieldOf(operand=operand, field=field):
                 return nested.field_of(place, self.bind(operand), field)
             case Cast(operand=operand, type=kind, lenient=lenient):
-                return convert(self.operand(operand), kind, place=place, lenient=lenient)
+                return _computed(convert(self.operand(operand), kind, place=place, lenient=lenient))
             case Case(branches=branches, otherwise=otherwise):
                 return self._case(place, branches, otherwise)
             case Call(function=function, arguments=arguments):
@@ -118,7 +120,8 @@ class Binder:
         if not builder.least <= len(arguments) <= builder.most:
             given = len(arguments)
             raise place.mistake(f"{function} takes {builder.takes()} operands, and has {given} here")
-        return builder.build(Site(place, function, tuple(self.operand(argument) for argument in arguments)))
+        operands = tuple(self.operand(argument) for argument in arguments)
+        return _computed(builder.build(Site(place, function, operands)))
 
     def _unknown(self, place: Place, function: str) -> Exception:
         if function in _AGGREGATES:
@@ -130,3 +133,8 @@ class Binder:
         near = near_match((name for name in FUNCTIONS if name.isidentifier()), function)
         fix = (f"did you mean {near}? " if near else "") + "a Python function over batches works as well"
         return place.mistake(f"there is no function {function}", fix=fix)
+
+
+def _computed(term: Term) -> Term:
+    """What a function gives is no literal, even where it is its operand."""
+    return replace(term, literal=False) if isinstance(term, Constant) and term.literal else term

@@ -7,12 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.conversions import as_decimal, convert
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
 from statebed.operators.expressions.terms import Datum, Term, arrays, spread
 
 Comparison = Callable[[Datum, Datum], pa.Array]
-_WIDE_DIGITS = 76
 _PLAIN: dict[str, Comparison] = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -55,32 +54,17 @@ def _compare(site: Site) -> Term:
 
 
 def comparable(site: Site) -> tuple[Term, Term]:
-    """Two operands in a type in which they are compared exactly."""
-    left, right = site.operands
-    if _is_exact(left) and _is_exact(right) and kinds.is_decimal(kinds.common_type(left.type, right.type)):
-        one, other = kinds.decimal_of(left.type), kinds.decimal_of(right.type)
-        scale = max(one.scale, other.scale)
-        if max(one.precision - one.scale, other.precision - other.scale) + scale > kinds.MOST_DIGITS:
-            wide = pa.decimal256(_WIDE_DIGITS, scale)
-            left, right = (
-                site.apply(partial(_widened, wide), wide, convert(term, kind))
-                for term, kind in ((left, one), (right, other))
-            )
-            return left, right
-    left, right = in_common_type(site, left, right)
+    """Two operands in the type in which they are compared."""
+    common = kinds.common_type(*(operand.type for operand in site.operands))
+    operands = site.operands
+    if common is not None and kinds.is_decimal(common):
+        operands = tuple(as_decimal(operand, common) for operand in operands)
+    left, right = in_common_type(site, *operands)
     if left.type == kinds.NULL:
         return convert(left, kinds.BOOLEAN), convert(right, kinds.BOOLEAN)
     if not kinds.has_order(left.type):
         raise site.wrong_types("values that can be compared")
     return left, right
-
-
-def _is_exact(term: Term) -> bool:
-    return kinds.is_decimal(term.type) or kinds.is_integer(term.type)
-
-
-def _widened(kind: pa.DataType, datum: Datum) -> pa.Array:
-    return pc.cast(datum, kind)
 
 
 def _null_safe(site: Site) -> Term:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from statebed.operators.expressions import kinds, number_casts, text_reading, text_writing, time_casts
 from statebed.operators.expressions.mistakes import Place, RowFailure
-from statebed.operators.expressions.terms import Datum, Term, applied, arrays, constant
+from statebed.operators.expressions.terms import Constant, Datum, Term, applied, arrays, constant
 
 Conversion = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
 """Values of another type, and where a value could not be converted (None: nowhere)."""
@@ -35,6 +35,15 @@ def convert(term: Term, kind: pa.DataType, *, place: Place | None = None, lenien
     kernel = partial(_run, conversion, kind, lenient)
     nullable = term.nullable or (lenient and not never) or (kinds.is_float(term.type) and kinds.is_decimal(kind))
     return applied(at, kernel, kind, term, nullable=nullable, fallible=not lenient and not never)
+
+
+def as_decimal(term: Term, common: pa.DataType) -> Term:
+    """A number as a decimal: an integer in the text has the digits it is written with, another those of its type."""
+    if term.type == kinds.NULL:
+        return convert(term, common)
+    if isinstance(term, Constant) and term.literal and kinds.is_integer(term.type):
+        return convert(term, pa.decimal128(len(str(abs(term.scalar.as_py()))), 0))
+    return convert(term, kinds.decimal_of(term.type))
 
 
 def in_working_type(term: Term) -> Term:

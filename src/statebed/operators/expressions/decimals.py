@@ -13,14 +13,14 @@ from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.terms import Datum, arrays
 
 _WIDE_DIGITS = 76
+_FEWER_DIGITS = "cast the operands to decimals of fewer digits, or to double"
 _DIVISION_ADDS = 4
 """Digits that Arrow adds to a dividend when the divisor has one digit and no fraction."""
 
 
 def overflow(kind: pa.DataType) -> RowFailure:
     """A result that needs more digits than its type has."""
-    fix = "cast the operands to decimals of fewer digits, or to double"
-    return RowFailure(f"a number that decimal({kind.precision},{kind.scale}) cannot hold", fix=fix)
+    return RowFailure(f"a number that decimal({kind.precision},{kind.scale}) cannot hold", fix=_FEWER_DIGITS)
 
 
 def sum_kernel(kind: pa.DataType, kernel: Callable[[Datum, Datum], pa.Array]) -> Callable[[Datum, Datum], pa.Array]:
@@ -89,7 +89,10 @@ def _truncated_quotient(dividend: pa.Array, divisor: pa.Array, more: int) -> pa.
     """Dividend over divisor as integers, times 10 ** (more + 4), cut off towards zero."""
     digits = _WIDE_DIGITS - _DIVISION_ADDS
     raised = relabelled(_widened(dividend), _WIDE_DIGITS, 0)
-    raised = relabelled(_checked_cast(raised, pa.decimal256(digits, more)), digits, 0)
+    try:
+        raised = relabelled(pc.cast(raised, pa.decimal256(digits, more)), digits, 0)
+    except pa.ArrowInvalid:
+        raise RowFailure("a division of decimals with too many digits", fix=_FEWER_DIGITS) from None
     one = pa.scalar(1).cast(pa.decimal256(_WIDE_DIGITS, 0))
     # Under a null stands a zero, which Arrow would refuse.
     safe = pc.fill_null(relabelled(_widened(divisor), _WIDE_DIGITS, 0), one)

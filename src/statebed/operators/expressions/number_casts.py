@@ -74,7 +74,8 @@ def _float_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
-    whole = pc.cast(pc.trunc(array), pa.decimal256(_WIDE_DIGITS, 0), safe=False)
+    wide = pc.cast(array, pa.decimal256(_WIDE_DIGITS, array.type.scale))
+    whole = pc.cast(pc.trunc(wide), pa.decimal256(_WIDE_DIGITS, 0), safe=False)
     least, most = (pa.scalar(str(limit)).cast(whole.type) for limit in limits(kind))
     bad = pc.fill_null(pc.or_(pc.less(whole, least), pc.greater(whole, most)), False)
     return pc.cast(without(whole, bad), kind), bad
@@ -100,7 +101,7 @@ def _float_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
         finite = np.isfinite(values) & valid
         bad = finite & (np.abs(values) >= 10.0 ** (kind.precision - kind.scale))
         small = np.abs(values) < 10.0 ** -(kind.scale + 2)
-    shown = from_numpy(values, array.type, valid=finite & ~bad & ~small)
+    shown = from_numpy(values, pa.float64(), valid=finite & ~bad & ~small)
     scale = kind.scale + _GUARD_DIGITS
     exact = pc.cast(pc.cast(shown, pa.string()), pa.decimal256(kind.precision + _GUARD_DIGITS + 1, scale))
     zero = pa.scalar("0").cast(exact.type)

@@ -7,16 +7,20 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
+from statebed.operators.expressions.decimals import relabelled
 from statebed.operators.expressions.number_casts import (
     Conversion,
     Converted,
     booleans,
+    decimal_to_decimal,
     float_values,
     integer_to_integer,
+    number_to_number,
 )
 
 DAY = 86_400_000_000
 SECOND = 1_000_000
+_MICROSECOND_DIGITS = 6
 
 
 def conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
@@ -27,11 +31,13 @@ def conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
         return timestamp_to_date
     if source == kinds.DATE and kinds.is_timestamp(target):
         return date_to_timestamp
-    if source == kinds.TIMESTAMP:
-        return _timestamp_to_seconds if kinds.is_integer(target) else _TO_DOUBLE.get(target)
-    if target == kinds.TIMESTAMP:
-        return _seconds_to_timestamp if kinds.is_integer(source) else _FROM_FLOATS.get(source)
-    return None
+    number = target if source == kinds.TIMESTAMP else source
+    if kinds.TIMESTAMP not in (source, target) or not kinds.is_number(number):
+        return None
+    into, outof = _WITH_INTEGERS if kinds.is_integer(number) else _WITH_FLOATS
+    if kinds.is_decimal(number):
+        into, outof = _WITH_DECIMALS
+    return into if target == kinds.TIMESTAMP else outof
 
 
 def _relabel(array: pa.Array, kind: pa.DataType) -> Converted:
@@ -54,15 +60,30 @@ def _timestamp_to_seconds(array: pa.Array, kind: pa.DataType) -> Converted:
     return integer_to_integer(from_numpy(int64_values(array) // SECOND, pa.int64(), valid=validity(array)), kind)
 
 
-def _timestamp_to_double(array: pa.Array, kind: pa.DataType) -> Converted:
-    return from_numpy(int64_values(array) / SECOND, kind, valid=validity(array)), None
+def _timestamp_to_float(array: pa.Array, kind: pa.DataType) -> Converted:
+    seconds = from_numpy(int64_values(array) / SECOND, pa.float64(), valid=validity(array))
+    return pc.cast(seconds, kind, safe=False), None
+
+
+def _timestamp_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
+    micros = from_numpy(int64_values(array), pa.int64(), valid=validity(array))
+    seconds = relabelled(pc.cast(micros, pa.decimal256(20, 0)), 20, _MICROSECOND_DIGITS)
+    return decimal_to_decimal(seconds, kind)
+
+
+def _decimal_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
+    scale = max(array.type.scale, _MICROSECOND_DIGITS)
+    exact = pc.cast(array, pa.decimal256(array.type.precision + _MICROSECOND_DIGITS, scale))
+    shifted = relabelled(exact, exact.type.precision, scale - _MICROSECOND_DIGITS)
+    micros, bad = number_to_number(shifted.type, pa.int64())(shifted, pa.int64())
+    return from_numpy(int64_values(micros), kind, valid=validity(micros)), bad
 
 
 def _seconds_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
     return _scaled(int64_values(pc.cast(array, pa.int64())), SECOND, validity(array), kind)
 
 
-def _double_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
+def _float_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
     values = float_values(array) * SECOND
     valid = validity(array)
     with np.errstate(invalid="ignore"):
@@ -77,5 +98,6 @@ def _scaled(values: npt.NDArray[np.int64], factor: int, valid: npt.NDArray[np.bo
     return from_numpy(np.where(bad, 0, values) * factor, kind, valid=valid & ~bad), booleans(bad)
 
 
-_TO_DOUBLE: dict[pa.DataType, Conversion] = {kinds.DOUBLE: _timestamp_to_double}
-_FROM_FLOATS: dict[pa.DataType, Conversion] = {kinds.FLOAT: _double_to_timestamp, kinds.DOUBLE: _double_to_timestamp}
+_WITH_INTEGERS = (_seconds_to_timestamp, _timestamp_to_seconds)
+_WITH_DECIMALS = (_decimal_to_timestamp, _timestamp_to_decimal)
+_WITH_FLOATS = (_float_to_timestamp, _timestamp_to_float)

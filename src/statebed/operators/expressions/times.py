@@ -131,7 +131,7 @@ def _from_1970(unit: int) -> Builder:
 
     def build(site: Site) -> Term:
         operand = site.operands[0]
-        if unit == SECOND and kinds.is_float(operand.type):
+        if unit == SECOND and (kinds.is_float(operand.type) or kinds.is_decimal(operand.type)):
             return convert(operand, kinds.TIMESTAMP)
         if not kinds.is_integer(operand.type):
             raise site.wrong_types("an integer")

@@ -223,7 +223,7 @@ class SessionAggregate:
         leaves = kept.ends + self.lateness_us
         if self.emit is Emit.EARLY or not self.lateness_us:
             return leaves
-        return leaves if watermark_us is None else np.where(kept.ends > watermark_us, kept.ends, leaves)
+        return kept.ends if watermark_us is None else np.where(kept.ends > watermark_us, kept.ends, leaves)
 
     def _shown(self, sessions: Sessions, watermark_us: int | None) -> Flags:
         """Which sessions have a result that is put out."""

@@ -24,6 +24,7 @@ Flags = npt.NDArray[np.bool_]
 
 _GREATEST = np.int64(np.iinfo(np.int64).max)
 _SIGN = np.uint64(1 << 63)
+_WORD = 64
 _TERM = re.compile(r"\s*(?P<column>.*?)(\s+(?P<way>asc|desc))?(\s+nulls\s+(?P<nulls>first|last))?\s*", re.IGNORECASE)
 
 
@@ -114,6 +115,43 @@ def total_keys(rows: pa.Table, columns: Sequence[str]) -> list[Integers]:
 
 
 def sorted_by(keys: Sequence[Integers]) -> Integers:
+<<<<<<< HEAD
+    """Row numbers in the order of the keys, the most significant first; rows that tie stay in their order.
+
+    Keys are packed into as few words as their ranges allow, beside the row's number: numbers are sorted several times
+    faster than places of numbers.
+    """
+    count = len(keys[0])
+    row_bits = max(count - 1, 1).bit_length()
+    numbers = np.arange(count, dtype=np.uint64)
+    order: Integers | None = None
+    for word in reversed(_words(keys, _WORD - row_bits)):
+        packed = ((word if order is None else word[order]) << np.uint64(row_bits)) | numbers
+        packed.sort()
+        places = (packed & np.uint64((1 << row_bits) - 1)).astype(np.int64)
+        order = places if order is None else order[places]
+    return numbers.astype(np.int64) if order is None else order
+
+
+def _words(keys: Sequence[Integers], room: int) -> list[npt.NDArray[np.uint64]]:
+    """The keys as words of at most `room` bits, several in one where they fit, cut in two where one does not."""
+    words: list[tuple[npt.NDArray[np.uint64], int]] = []
+    for key in keys:
+        least = int(key.min(initial=_GREATEST))
+        bits = max(int(key.max(initial=least)) - least, 0).bit_length()
+        # Differences of 64-bit numbers are right modulo 2**64.
+        value = key.view(np.uint64) - np.uint64(least % (1 << _WORD))
+        pieces = [(value, bits)]
+        if bits > room:
+            pieces = [(value >> np.uint64(room), bits - room), (value & np.uint64((1 << room) - 1), room)]
+        for piece, width in pieces:
+            if words and words[-1][1] + width <= room:
+                earlier, taken = words.pop()
+                words.append(((earlier << np.uint64(width)) | piece, taken + width))
+            elif width:
+                words.append((piece, width))
+    return [word for word, _ in words]
+=======
     """Row numbers in the order of the keys, the most significant first; equal rows keep their order."""
     first = keys[:2]
     order = np.lexsort(tuple(reversed(first))).astype(np.int64)
@@ -132,6 +170,7 @@ def sorted_by(keys: Sequence[Integers]) -> Integers:
         begins = changes([key], rows)
         begins[1:] |= group[1:] != group[:-1]
     return order
+>>>>>>> origin/main
 
 
 def changes(keys: Sequence[Integers], order: Integers) -> Flags:
@@ -157,7 +196,17 @@ def codes(array: pa.Array) -> Integers:
     if pa.types.is_unsigned_integer(kind):
         values = fixed_width_values(array, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64)
         return (values ^ _SIGN).view(np.int64)
+    if pa.types.is_decimal128(kind) and (small := unscaled(array)) is not None:
+        return small
     return _nested_codes(array) if pa.types.is_nested(kind) else _places_in_dictionary(array)
+
+
+def unscaled(array: pa.Array) -> Integers | None:
+    """Decimals as whole numbers of their last digit, if all fit 64 bits; what stands at nulls is arbitrary."""
+    words = fixed_width_values(array, np.dtype(("<i8", (2,)))).astype(np.int64, copy=False)
+    low, high = words[:, 0], words[:, 1]
+    fits = (high == low >> np.int64(63)) | ~validity(array)
+    return np.ascontiguousarray(low) if bool(fits.all()) else None
 
 
 def _keys(array: pa.Array) -> list[Integers]:

@@ -126,6 +126,17 @@ def test_p6_float_partials_are_equal_in_any_order_and_grouping(
     assert repr(fold_in_pieces(bound, pieces)) == repr(fold_in_pieces(bound, [shuffled[:cut], shuffled[cut:]]))
 
 
+@settings(deadline=None)
+@given(pieces=st.lists(st.lists(st.one_of(INT64, st.integers(-(10**30), 10**30), st.none()), max_size=6), min_size=1))
+def test_p6_decimal_sums_are_exact_in_any_grouping(pieces: list[list[int | None]]) -> None:
+    bound = sum_of("x").bind("total", input_types=(pa.decimal128(31, 0),))
+    present = [value for piece in pieces for value in piece if value is not None]
+    if not any(pieces):
+        return
+    decimals = [[None if value is None else Decimal(value) for value in piece] for piece in pieces]
+    assert fold_in_pieces(bound, decimals) == [[Decimal(sum(present)) if present else None]]
+
+
 def test_decimal_sums_beyond_38_digits_are_an_error_with_the_aggregates_name() -> None:
     bound = sum_of("x").bind("total", input_types=(pa.decimal128(38, 0),))
     with pytest.raises(SumOverflowError, match="sum of decimals") as caught:

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
+from statebed.format.columns import fixed_width_values, from_numpy, validity
 from statebed.format.keyhash import normalise_key
 from statebed.operators.accumulators.base import check_weights
 from statebed.operators.grouping import Grouping, Integers
+from statebed.operators.ordering import codes, sorted_by, total_keys
 
 
 class End(enum.Enum):
     """Which end of the order is wanted."""
 
-    SMALLEST = "ascending"
-    LARGEST = "descending"
+    SMALLEST = "smallest"
+    LARGEST = "largest"
 
 
 @dataclass(frozen=True)
@@ -128,23 +128,10 @@ def is_plain(kind: pa.DataType) -> bool:
 
 def _best_rows(grouping: Grouping, values: pa.Array, end: End, *, ties: pa.Array | None = None) -> pa.Array:
     """The row of each group that is first by `values`, then by `ties`; null where all its values are."""
-    columns = {"group": from_numpy(grouping.group_of_rows(), pa.int64()), "value": ordered(values)}
-    keys = [("group", "ascending"), ("value", end.value)]
-    if ties is not None:
-        columns["tie"] = ordered(ties)
-        keys.append(("tie", "ascending"))
-    order = int64_values(pc.sort_indices(pa.table(columns), sort_keys=keys))
+    valid = validity(values)
+    places = codes(values) if end is End.SMALLEST else ~codes(values)
+    keys = [grouping.group_of_rows(), (~valid).astype(np.int64), np.where(valid, places, np.int64(0))]
     # Nulls are last in each group, so its first row tells whether it has a value.
-    firsts = order[grouping.starts]
-    return from_numpy(firsts, pa.int64(), valid=validity(values)[firsts])
-
-
-def ordered(values: pa.Array) -> pa.Array:
-    """Floats as integers of the same order: Arrow sorts NaN last in either direction."""
-    if not pa.types.is_floating(values.type):
-        return values
-    width = values.type.bit_width
-    bits = fixed_width_values(values, f"i{width // 8}").astype(np.int64)
-    # The size of a negative number grows with its bits.
-    rising = np.where(bits < 0, bits ^ np.int64((1 << (width - 1)) - 1), bits)
-    return from_numpy(rising, pa.int64(), valid=validity(values))
+    firsts = sorted_by(keys if ties is None else [*keys, *total_keys(pa.table({"tie": ties}), ["tie"])])
+    firsts = firsts[grouping.starts]
+    return from_numpy(firsts, pa.int64(), valid=valid[firsts])

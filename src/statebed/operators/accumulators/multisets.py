@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from statebed.format.columns import from_numpy, int64_values, validity
 from statebed.format.keyhash import normalise_key
 from statebed.operators.accumulators.base import check_weights, weight_of
-from statebed.operators.accumulators.extremes import ordered
-from statebed.operators.grouping import Grouping, Integers, equal_neighbours
+from statebed.operators.grouping import Grouping, Integers
+from statebed.operators.ordering import changes, sorted_by, total_keys
 
 _COUNTS = "counts"
 
@@ -118,13 +118,9 @@ class Multiset:
         self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
     ) -> tuple[pa.Array, ...]:
         """Equal entries of one group become one."""
-        keys = {"owner": from_numpy(owners, pa.int64())}
-        keys |= {f"column{number}": ordered(values) for number, values in enumerate(columns)}
-        order = int64_values(pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys]))
-        owners, columns = owners[order], [values.take(from_numpy(order, pa.int64())) for values in columns]
-        starts = _starts(owners, columns)
+        order, starts = _distinct(owners, columns)
         summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
-        kept = starts[summed != 0]
+        kept = order[starts[summed != 0]]
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners[kept], minlength=grouping.groups))))
         distinct = [values.take(from_numpy(kept, pa.int64())) for values in columns]
         return tuple(
@@ -140,13 +136,16 @@ def multiset_of(name: str, value: pa.DataType, finishing: Finish) -> Multiset:
     return Multiset(name, (Column("values", value, 0),), finishing)
 
 
-def _starts(owners: Integers, columns: Sequence[pa.Array]) -> Integers:
-    """Where entries begin that differ from those before them."""
-    same = owners[1:] == owners[:-1]
-    if len(owners):
-        for values in columns:
-            same &= equal_neighbours(values)
-    return np.flatnonzero(np.concatenate((np.ones(min(len(owners), 1), dtype=np.bool_), ~same)))
+def _distinct(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
+    """Rows in the order of owners and columns, and where entries begin that differ from those before them."""
+    keys = [owners, *_keys(columns)]
+    order = sorted_by(keys)
+    return order, np.flatnonzero(changes(keys, order))
+
+
+def _keys(columns: Sequence[pa.Array]) -> list[Integers]:
+    table = pa.table({str(place): values for place, values in enumerate(columns)})
+    return total_keys(table, table.column_names)
 
 
 def _sets(partials: Sequence[pa.Array]) -> Multisets:
@@ -200,8 +199,7 @@ class CollectedList:
         return partials[0]
 
     def _lists(self, values: pa.Array, times: pa.Array, owners: Integers, grouping: Grouping) -> tuple[pa.Array, ...]:
-        columns = {"owner": from_numpy(owners, pa.int64()), "time": times, "value": ordered(values)}
-        order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+        order = from_numpy(sorted_by([owners, *_keys([times, values])]), pa.int64())
         offsets = np.concatenate(([0], np.cumsum(np.bincount(owners, minlength=grouping.groups))))
         sorted_columns = (values.take(order), times.take(order))
         return tuple(

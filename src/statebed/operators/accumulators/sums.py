@@ -17,7 +17,8 @@ from statebed.errors import SumOverflowError
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
 from statebed.operators.accumulators.base import check_weights
 from statebed.operators.accumulators.doubles import DoubleSum
-from statebed.operators.grouping import Grouping, Integers
+from statebed.operators.grouping import Flags, Grouping, Integers
+from statebed.operators.ordering import unscaled
 
 _LOW_BITS = np.int64((1 << 32) - 1)
 _WORD = np.int64(32)
@@ -94,6 +95,14 @@ def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) ->
     return ((upper_sum - (excess << _WORD)) << _WORD) | (lower_sum & _LOW_BITS), excess
 
 
+def _decimals(low: Integers, high: Integers, valid: Flags, kind: pa.DataType) -> pa.Array:
+    """Decimals of whole numbers, given modulo 2**64 and as how many times 2**64 is to be added."""
+    words = np.stack([low, high + (low >> np.int64(63))], axis=1)
+    words[~valid] = 0
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(low), [bitmap, pa.py_buffer(words)])
+
+
 def _size(values: Integers) -> int:
     """The size of the largest, whatever its sign."""
     return max(int(values.max(initial=0)), -int(values.min(initial=0)))
@@ -165,6 +174,11 @@ class DecimalSum:
         check_weights(weights, self.name, changelog=self.changelog)
         if grouping.groups == 0:
             return (pa.nulls(0, self.partial_fields[0].type),)
+        small = unscaled(inputs[0])
+        if small is not None and grouping.largest * (1 if weights is None else _size(weights)) < _MOST_HALVES:
+            valid = validity(inputs[0])
+            sums = _add_wide(np.where(valid, small, np.int64(0)), grouping, weights)
+            return (_decimals(*sums, grouping.any(valid), self.partial_fields[0].type),)
         wide = pc.cast(inputs[0], pa.decimal256(38, self.scale))
         if weights is not None:
             wide = pc.multiply(wide, from_numpy(weights, pa.int64()).cast(pa.decimal256(19, 0)))

@@ -115,7 +115,6 @@ def total_keys(rows: pa.Table, columns: Sequence[str]) -> list[Integers]:
 
 
 def sorted_by(keys: Sequence[Integers]) -> Integers:
-<<<<<<< HEAD
     """Row numbers in the order of the keys, the most significant first; rows that tie stay in their order.
 
     Keys are packed into as few words as their ranges allow, beside the row's number: numbers are sorted several times
@@ -151,26 +150,6 @@ def _words(keys: Sequence[Integers], room: int) -> list[npt.NDArray[np.uint64]]:
             elif width:
                 words.append((piece, width))
     return [word for word, _ in words]
-=======
-    """Row numbers in the order of the keys, the most significant first; equal rows keep their order."""
-    first = keys[:2]
-    order = np.lexsort(tuple(reversed(first))).astype(np.int64)
-    begins = changes(first, order)
-    tied = np.arange(len(order), dtype=np.int64)
-    # Few rows are tied in the first keys, most often: only those are sorted by the others.
-    for key in keys[2:]:
-        among = ~begins
-        among[:-1] |= ~begins[1:]
-        if not among.any():
-            break
-        tied, group = tied[among], np.cumsum(begins)[among]
-        rows = order[tied]
-        rows = rows[np.lexsort((key[rows], group))]
-        order[tied] = rows
-        begins = changes([key], rows)
-        begins[1:] |= group[1:] != group[:-1]
-    return order
->>>>>>> origin/main
 
 
 def changes(keys: Sequence[Integers], order: Integers) -> Flags:

@@ -17,7 +17,7 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
         print("no such case; there are:", *names, sep="\n  ", file=sys.stderr)
         return 2
     for case in cases:
-        read_modify_write.measure(case, report, count=8 if quick else 16)
+        read_modify_write.measure(case, report, count=8 if quick else 28)
     if with_epochs:
         epochs.measure(report, quick=quick)
         if not quick:

@@ -223,4 +223,6 @@ def take_rows(table: pa.Table, rows: Rows) -> pa.Table:
 
 def ascending_rows(table: pa.Table, rows: Rows) -> pa.Table:
     """Some rows of the table, each at most once, in its order."""
-    return table if len(rows) == table.num_rows else take_rows(table, rows)
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return table.slice(int(rows[0]), len(rows))
+    return take_rows(table, rows)

@@ -28,7 +28,8 @@ from statebed.state.tiers.spill_folder import SpillFolder
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
 _TIMES_AS_LARGE = 4
-"""How much larger than the next one a run of memory is."""
+_LARGEST = 2
+"""How much larger than the next one a run of memory is, and the largest one: that is merged seldom, at most cost."""
 
 Pick = Callable[[Marks, Times | None], Mask]
 """Which rows are wanted, by their marks and times."""
@@ -240,7 +241,7 @@ class Block:
     def _lay_over(self, run: Run, *, before: Rows | None = None) -> None:
         """Add rows whose keys are in no run of memory; `before`: where in the smallest one they go."""
         larger = list(self._loose)
-        while larger and len(larger[-1]) < _TIMES_AS_LARGE * len(run):
+        while larger and len(larger[-1]) < (_TIMES_AS_LARGE if len(larger) > 1 else _LARGEST) * len(run):
             run, before = larger.pop().merged(run, before=before, forget=self._forgetful), None
         self._have(*larger, run)
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import engine, memory, operators
+from bench import engine, memory, operators, process
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
@@ -12,6 +12,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "engine": (engine.run, "read-modify-write of keyed state against other stores; what epochs cost"),
     "memory": (memory.run, "state ten times the memory budget: peak memory, speed, and life under a cap"),
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
+    "process": (process.run, "a process over whole batches against the same one written for one key at a time"),
 }
 
 

@@ -39,7 +39,10 @@ from statebed.state import TableConfig
 
 @dataclass(frozen=True)
 class WindowFunctions:
-    """The definition of the operator; `calls` are the columns to add, by name."""
+    """The definition of the operator; `calls` are the columns to add, by name.
+
+    Without an order, rows stand by all their columns, and all of a window are peers.
+    """
 
     operator_id: str
     input: Input
@@ -50,7 +53,8 @@ class WindowFunctions:
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
         check_input(self.input, where=self._where)
-        check_order(self.order, self.input.columns, where=self._where)
+        if self.order:
+            check_order(self.order, self.input.columns, where=self._where)
         if not self.calls:
             raise InputError("no function is asked for", where=self._where, fix="name at least one column to add")
         check_windows(self._rows, [name for name, _ in self.calls], where=self._where)

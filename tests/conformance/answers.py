@@ -62,19 +62,21 @@ def windows(window: Window, rows: str, *, lateness_us: int = 0) -> str:
         """
 
 
-def assert_late(played: Played, operator: str, late: str, *, source: str = "left", side: str = "late") -> None:
+def assert_late(
+    played: Played, operator: str, late: str, *, source: str = "left", side: str = "late", given: str = "true"
+) -> None:
     """Admitted + late = input, and exactly the rows are late that the condition says (in SQL, over all rows)."""
     rows = played.rows(source)
     query = f"""
         select {COLUMNS}, seen - ts as late_by, seen as watermark, '{operator}' as operator
-        from fed where {late}"""
+        from fed where ({late}) and {given}"""
     expected = select(query, fed=rows)
     found = played.run.table(operator, side=side)
     assert_same(found.select(expected[0]), expected)
     if side == "late":
         counts = played.run.counts
         assert counts[operator, "rows_late"] == len(expected[1])
-        assert counts[operator, "rows_in"] == rows.num_rows
+        assert [(counts[operator, "rows_in"],)] == select(f"select count(*) from fed where {given}", fed=rows)[1]
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statebed.errors import ExpressionError, InputError
 from statebed.operators.expressions import bind
-from statebed.operators.expressions.binder import FUNCTIONS
+from statebed.operators.expressions.functions import FUNCTIONS
 
 SCHEMA = pa.schema(
     {

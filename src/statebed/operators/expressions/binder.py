@@ -4,42 +4,18 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from statebed.operators.expressions import (
-    arithmetic,
-    comparisons,
-    conditions,
-    kinds,
-    maths,
-    nested,
-    patterns,
-    texts,
-    times,
-)
-from statebed.operators.expressions.comparisons import in_common_type
-from statebed.operators.expressions.conditions import as_condition, choose
-from statebed.operators.expressions.conversions import convert, in_working_type
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import convert, in_working_type
+from statebed.operators.expressions.functions import FUNCTIONS
+from statebed.operators.expressions.functions.comparisons import in_common_type
+from statebed.operators.expressions.functions.conditions import as_condition, choose
+from statebed.operators.expressions.functions.nested import field_of
+from statebed.operators.expressions.language import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral
 from statebed.operators.expressions.mistakes import Place
 from statebed.operators.expressions.names import found_in, near_match
-from statebed.operators.expressions.sites import Builder, Site, of
+from statebed.operators.expressions.sites import Site
 from statebed.operators.expressions.terms import Column, Constant, Term, constant
-from statebed.operators.expressions.tree import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral
 
-FUNCTIONS: dict[str, Builder] = {
-    **arithmetic.BUILDERS,
-    **comparisons.BUILDERS,
-    **conditions.BUILDERS,
-    **maths.BUILDERS,
-    **nested.BUILDERS,
-    **patterns.BUILDERS,
-    **texts.BUILDERS,
-    **times.BUILDERS,
-    **{
-        name: of(lambda site, kind=kind: convert(site.operands[0], kind, place=site.place), 1)  # type: ignore[misc]
-        for name, kind in kinds.NAMED.items()
-        if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
-    },
-}
-"""Every function and operator by its name."""
 _AGGREGATES = frozenset(
     ["count", "sum", "avg", "mean", "min", "max", "first", "last", "median", "stddev", "variance", "min_by", "max_by"]
 )
@@ -77,7 +53,7 @@ class Binder:
             case Name(parts=parts):
                 return self._name(place, parts)
             case FieldOf(operand=operand, field=field):
-                return nested.field_of(place, self.bind(operand), field)
+                return field_of(place, self.bind(operand), field)
             case Cast(operand=operand, type=kind, lenient=lenient):
                 return _computed(convert(self.operand(operand), kind, place=place, lenient=lenient))
             case Case(branches=branches, otherwise=otherwise):
@@ -103,7 +79,7 @@ class Binder:
             raise place.mistake(f"column {field.name!r} is ambiguous: there are several of this name")
         term: Term = Column(place, field.type, field.nullable, False, frozenset({field.name}), field.name)
         for part in parts[1:]:
-            term = nested.field_of(place, term, part)
+            term = field_of(place, term, part)
         return term
 
     def _case(self, place: Place, branches: tuple[tuple[Node, Node], ...], otherwise: Node | None) -> Term:

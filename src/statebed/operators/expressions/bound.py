@@ -10,10 +10,9 @@ import pyarrow as pa
 from statebed.errors import InputError, UnsupportedTypeError
 from statebed.format.columns import one_chunk
 from statebed.operators.expressions.binder import Binder
+from statebed.operators.expressions.language import FieldOf, Name, Node, parse
 from statebed.operators.expressions.mistakes import Place
-from statebed.operators.expressions.parser import parse
 from statebed.operators.expressions.terms import Column, Frame, Term
-from statebed.operators.expressions.tree import FieldOf, Name, Node
 
 Expression = str | Callable[[pa.RecordBatch], pa.Array]
 """SQL text, or a function that gives one value for each row of a batch."""

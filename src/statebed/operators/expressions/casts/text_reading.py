@@ -6,8 +6,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
-from statebed.operators.expressions import decimals, kinds
-from statebed.operators.expressions.number_casts import Conversion, Converted, booleans, integer_to_integer, without
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import decimals
+from statebed.operators.expressions.casts.number_casts import (
+    Conversion,
+    Converted,
+    booleans,
+    integer_to_integer,
+    without,
+)
 
 _BLANKS = "".join(map(chr, range(33)))
 _INTEGER = r"^[+-]?\d+$"

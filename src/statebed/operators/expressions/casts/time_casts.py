@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.decimals import relabelled
-from statebed.operators.expressions.number_casts import (
+from statebed.operators.expressions.casts.decimals import relabelled
+from statebed.operators.expressions.casts.number_casts import (
     Conversion,
     Converted,
     booleans,

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.casts import convert
 from statebed.operators.expressions.mistakes import Place, RowFailure
 from statebed.operators.expressions.names import found_in
 from statebed.operators.expressions.sites import Builder, Site, of, of_many

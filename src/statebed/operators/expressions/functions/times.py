@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.conversions import convert
-from statebed.operators.expressions.formats import format_pieces, formatted
+from statebed.operators.expressions.casts import convert
+from statebed.operators.expressions.casts.time_casts import DAY, SECOND
+from statebed.operators.expressions.functions.formats import format_pieces, formatted
+from statebed.operators.expressions.functions.temporal import DAYS, days_later
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Builder, Site, of
-from statebed.operators.expressions.temporal import DAYS, days_later
 from statebed.operators.expressions.terms import Datum, Term, arrays
-from statebed.operators.expressions.time_casts import DAY, SECOND
 
 _FIXED = {
     "microsecond": 1,

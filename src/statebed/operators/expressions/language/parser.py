@@ -5,10 +5,10 @@ and what follows an operand (`.field`, `[index]`, `::type`).
 """
 
 from statebed.operators.expressions import kinds
+from statebed.operators.expressions.language.operands import Operands
+from statebed.operators.expressions.language.tokens import TokenKind
+from statebed.operators.expressions.language.tree import Call, Literal, Node, Parsed
 from statebed.operators.expressions.mistakes import Place
-from statebed.operators.expressions.operands import Operands
-from statebed.operators.expressions.tokens import TokenKind
-from statebed.operators.expressions.tree import Call, Literal, Node, Parsed
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
 _DEEPEST = 50

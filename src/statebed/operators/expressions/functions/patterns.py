@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.operators.expressions import kinds
+from statebed.operators.expressions.functions.texts import as_text
 from statebed.operators.expressions.sites import Builder, Site, of
 from statebed.operators.expressions.terms import Term
-from statebed.operators.expressions.texts import as_text
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 _OUTSIDE_RE2 = "use no look-around and no back references; in a text, a backslash is written twice"

@@ -7,9 +7,9 @@ from fractions import Fraction
 import pyarrow as pa
 
 from statebed.operators.expressions import kinds
+from statebed.operators.expressions.language.tokens import Token
+from statebed.operators.expressions.language.tree import Literal
 from statebed.operators.expressions.mistakes import Place
-from statebed.operators.expressions.tokens import Token
-from statebed.operators.expressions.tree import Literal
 
 _SUFFIXES = {"l": kinds.BIGINT, "s": kinds.SMALLINT, "y": kinds.TINYINT, "d": kinds.DOUBLE, "f": kinds.FLOAT}
 _NUMBER = re.compile(r"(?P<digits>[\d.]+)(?P<exponent>e[+-]?\d+)?(?P<suffix>bd|[lsydf])?")

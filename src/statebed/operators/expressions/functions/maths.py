@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import from_numpy, validity
-from statebed.operators.expressions import decimals, kinds, number_casts
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import convert, decimals, number_casts
+from statebed.operators.expressions.casts.number_casts import float_values
 from statebed.operators.expressions.mistakes import RowFailure
-from statebed.operators.expressions.number_casts import float_values
 from statebed.operators.expressions.sites import Builder, Site, of
 from statebed.operators.expressions.terms import Datum, Term, arrays
 

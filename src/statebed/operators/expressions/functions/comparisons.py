@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.conversions import as_decimal, convert
+from statebed.operators.expressions.casts import as_decimal, convert
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
 from statebed.operators.expressions.terms import Datum, Term, arrays, spread
 

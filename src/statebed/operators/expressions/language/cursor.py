@@ -1,7 +1,7 @@
 """A cursor over the tokens of a text: looking ahead, skipping, and saying what should have been there."""
 
+from statebed.operators.expressions.language.tokens import Token, TokenKind, tokenize
 from statebed.operators.expressions.mistakes import Place
-from statebed.operators.expressions.tokens import Token, TokenKind, tokenize
 
 RESERVED = frozenset(
     [

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.casts import convert
+from statebed.operators.expressions.casts.time_casts import DAY
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Site
 from statebed.operators.expressions.terms import Datum, Term, arrays
-from statebed.operators.expressions.time_casts import DAY
 
 DAYS = (kinds.TINYINT, kinds.SMALLINT, kinds.INT)
 """Types of a number of days."""

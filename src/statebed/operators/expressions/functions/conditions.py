@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, from_numpy, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.comparisons import comparable, comparison, in_common_type
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.casts import convert
+from statebed.operators.expressions.functions.comparisons import comparable, comparison, in_common_type
 from statebed.operators.expressions.mistakes import Place
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
 from statebed.operators.expressions.terms import Datum, Frame, Term, arrays, scattered

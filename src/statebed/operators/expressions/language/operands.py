@@ -6,10 +6,17 @@ from dataclasses import replace
 import pyarrow as pa
 
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.cursor import Cursor
-from statebed.operators.expressions.literals import UNITS, interval, interval_of_text, microseconds, number, unit_of
-from statebed.operators.expressions.tokens import TokenKind
-from statebed.operators.expressions.tree import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral
+from statebed.operators.expressions.language.cursor import Cursor
+from statebed.operators.expressions.language.literals import (
+    UNITS,
+    interval,
+    interval_of_text,
+    microseconds,
+    number,
+    unit_of,
+)
+from statebed.operators.expressions.language.tokens import TokenKind
+from statebed.operators.expressions.language.tree import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral
 
 _TIME_LITERALS = {
     "timestamp": kinds.TIMESTAMP,

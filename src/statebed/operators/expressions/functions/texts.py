@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.conversions import convert
+from statebed.operators.expressions.casts import convert
+from statebed.operators.expressions.functions.slices import begins_or_ends, substring_by_row
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
-from statebed.operators.expressions.slices import begins_or_ends, substring_by_row
 from statebed.operators.expressions.terms import Datum, Term, constant
 
 _SPACE = " "

@@ -10,7 +10,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.operators.expressions import kinds, number_casts, text_reading, text_writing, time_casts
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import number_casts, text_reading, text_writing, time_casts
 from statebed.operators.expressions.mistakes import Place, RowFailure
 from statebed.operators.expressions.terms import Constant, Datum, Term, applied, arrays, constant
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
-from statebed.operators.expressions import decimals, kinds
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import decimals
 
 Converted = tuple[pa.Array, pa.Array | None]
 Conversion = Callable[[pa.Array, pa.DataType], Converted]

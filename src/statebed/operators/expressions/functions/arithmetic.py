@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
-from statebed.operators.expressions import decimals, kinds, temporal
-from statebed.operators.expressions.conversions import as_decimal, convert
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import as_decimal, convert, decimals
+from statebed.operators.expressions.functions import temporal
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Builder, Site, of
 from statebed.operators.expressions.terms import Datum, Term, arrays

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.number_casts import Conversion, Converted
+from statebed.operators.expressions.casts.number_casts import Conversion, Converted
 
 _SMALLEST_PLAIN, _LARGEST_PLAIN = 1e-3, 1e7
 """Between them a double is written without an exponent."""

@@ -1,0 +1,34 @@
+"""Functions and operators: each is a builder, which finds the types and gives a term with a kernel."""
+
+from statebed.operators.expressions import kinds
+from statebed.operators.expressions.casts import convert
+from statebed.operators.expressions.functions import (
+    arithmetic,
+    comparisons,
+    conditions,
+    maths,
+    nested,
+    patterns,
+    texts,
+    times,
+)
+from statebed.operators.expressions.sites import Builder, of
+
+__all__ = ["FUNCTIONS"]
+
+FUNCTIONS: dict[str, Builder] = {
+    **arithmetic.BUILDERS,
+    **comparisons.BUILDERS,
+    **conditions.BUILDERS,
+    **maths.BUILDERS,
+    **nested.BUILDERS,
+    **patterns.BUILDERS,
+    **texts.BUILDERS,
+    **times.BUILDERS,
+    **{
+        name: of(lambda site, kind=kind: convert(site.operands[0], kind, place=site.place), 1)  # type: ignore[misc]
+        for name, kind in kinds.NAMED.items()
+        if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
+    },
+}
+"""Every function and operator by its name."""

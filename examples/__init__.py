@@ -1,0 +1,1 @@
+"""Programs that show statebed at work; none is part of the package."""

@@ -1,9 +1,9 @@
 """Read-modify-write of 100,000-row batches: this project's keyed view against rocksdict, lmdb, dict and duckdb.
 
 All stores live in one process and take turns, batch by batch, so that a slow moment of the machine meets all of them.
-What counts is the time of all batches together: stores that put work off do it in some of them, and a full run has
-as many as it takes for ours to merge new keys into its largest run. Afterwards their
-answers are compared: number and sum of all values, and the values of the last batch's keys.
+What counts is the time of all batches together: stores that put work off do it in some of them, and a full run has as
+many as it takes for ours to merge new keys into its largest run. Afterwards their answers are compared: number and sum
+of all values, and the values of the last batch's keys.
 """
 
 import time

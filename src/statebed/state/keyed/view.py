@@ -7,9 +7,10 @@
 
 Rows live in blocks, which change in place in memory and lie in mapped files when memory is short (`tiers`: one budget
 for all tables of a process). A checkpoint writes the rows that changed, and the keys that were deleted or expired, as
-one delta: its bytes grow with what changed, and are the same in whatever order the changes came. When there are
-MAX_DELTAS, the youngest are written again with the new one. Compactions turn base and deltas into a new base, beside
-the view: `plan_compaction` gives the work, `offer_edit` takes its result, and the next checkpoint applies it.
+one delta: its bytes grow with what changed, and are the same in whatever order the changes came. Compactions
+turn base and deltas into a new base, or some deltas into one, beside the view: `plan_compaction` gives the work,
+`offer_edit` takes its result, and the next checkpoint applies it. Only when there are MAX_DELTAS nevertheless, a
+checkpoint writes the youngest again with the new one.
 
 A view is for one thread, except for what says otherwise. A batch that is large against the memory budget is applied in
 pieces, one after the other; each piece is applied as a whole or, when it is refused or fails, not at all.

@@ -160,7 +160,8 @@ def late_marks(epochs: Sequence[Epoch], sources: Sequence[str], delay_us: int) -
     for epoch in epochs:
         found.append(mark)
         mark = min(latest.values()) - delay_us if len(latest) == len(sources) else None
-        for source, rows in epoch.rows.items():
+        for source in sources:
+            rows = epoch.rows.get(source, ())
             times = [row[SCHEMA.names.index("ts")] for row in rows]
             known = [time for time in (*times, latest.get(source)) if time is not None]
             if known:
@@ -178,13 +179,22 @@ class Played:
 
     run: TestRun
     script: Script
-    marks: list[int | None]
+    sources: tuple[str, ...]
+    delay_us: int
 
-    def rows(self, source: str = LEFT) -> pa.Table:
-        """All rows of a source with times as numbers, their epoch, and up to which time rows were late in it."""
+    def marks(self, sources: Sequence[str] = ()) -> list[int | None]:
+        """For each epoch, and one more, up to which time rows are late in it, for operators that read these sources."""
+        return late_marks(self.script.epochs, sources or self.sources, self.delay_us)
+
+    def rows(self, source: str = LEFT, *, alone: bool = False) -> pa.Table:
+        """All rows of a source with times as numbers, their epoch, and up to which time rows were late in it.
+
+        `alone`: for an operator that reads this source and no other.
+        """
+        marks = self.marks([source] if alone else self.sources)
         found = [
             (*row, number, mark)
-            for number, (epoch, mark) in enumerate(zip(self.script.epochs, self.marks, strict=False))
+            for number, (epoch, mark) in enumerate(zip(self.script.epochs, marks, strict=False))
             for row in epoch.rows.get(source, ())
         ]
         kinds = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in SCHEMA]
@@ -213,7 +223,7 @@ def play(flow: Flow, script: Script, *, delay_us: int = DELAY_US) -> Iterator[Pl
             else:
                 t.feed_all(fed)
         t.watermark(max(TIMES) + 10**11)
-        yield Played(t, script, late_marks(script.epochs, list(flow.graph.sources), delay_us))
+        yield Played(t, script, tuple(flow.graph.sources), delay_us)
 
 
 def _act(t: TestRun, epoch: Epoch) -> None:

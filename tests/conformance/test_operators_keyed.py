@@ -229,7 +229,7 @@ def test_p6_a_process_with_state_and_timers_equals_duckdb(effort: int) -> None:
 
     def check(script: Script) -> None:
         with play(flow, script) as played:
-            marks = [*played.marks[1:], 10**18]
+            marks = [*played.marks()[1:], 10**18]
             epochs = pa.table(
                 {"epoch": pa.array(range(len(marks)), pa.int64()), "watermark": pa.array(marks, pa.int64())}
             )

@@ -87,7 +87,7 @@ def with_sessions(played: Played, *, lateness_us: int) -> pa.Table:
     ]
     kept: list[dict[str, Any]] = []
     done: list[dict[str, Any]] = []
-    for number, watermark in enumerate(played.marks[1:]):
+    for number, watermark in enumerate(played.marks()[1:]):
         for row in (one for one in admitted if one[epoch] == number):
             new = {"key": row[key], "start": row[time], "end": row[time] + GAP, "rows": [row]}
             for old in [one for one in kept if one["key"] == new["key"]]:

@@ -21,10 +21,12 @@ from statebed.format.keyhash import normalise_key
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
 
 _GREATEST = np.int64(np.iinfo(np.int64).max)
 _SIGN = np.uint64(1 << 63)
 _WORD = 64
+_FIRST_WORDS = 2
 _TERM = re.compile(r"\s*(?P<column>.*?)(\s+(?P<way>asc|desc))?(\s+nulls\s+(?P<nulls>first|last))?\s*", re.IGNORECASE)
 
 
@@ -118,13 +120,26 @@ def sorted_by(keys: Sequence[Integers]) -> Integers:
     """Row numbers in the order of the keys, the most significant first; rows that tie stay in their order.
 
     Keys are packed into as few words as their ranges allow, beside the row's number: numbers are sorted several times
-    faster than places of numbers.
+    faster than places of numbers. Later words sort only the rows that tie in the first ones.
     """
     count = len(keys[0])
     row_bits = max(count - 1, 1).bit_length()
+    words = _words(keys, _WORD - row_bits)
+    order = _sorted_by_words(words[:_FIRST_WORDS], count, row_bits)
+    later = words[_FIRST_WORDS:]
+    if later:
+        begins = changes(words[:_FIRST_WORDS], order)
+        tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+        runs = np.cumsum(begins, dtype=np.int64)[tied]
+        rows = order[tied]
+        order[tied] = rows[sorted_by([runs, *(word[rows].view(np.int64) for word in later)])]
+    return order
+
+
+def _sorted_by_words(words: Sequence[Words], count: int, row_bits: int) -> Integers:
     numbers = np.arange(count, dtype=np.uint64)
     order: Integers | None = None
-    for word in reversed(_words(keys, _WORD - row_bits)):
+    for word in reversed(words):
         packed = ((word if order is None else word[order]) << np.uint64(row_bits)) | numbers
         packed.sort()
         places = (packed & np.uint64((1 << row_bits) - 1)).astype(np.int64)
@@ -132,9 +147,9 @@ def sorted_by(keys: Sequence[Integers]) -> Integers:
     return numbers.astype(np.int64) if order is None else order
 
 
-def _words(keys: Sequence[Integers], room: int) -> list[npt.NDArray[np.uint64]]:
+def _words(keys: Sequence[Integers], room: int) -> list[Words]:
     """The keys as words of at most `room` bits, several in one where they fit, cut in two where one does not."""
-    words: list[tuple[npt.NDArray[np.uint64], int]] = []
+    words: list[tuple[Words, int]] = []
     for key in keys:
         least = int(key.min(initial=_GREATEST))
         bits = max(int(key.max(initial=least)) - least, 0).bit_length()
@@ -152,7 +167,7 @@ def _words(keys: Sequence[Integers], room: int) -> list[npt.NDArray[np.uint64]]:
     return [word for word, _ in words]
 
 
-def changes(keys: Sequence[Integers], order: Integers) -> Flags:
+def changes(keys: Sequence[Integers | Words], order: Integers) -> Flags:
     """Whether each row, in this order, differs from the one before it; the first does."""
     differs = np.zeros(len(order), dtype=np.bool_)
     differs[:1] = True

@@ -15,7 +15,7 @@ KEY = st.sampled_from([INT64, st.integers(-2, 2), st.just(7), st.sampled_from([-
 
 
 @settings(deadline=None)
-@given(count=st.integers(0, 40), kinds=st.lists(KEY, min_size=1, max_size=4), data=st.data())
+@given(count=st.integers(0, 40), kinds=st.lists(KEY, min_size=1, max_size=7), data=st.data())
 def test_rows_are_sorted_by_key_after_key_and_ties_stay_in_their_order(
     count: int, kinds: list[st.SearchStrategy[int]], data: st.DataObject
 ) -> None:

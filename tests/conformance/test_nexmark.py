@@ -30,8 +30,10 @@ MIDNIGHT_US = 1_767_225_600_000_000
 AROUND_MIDNIGHT = Nexmark(
     seed=5, events_per_second=10, out_of_order_us=3_000_000, first_time_us=MIDNIGHT_US - 100_000_000
 )
-IN_THE_EVENING = Nexmark(seed=5, events_per_second=1, first_time_us=MIDNIGHT_US - (5 * 60 + 20) * 60_000_000)
-"""18:40 to 19:30 and on: day, evening and night."""
+IN_THE_EVENING = Nexmark(seed=5, events_per_second=1, first_time_us=MIDNIGHT_US - (5 * 60 + 5) * 60_000_000)
+"""From 18:55 on."""
+EVENING_EVENTS = 4000
+"""Until 20:01: day, evening and night."""
 END = "9999-01-01"
 Rows = dict[str, pa.Table]
 Event = Callable[[testing.TestRun], None]
@@ -67,19 +69,21 @@ WINDOWED = {"q5", "q7", "q8", "q11", "q12"}
 BOUNDED_JOIN = "bids_in_time"
 
 
-def generator_of(query: str) -> Nexmark:
-    return IN_THE_EVENING if query == "q14" else AROUND_MIDNIGHT
+def events_of(query: str) -> tuple[Nexmark, int]:
+    """Where they come from, and how many."""
+    return (IN_THE_EVENING, EVENING_EVENTS) if query == "q14" else (AROUND_MIDNIGHT, EVENTS)
 
 
 def epochs_of(query: str, way: Way) -> list[Rows]:
     """The events, cut at random; shuffled inside an epoch."""
     random = np.random.default_rng(way.seed)
-    cuts = sorted(int(cut) for cut in random.choice(np.arange(1, EVENTS), way.epochs - 1, replace=False))
+    generator, count = events_of(query)
+    cuts = sorted(int(cut) for cut in random.choice(np.arange(1, count), way.epochs - 1, replace=False))
     sources = QUERIES[query].flow().graph.sources
     made = []
-    for number, (first, end) in enumerate(pairwise([0, *cuts, EVENTS])):
+    for number, (first, end) in enumerate(pairwise([0, *cuts, count])):
         now_us = MIDNIGHT_US + number * 7_000_000
-        rows = rows_of(sources, generator_of(query), first=first, count=end - first, now_us=now_us)
+        rows = rows_of(sources, generator, first=first, count=end - first, now_us=now_us)
         made.append({name: one.take(random.permutation(one.num_rows)) for name, one in rows.items()})
     return made
 
@@ -144,6 +148,11 @@ def test_p6_a_query_equals_duckdb_whatever_happens_on_the_way(query: str, way: s
     wanted = expected(query, epochs)
     assert wanted.num_rows, "a test over nothing shows nothing"
     assert_same(answered(query, WAYS[way], epochs), wanted)
+
+
+def test_the_events_of_the_calculation_are_of_all_times_of_day() -> None:
+    wanted = expected("q14", epochs_of("q14", WAYS["one_subtask"]))
+    assert set(wanted["bid_time_type"].to_pylist()) == {"dayTime", "otherTime", "nightTime"}
 
 
 def test_a_query_can_be_run_from_the_command_line() -> None:

@@ -2,11 +2,12 @@
 
 from statebed.operators import functions
 from statebed.operators.aggregates import Aggregate, BoundAggregate, EventTime
+from statebed.operators.aggregation import Emit
 from statebed.operators.arithmetic import Function, Retraction
 from statebed.operators.operator import MAIN, Changes, Clock, Input, Operator, Output, StepResult
 from statebed.operators.partials import input_column
 from statebed.operators.subtask import SubtaskReport, SubtaskTask, run_subtask
-from statebed.operators.window_aggregate import Emit, WindowAggregate
+from statebed.operators.window_aggregate import WindowAggregate
 from statebed.operators.windows import Window, cumulative, parse_duration, sliding, tumbling
 
 __all__ = [

@@ -16,7 +16,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_
 from statebed.format.schema import KEY_HASH
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.grouping import Grouping, Integers, group_rows
-from statebed.operators.operator import Changes, Input
+from statebed.operators.operator import Changes
 from statebed.operators.rows import weights_of
 
 ROWS = "_rows"
@@ -109,12 +109,6 @@ class Partials:
     def _columns(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
         for aggregate in self.aggregates:
             yield aggregate, [one_chunk(rows[field.name]) for field in aggregate.accumulator.partial_fields]
-
-
-def shown_input(keys: tuple[pa.Field, ...], late_columns: tuple[pa.Field, ...], changes: Changes) -> Input:
-    """The input of an aggregation without what aggregates read: the columns that late rows show."""
-    names = tuple(key.name for key in keys)
-    return Input("input", pa.schema([*keys, *(one for one in late_columns if one.name not in names)]), names, changes)
 
 
 def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:

@@ -18,28 +18,23 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk
-from statebed.format.keyhash import check_key_type
-from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
-from statebed.operators.aggregates import BoundAggregate
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.aggregation import Emit, WindowedAggregation
 from statebed.operators.changelog import difference
 from statebed.operators.grouping import Flags, Integers
-from statebed.operators.keyed_rows import EVERYTHING, by_key, taken
+from statebed.operators.keyed_rows import by_key, taken
 from statebed.operators.operator import (
     LATE,
     MAIN,
     Changes,
     Clock,
     Combine,
-    Input,
-    Output,
     StepResult,
     Tables,
     fingerprint_of,
 )
-from statebed.operators.partials import Partials, shown_input
-from statebed.operators.rows import admit, filtered, gathered, late_output, late_rows
+from statebed.operators.rows import admit, filtered, gathered, late_rows
 from statebed.operators.session_lists import (
     Sessions,
     distinct_keys,
@@ -48,7 +43,6 @@ from statebed.operators.session_lists import (
     sessions_of_rows,
     stored_sessions,
 )
-from statebed.operators.window_aggregate import WINDOW_END, WINDOW_START, Emit
 from statebed.operators.windows import SessionWindow
 from statebed.state import TableConfig, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING
@@ -61,54 +55,24 @@ _LEAST_BIN_US = 60_000_000
 FOREVER = dt.timedelta(days=36_500_000)
 
 
-@dataclass(frozen=True)
-class SessionAggregate:
+@dataclass(frozen=True, kw_only=True)
+class SessionAggregate(WindowedAggregation):
     """The definition of the operator."""
 
-    operator_id: str
-    keys: tuple[pa.Field, ...]
     window: SessionWindow
-    aggregates: tuple[BoundAggregate, ...]
-    emit: Emit = Emit.AT_CLOSE
-    lateness_us: int = 0
-    late_columns: tuple[pa.Field, ...] = ()
-    changes: Changes = Changes.APPEND
 
     def __post_init__(self) -> None:
-        names.check_part("operator", self.operator_id)
         if self.changes is Changes.CHANGELOG:
             raise InputError(
                 "sessions of a changelog: a row that is taken away could split a session whose rows are folded",
-                where=self._where,
+                where=self.where,
                 fix="make sessions of rows that are only added, or use a tumbling or sliding window",
             )
-        if self.lateness_us < 0:
-            raise InputError("the allowed lateness is negative", where=self._where, fix="give a span like '5 minutes'")
-        for key in self.keys:
-            check_key_type(key)
-        check_user_columns(self.inputs[0].columns.names, where=self._where)
-        check_user_columns(self.outputs[MAIN].columns.names, where=self._where)
-
-    @cached_property
-    def partials(self) -> Partials:
-        return Partials(self.keys, self.aggregates)
-
-    @cached_property
-    def inputs(self) -> tuple[Input, ...]:
-        columns = pa.schema([*self._late_input.columns, *self.partials.input_fields])
-        return (Input("input", columns, self._late_input.keys),)
-
-    @cached_property
-    def outputs(self) -> Mapping[str, Output]:
-        edges = [pa.field(name, TIMESTAMP, nullable=False) for name in (WINDOW_START, WINDOW_END)]
-        updates = self.emit is Emit.EARLY or self.lateness_us > 0
-        columns = pa.schema([*self.keys, *edges, *self.partials.output_fields])
-        changes = Changes.CHANGELOG if updates else Changes.APPEND
-        return {MAIN: Output(columns, changes), LATE: late_output(self._late_input)}
+        super().__post_init__()
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
-        keys = list(self._state_keys)
+        keys = list(self.state_keys)
         key_names = [key.name for key in keys]
         values = [pa.field(SESSIONS, list_type(self.partials.fields)), pa.field(PENDING, TIMESTAMP)]
         return {
@@ -130,27 +94,18 @@ class SessionAggregate:
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint_of(
-            kind="session_aggregate",
-            keys=[[key.name, str(key.type)] for key in self.keys],
-            gap=self.window.gap_us,
-            aggregates=self.partials.described(),
-            emit=[self.emit.value, self.lateness_us],
-        )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        return watermark_us - self.lateness_us - 1
+        return fingerprint_of(kind="session_aggregate", gap=self.window.gap_us, **self.described())
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or after_us > before_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
-        rows = gathered(batches[0], self.inputs[0], where=self._where)
+        rows = gathered(batches[0], self.inputs[0], where=self.where)
         over = None if clock.late_us is None else clock.late_us - self.window.gap_us - self.lateness_us
         admitted = admit(rows, over)
         self.window.check_times(admitted.rows[TIME])
         output = self._applied(tables, admitted.rows, clock)
-        late = late_rows(admitted.late, self._late_input, clock.late_us, self.operator_id)
+        late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
         return StepResult(
             {MAIN: output, LATE: late},
             rows_in=admitted.rows_in,
@@ -245,15 +200,3 @@ class SessionAggregate:
         ]
         fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-    @property
-    def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
-
-    @property
-    def _state_keys(self) -> tuple[pa.Field, ...]:
-        return self.keys or (EVERYTHING,)
-
-    @cached_property
-    def _late_input(self) -> Input:
-        return shown_input(self.keys, self.late_columns, self.changes)

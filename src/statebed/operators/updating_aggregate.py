@@ -16,11 +16,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.format import names
 from statebed.format.columns import int64_values, one_chunk, validity
-from statebed.format.keyhash import check_key_type
-from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
-from statebed.operators.aggregates import BoundAggregate
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference
 from statebed.operators.grouping import Flags, Grouping, Integers
 from statebed.operators.keyed_rows import EVERYTHING, taken
@@ -30,14 +28,12 @@ from statebed.operators.operator import (
     Changes,
     Clock,
     Combine,
-    Input,
-    Output,
     StepResult,
     Tables,
     fingerprint_of,
 )
-from statebed.operators.partials import ROWS, Partials, latest_of_each, shown_input
-from statebed.operators.rows import Admitted, admit, filtered, gathered, late_output, late_rows
+from statebed.operators.partials import ROWS, latest_of_each
+from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import TableConfig
 
@@ -47,48 +43,22 @@ LATEST = "_latest"
 """Its column for the latest event time of a group's rows."""
 
 
-@dataclass(frozen=True)
-class UpdatingAggregate:
+@dataclass(frozen=True, kw_only=True)
+class UpdatingAggregate(Aggregation):
     """The definition of the operator."""
 
-    operator_id: str
-    keys: tuple[pa.Field, ...]
-    aggregates: tuple[BoundAggregate, ...]
     ttl: TimeToLive | None = None
     """None: groups are remembered for ever."""
-    late_columns: tuple[pa.Field, ...] = ()
-    """Columns of the input that late rows show, beside the keys."""
-    changes: Changes = Changes.APPEND
-    """What the rows of the input do."""
 
-    def __post_init__(self) -> None:
-        names.check_part("operator", self.operator_id)
-        for key in self.keys:
-            check_key_type(key)
-        check_user_columns(self.inputs[0].columns.names, where=self._where)
-        check_user_columns(self.outputs[MAIN].columns.names, where=self._where)
-        check_user_columns([field.name for field in (*self._state_keys, *self._state_values)], where=self._where)
-
-    @cached_property
-    def partials(self) -> Partials:
-        return Partials(self.keys, self.aggregates, self.changes)
-
-    @cached_property
-    def inputs(self) -> tuple[Input, ...]:
-        """One; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
-        columns = pa.schema([*self._late_input.columns, *self.partials.input_fields])
-        return (Input("input", columns, self._late_input.keys, self.changes),)
-
-    @cached_property
-    def outputs(self) -> Mapping[str, Output]:
-        columns = pa.schema([*self.keys, *self.partials.output_fields])
-        return {MAIN: Output(columns, Changes.CHANGELOG), LATE: late_output(self._late_input)}
+    @property
+    def stored_fields(self) -> Iterable[pa.Field]:
+        return (*self.state_keys, *self._state_values)
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
         return {
             GROUPS: keyed_config(
-                GROUPS, "partial aggregates by key", self._state_keys, list(self._state_values), self.ttl
+                GROUPS, "partial aggregates by key", self.state_keys, list(self._state_values), self.ttl
             )
         }
 
@@ -98,13 +68,7 @@ class UpdatingAggregate:
 
     @cached_property
     def fingerprint(self) -> str:
-        return fingerprint_of(
-            kind="updating_aggregate",
-            keys=[[key.name, str(key.type)] for key in self.keys],
-            aggregates=self.partials.described(),
-            ttl=described_ttl(self.ttl),
-            changes=self.changes.value,
-        )
+        return fingerprint_of(kind="updating_aggregate", ttl=described_ttl(self.ttl), **self.described())
 
     def output_watermark(self, watermark_us: int) -> int:
         return watermark_us
@@ -113,7 +77,7 @@ class UpdatingAggregate:
         return False
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
-        admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self._where), clock)
+        admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self.where), clock)
         grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
         keys = self._keys_of(admitted.rows, grouping)
         view = tables.get_keyed(GROUPS)
@@ -129,7 +93,7 @@ class UpdatingAggregate:
         view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
         old = self._results(filtered(keys, found), before)
         new = self._results(filtered(keys, kept), filtered(after, kept))
-        late = late_rows(admitted.late, self._late_input, clock.late_us, self.operator_id)
+        late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
         return StepResult(
             {MAIN: difference(old, new).cast(self.outputs[MAIN].schema), LATE: late},
             rows_in=admitted.rows_in,
@@ -149,7 +113,7 @@ class UpdatingAggregate:
     def _keys_of(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
         firsts = taken(rows.select([key.name for key in self.keys]), grouping.first_rows) if self.keys else None
         columns = firsts.columns if firsts is not None else [pa.nulls(grouping.groups, EVERYTHING.type)]
-        return pa.Table.from_arrays(list(columns), schema=pa.schema(self._state_keys))
+        return pa.Table.from_arrays(list(columns), schema=pa.schema(self.state_keys))
 
     def _folded(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
         """One row of the state's values for each key of the epoch."""
@@ -172,20 +136,8 @@ class UpdatingAggregate:
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
     @property
-    def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
-
-    @property
-    def _state_keys(self) -> tuple[pa.Field, ...]:
-        return self.keys or (EVERYTHING,)
-
-    @property
     def _state_values(self) -> tuple[pa.Field, ...]:
         return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
-
-    @cached_property
-    def _late_input(self) -> Input:
-        return shown_input(self.keys, self.late_columns, self.changes)
 
 
 def _pairs(found: Integers, count: int) -> Grouping:

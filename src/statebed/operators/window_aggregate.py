@@ -15,7 +15,6 @@ window and is late.
 """
 
 import datetime as dt
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,12 +22,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import InputError
-from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.keyhash import check_key_type
-from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP, check_user_columns
-from statebed.operators.aggregates import BoundAggregate
+from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
+from statebed.operators.aggregation import WINDOW_END, WINDOW_START, Emit, WindowedAggregation
 from statebed.operators.changelog import consolidated
 from statebed.operators.operator import (
     LATE,
@@ -36,82 +32,25 @@ from statebed.operators.operator import (
     Changes,
     Clock,
     Combine,
-    Input,
-    Output,
     StepResult,
     Tables,
     fingerprint_of,
 )
-from statebed.operators.partials import Partials, shown_input
-from statebed.operators.rows import filtered, late_output, late_rows
+from statebed.operators.rows import filtered, late_rows
 from statebed.operators.window_fold import Folder
 from statebed.operators.windows import Window
 from statebed.state import TableConfig, timestamp_table_config
 from statebed.state.live.files import BEGINNING
 
-WINDOW_START = "window_start"
-WINDOW_END = "window_end"
 PARTIALS = "partials"
 """Name of the state table."""
 
 
-class Emit(enum.Enum):
-    """When a window shows its result."""
+@dataclass(frozen=True, kw_only=True)
+class WindowAggregate(WindowedAggregation):
+    """The definition of the operator."""
 
-    AT_CLOSE = "at close"
-    EARLY = "early"
-    """In every epoch that changes it."""
-
-
-@dataclass(frozen=True)
-class WindowAggregate:
-    """The definition of the operator; picklable, shipped with every task."""
-
-    operator_id: str
-    keys: tuple[pa.Field, ...]
     window: Window
-    aggregates: tuple[BoundAggregate, ...]
-    emit: Emit = Emit.AT_CLOSE
-    lateness_us: int = 0
-    """For so long after its close a window still takes rows."""
-    late_columns: tuple[pa.Field, ...] = ()
-    """Columns of the input that late rows show, beside the keys."""
-    changes: Changes = Changes.APPEND
-    """What the rows of the input do."""
-
-    def __post_init__(self) -> None:
-        names.operator_metadata(1, self.operator_id, 0, "")  # refuses an id that cannot be part of an object name
-        where = f"operator {self.operator_id!r}"
-        if self.lateness_us < 0:
-            raise InputError("the allowed lateness is negative", where=where, fix="give a span such as '5 minutes'")
-        for key in self.keys:
-            check_key_type(key)
-        check_user_columns(self.inputs[0].columns.names, where=where)
-        check_user_columns(self.outputs[MAIN].columns.names, where=where)
-        check_user_columns([field.name for field in (*self.keys, *self.partials.fields)], where=where)
-
-    @cached_property
-    def partials(self) -> Partials:
-        return Partials(self.keys, self.aggregates, self.changes)
-
-    @cached_property
-    def inputs(self) -> tuple[Input, ...]:
-        """One; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
-        columns = pa.schema([*self._late_input.columns, *self.partials.input_fields])
-        return (Input("input", columns, self._late_input.keys, self.changes),)
-
-    @cached_property
-    def outputs(self) -> Mapping[str, Output]:
-        """Keys, window_start, window_end, aggregates; and late rows."""
-        columns = [
-            *self.keys,
-            pa.field(WINDOW_START, TIMESTAMP, nullable=False),
-            pa.field(WINDOW_END, TIMESTAMP, nullable=False),
-            *self.partials.output_fields,
-        ]
-        updates = self.emit is Emit.EARLY or self.lateness_us > 0
-        changes = Changes.CHANGELOG if updates else Changes.APPEND
-        return {MAIN: Output(pa.schema(columns), changes), LATE: late_output(self._late_input)}
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
@@ -134,25 +73,15 @@ class WindowAggregate:
     @cached_property
     def fingerprint(self) -> str:
         window = self.window
-        return fingerprint_of(
-            kind="window_aggregate",
-            keys=[[key.name, str(key.type)] for key in self.keys],
-            window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
-            aggregates=self.partials.described(),
-            emit=[self.emit.value, self.lateness_us],
-            changes=self.changes.value,
-        )
-
-    def output_watermark(self, watermark_us: int) -> int:
-        # Later results are of windows that end after the watermark, and have the time of their last microsecond.
-        return watermark_us - self.lateness_us - 1
+        shape = [window.shape.value, window.width_us, window.slide_us, window.offset_us]
+        return fingerprint_of(kind="window_aggregate", window=shape, **self.described())
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         view = tables.get_time_keyed(PARTIALS)
-        folder = Folder(self.inputs[0], self.partials, self.window, self._first_kept(clock.late_us), self._where)
+        folder = Folder(self.inputs[0], self.partials, self.window, self._first_kept(clock.late_us), self.where)
         for batch in batches[0]:
             folder.add(batch)
         new = folder.finish()
@@ -172,7 +101,7 @@ class WindowAggregate:
         view.append(new.slice(first).drop_columns([KEY_HASH]))
         if kept_from is not None:
             view.delete_times(BEGINNING, kept_from)
-        late = late_rows(folder.late(), self._late_input, clock.late_us, self.operator_id)
+        late = late_rows(folder.late(), self.late_input, clock.late_us, self.operator_id)
         return StepResult(
             outputs={MAIN: pa.concat_tables(output), LATE: late},
             rows_in=folder.rows_in,
@@ -225,7 +154,7 @@ class WindowAggregate:
         grouping = self.partials.grouping(rows, ends)
         merged = self.partials.merge(rows, grouping)
         firsts = from_numpy(grouping.first_rows, pa.int64())
-        leading = [one_chunk(rows[name]).take(firsts) for name in (*self._key_names, WINDOW_START, WINDOW_END)]
+        leading = [one_chunk(rows[name]).take(firsts) for name in (*self.key_names, WINDOW_START, WINDOW_END)]
         times = from_numpy(ends[grouping.first_rows] - 1, TIMESTAMP)
         output = self.outputs[MAIN]
         weights = [] if output.changes is Changes.APPEND else [from_numpy(np.full(len(firsts), weight), pa.int64())]
@@ -249,21 +178,9 @@ class WindowAggregate:
         grouping = self.partials.grouping(rows, int64_values(rows[TIME]))
         if grouping.groups == rows.num_rows:
             return rows
-        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64())).select([KEY_HASH, *self._key_names, TIME])
+        firsts = rows.take(from_numpy(grouping.first_rows, pa.int64())).select([KEY_HASH, *self.key_names, TIME])
         return pa.Table.from_arrays([*firsts.columns, *self.partials.merge(rows, grouping)], schema=rows.schema)
 
     def _first_kept(self, watermark_us: int | None) -> int | None:
         """The start of the first window that is kept; times before it are in windows alone that are over for good."""
         return None if watermark_us is None else self.window.first_open(watermark_us - self.lateness_us)
-
-    @property
-    def _key_names(self) -> list[str]:
-        return [key.name for key in self.keys]
-
-    @property
-    def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
-
-    @cached_property
-    def _late_input(self) -> Input:
-        return shown_input(self.keys, self.late_columns, self.changes)

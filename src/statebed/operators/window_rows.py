@@ -19,6 +19,7 @@ from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.format.order import sort_indices
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP
+from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.changelog import group_equal
 from statebed.operators.grouping import Grouping, group_rows
 from statebed.operators.keyed_rows import ordered_inside, taken
@@ -26,7 +27,6 @@ from statebed.operators.numbering import Numbering, Partitions
 from statebed.operators.operator import WEIGHT, Changes, Clock, Input
 from statebed.operators.ordering import Integers, OrderBy, changes, user_keys
 from statebed.operators.rows import Admitted, filtered, gathered
-from statebed.operators.window_aggregate import WINDOW_END, WINDOW_START
 from statebed.operators.windows import Window
 from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING
@@ -93,7 +93,7 @@ class WindowRows:
     def close(self, view: TimeKeyedView, rows: pa.Table, clock: Clock) -> ClosedRows:
         """Keep admitted rows, and give those of the windows that the clock closes."""
         rows = rows.select([KEY_HASH, *view.row_schema.names])
-        if clock.watermark_us is None:
+        if clock.watermark_us is None or not closing_is_due(self.window, clock.late_us, clock.watermark_us):
             view.append(rows.drop_columns([KEY_HASH]))
             return self.sorted(self._by_window(rows.slice(0, 0), after_us=None, until_us=0))
         panes = int64_values(rows[TIME])

@@ -20,6 +20,7 @@ from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
 from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
@@ -28,7 +29,6 @@ from statebed.operators.joins.matching import Flags, Integers, Matching, SideRow
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
 from statebed.operators.rows import Admitted, filtered, without_routing
-from statebed.operators.window_aggregate import WINDOW_END, WINDOW_START
 from statebed.operators.windows import Window
 from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING

@@ -107,8 +107,8 @@ def test_p6_every_batch_puts_out_what_sparks_own_join_puts_out(
     write(tmp_path / "l", sides, 0, "n")
     write(tmp_path / "r", sides, 1, "m")
     native = of_spark(spark, tmp_path, how, lower=-4, upper=9)
-    bounds = {"lower_us": -4 * SECOND + 1, "upper_us": 9 * SECOND - 1}
-    join = IntervalJoin("j", LEFT, RIGHT, **bounds, how=how, condition=Unlike())
+    lower, upper = -4 * SECOND + 1, 9 * SECOND - 1
+    join = IntervalJoin("j", LEFT, RIGHT, lower_us=lower, upper_us=upper, how=how, condition=Unlike())
     driver, reached = Driver(join, parallelism=2), None
     ours: list[list[Any]] = []
     names = join.columns.results.names

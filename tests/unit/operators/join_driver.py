@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
-from statebed.format.columns import from_numpy
+from statebed.format.columns import from_numpy, uint64_values
 from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.ranges import in_range, owned_range
 from statebed.format.schema import KEY_HASH, TIMESTAMP
@@ -108,17 +108,23 @@ class Driver:
             manager.close()
 
     def epoch(
-        self, *inputs: Sequence[dict[str, Any]], watermark: int | None = None, time: int | None = None
+        self, *inputs: Sequence[dict[str, Any]] | pa.Table, watermark: int | None = None, time: int | None = None
     ) -> list[dict[str, Any]]:
         """One epoch, committed; gives the rows of the main output, their times in microseconds."""
         late, self.time = self.watermark, self.time + 1 if time is None else time
         self.watermark = watermark if late is None else max(late, watermark if watermark is not None else late)
         clock = Clock(late_us=late, watermark_us=self.watermark, epoch_time_us=self.time)
-        tables = [routed(rows, one) for rows, one in zip(inputs, self.operator.inputs, strict=True)]
+        tables = [
+            rows if isinstance(rows, pa.Table) else routed(rows, one)
+            for rows, one in zip(inputs, self.operator.inputs, strict=True)
+        ]
         results = []
         for index, manager in enumerate(self._managers):
             manager.advance(time=self.time)
-            parts = [_owned(rows, index, len(self._managers)).to_batches(max_chunksize=3) for rows in tables]
+            parts = [
+                _owned(rows, index, len(self._managers)).to_batches(max_chunksize=max(3, rows.num_rows // 8))
+                for rows in tables
+            ]
             results.append(self.operator.step(manager, parts, clock))
         for result in results:
             for name, rows in result.outputs.items():
@@ -134,6 +140,10 @@ class Driver:
         """Rows of an output, of these results or of all epochs."""
         some = [result for step in self.steps for result in step] if results is None else results
         return [row for result in some if name in result.outputs for row in as_rows(result.outputs[name])]
+
+    def used_memory(self) -> int:
+        """Bytes that all tables hold in memory."""
+        return max((one.metrics().memory.used for one in self._managers), default=0)
 
     def state_rows(self) -> int:
         """Rows in all tables."""
@@ -168,5 +178,5 @@ def output_bytes(result: StepResult) -> dict[str, bytes]:
 
 def _owned(rows: pa.Table, index: int, parallelism: int) -> pa.Table:
     hashes = rows[KEY_HASH].combine_chunks().view(pa.uint64())
-    mine = in_range(np.array(hashes.to_pylist(), dtype=np.uint64), owned_range(index, parallelism))
-    return rows.filter(pa.array(mine.tolist(), pa.bool_()))
+    mine = in_range(uint64_values(hashes), owned_range(index, parallelism))
+    return rows.take(from_numpy(np.flatnonzero(mine), pa.int64()))

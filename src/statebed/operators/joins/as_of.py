@@ -25,15 +25,16 @@ from statebed.format.columns import boolean_values, from_numpy, int64_values, on
 from statebed.format.keyhash import HASH_SEED, hash_columns
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.joins.columns import SUFFIXES, JoinColumns
-from statebed.operators.joins.index import KeyIndex, without_nulls
+from statebed.operators.joins.index import KeyIndex, searched, without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import in_output_order
-from statebed.operators.keyed_rows import by_key, state_keys, taken
+from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
 from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
 from statebed.operators.rows import admit, filtered, without_routing
 from statebed.state import KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
-from statebed.state.live.files import BEGINNING
+from statebed.state.live.files import BEGINNING, END
+from statebed.state.live.row_set import ascending
 
 Integers = npt.NDArray[np.int64]
 
@@ -145,9 +146,9 @@ class AsOfJoin:
         sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[Side.LEFT].rows, clock)
         pending = self._due(tables.get_time_keyed(PENDING), self.right, sides.admitted[Side.RIGHT].rows, clock)
-        current = tables.get_keyed(CURRENT)
-        results = [self.outputs[MAIN].schema.empty_table(), *self._results(waiting, self._with_keys(pending), current)]
-        self._advance(current, self._with_keys(pending))
+        current, versions = tables.get_keyed(CURRENT), by_key(self._with_keys(pending), self.right)
+        results = [self.outputs[MAIN].schema.empty_table(), *self._results(waiting, versions, current)]
+        self._advance(current, versions)
         return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
 
     def _due(self, view: TimeKeyedView, one: Input, new: pa.Table, clock: Clock) -> pa.Table:
@@ -156,8 +157,9 @@ class AsOfJoin:
         due = np.zeros(new.num_rows, dtype=np.bool_) if last is None else int64_values(new[TIME]) <= last
         old: list[pa.Table] = []
         if last is not None:
-            old = [_routed(piece, one) for piece in view.scan(None, last + 1)]
-            view.delete_times(BEGINNING, last + 1)
+            behind = min(last + 1, END)
+            old = [_routed(piece, one) for piece in view.scan(None, behind)]
+            view.delete_times(BEGINNING, behind)
         kept = ~due
         if one is self.right or self.how is JoinKind.INNER:
             kept &= without_nulls([one_chunk(new[key]) for key in one.keys], new.num_rows)
@@ -169,7 +171,7 @@ class AsOfJoin:
         found = without_nulls([one_chunk(versions[key]) for key in self.right.keys], versions.num_rows)
         return filtered(versions, found)
 
-    def _results(self, rows: pa.Table, versions: pa.Table, current: KeyedView) -> Iterator[pa.Table]:
+    def _results(self, rows: pa.Table, versions: KeyedRows, current: KeyedView) -> Iterator[pa.Table]:
         """Each row with its version."""
         if not rows.num_rows:
             return
@@ -186,9 +188,8 @@ class AsOfJoin:
         if self.how is JoinKind.LEFT:
             yield _timed(self.columns.alone(Side.LEFT, rows, alone), rows, alone)
 
-    def _versions_of(self, rows: pa.Table, versions: pa.Table, current: KeyedView) -> tuple[pa.Table, Integers]:
+    def _versions_of(self, rows: pa.Table, keyed: KeyedRows, current: KeyedView) -> tuple[pa.Table, Integers]:
         """Versions, and which of them each row gets, -1 for none."""
-        keyed = by_key(versions, self.right)
         keys = [one_chunk(rows[key]) for key in self.left.keys]
         asked = np.flatnonzero(without_nulls(keys, rows.num_rows))
         indices = from_numpy(asked, pa.int64())
@@ -214,9 +215,8 @@ class AsOfJoin:
         found = pa.concat_tables([found.cast(self._nullable_version_fields), state]).combine_chunks()
         return found, at
 
-    def _advance(self, current: KeyedView, versions: pa.Table) -> None:
+    def _advance(self, current: KeyedView, keyed: KeyedRows) -> None:
         """Make the last of these versions the current ones."""
-        keyed = by_key(versions, self.right)
         if not keyed.count:
             return
         last = taken(keyed.rows, keyed.lasts)
@@ -259,10 +259,10 @@ def _last_up_to(groups: Integers, times: Integers, keys: Integers, versions: Int
     """For each key and time the last version of that key that is not after it; -1: there is none."""
     if not len(versions):
         return np.full(len(groups), -1, dtype=np.int64)
-    distinct = np.unique(versions)
+    distinct = ascending(versions)
     stride = len(distinct) + 1
-    places = keys * stride + np.searchsorted(distinct, versions)
-    behind = np.searchsorted(places, groups * stride + np.searchsorted(distinct, times, side="right"))
+    places = keys * stride + searched(distinct, versions, "left")
+    behind = searched(places, groups * stride + searched(distinct, times, "right"), "left")
     known = (groups >= 0) & (behind - 1 >= starts[np.maximum(groups, 0)])
     return np.where(known, behind - 1, -1)
 

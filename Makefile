@@ -87,8 +87,8 @@ mutants: env  ## bring known failures back, one at a time, and require that a te
 test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on loopback)
 	$(call timed,s3,$(PYTEST) tests/s3)
 
-test-conformance: env  ## files read back with nothing but protobuf and DuckDB
-	$(call timed,conformance,$(PYTEST) tests/conformance)
+test-conformance: env  ## files read back with nothing but protobuf and DuckDB; operators and Nexmark against DuckDB
+	$(call timed,conformance,$(PYTEST) -n 2 tests/conformance)
 
 test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
 	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) -m "not cluster and not long" tests/spark)

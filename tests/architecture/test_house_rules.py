@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 400
 MODULES = sorted(
     path
-    for folder in ("src", "tests", "scripts")
+    for folder in ("src", "tests", "scripts", "bench", "examples")
     for path in (ROOT / folder).rglob("*.py")
     if not path.name.endswith("_pb2.py")
 )

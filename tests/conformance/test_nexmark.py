@@ -20,10 +20,9 @@ from statebed import testing
 from statebed.demo.nexmark import Nexmark
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))  # the examples are no part of the package
-from examples.nexmark import QUERIES, rows_of  # noqa: E402 - found by the line above
-from examples.nexmark.queries import RESULT  # noqa: E402 - found by the line above
-from examples.nexmark.reference import REFERENCE  # noqa: E402 - found by the line above
+from examples.nexmark import QUERIES, rows_of
+from examples.nexmark.queries import RESULT
+from examples.nexmark.reference import REFERENCE
 
 EVENTS = 3000
 MIDNIGHT_US = 1_767_225_600_000_000

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from examples.nexmark import QUERIES, rows_of
+from examples.nexmark.queries import RESULT
+from examples.nexmark.reference import REFERENCE
 from statebed import testing
 from statebed.demo.nexmark import Nexmark
 
 ROOT = Path(__file__).resolve().parents[2]
-from examples.nexmark import QUERIES, rows_of
-from examples.nexmark.queries import RESULT
-from examples.nexmark.reference import REFERENCE
 
 EVENTS = 3000
 MIDNIGHT_US = 1_767_225_600_000_000

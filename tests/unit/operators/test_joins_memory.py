@@ -4,14 +4,14 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from unit.operators.join_driver import LEFT, RIGHT, Driver, Input
+from unit.operators.join_driver import LEFT, RIGHT, Driver
 
 from statebed.format.columns import from_numpy
 from statebed.format.keyhash import hash_columns
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.changelog import consolidated
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
-from statebed.operators.operator import MAIN, Operator
+from statebed.operators.operator import MAIN, Input, Operator
 from statebed.operators.windows import Shape, Window
 
 SECOND = 1_000_000
@@ -19,7 +19,7 @@ EPOCHS, ROWS, KEYS = 5, 12_000, 9_000
 BUDGET = 1 << 20
 ROW_BYTES = 40
 """A key, a value, a time, a hash and a sequence."""
-OPERATORS = {
+OPERATORS: dict[str, Operator] = {
     "interval": IntervalJoin("j", LEFT, RIGHT, lower_us=-2 * SECOND, upper_us=2 * SECOND, how=JoinKind.FULL),
     "window": WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 5 * SECOND, 5 * SECOND), JoinKind.FULL),
     "updating": UpdatingJoin("j", LEFT, RIGHT, JoinKind.FULL),
@@ -45,8 +45,7 @@ def rows_of(one: Input, epoch: int, seed: int) -> pa.Table:
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_p4_state_of_several_times_the_budget_changes_no_result(name: str) -> None:
-    operator: Operator = OPERATORS[name]
-    driver = Driver(operator, parallelism=2, budget=BUDGET)
+    driver = Driver(OPERATORS[name], parallelism=2, budget=BUDGET)
     sides = [
         [rows_of(one, epoch, 2 * epoch + side) for epoch in range(EPOCHS)] for side, one in enumerate((LEFT, RIGHT))
     ]

@@ -86,7 +86,7 @@ class DistinctSketch:
 
     def _lists(self, codes: Codes, owners: npt.NDArray[np.int64], groups: int) -> pa.Array:
         """Of each group's registers the greatest, in order."""
-        packed = np.unique((owners << np.int64(32)) | codes.astype(np.int64))
+        packed = np.sort((owners << np.int64(32)) | codes.astype(np.int64))
         last = np.append((packed[1:] // _HASH_BITS) != (packed[:-1] // _HASH_BITS), True) if len(packed) else packed > 0
         kept = packed[last]
         offsets = np.searchsorted(kept, np.arange(groups + 1, dtype=np.int64) << np.int64(32))

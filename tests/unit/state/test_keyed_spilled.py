@@ -17,6 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
+from statebed.state.keyed.cuts import joined
 from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
@@ -263,6 +264,13 @@ def test_p4_large_blocks_that_were_dropped_are_loaded_again_piece_by_piece(tmp_p
     assert totals_of(view) == dict(zip(range(ROWS), range(ROWS), strict=True))
     assert tiers.memory.snapshot().peak <= 2 * tiers.memory.budget
     tiers.close()
+
+
+def test_neighbours_are_joined_up_to_a_size() -> None:
+    ranges = [pb.HashRange(first=10 * one, last=10 * one + 9) for one in range(6)]
+    found = joined(ranges, [1, 2, 3, 9, 1, 1], most=4)
+    assert [(one.first, one.last) for one in found] == [(0, 19), (20, 29), (30, 39), (40, 59)]
+    assert joined([], [], most=4) == []
 
 
 def test_blocks_in_mapped_files_are_few_and_large(store: MemoryStore, tiers: Tiers) -> None:

@@ -21,8 +21,9 @@ from statebed.errors import InputError, SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
 from statebed.state.keyed.block import BLOCK_BYTES, Block
+from statebed.state.keyed.cuts import joined
 from statebed.state.keyed.durable import DurableRows
-from statebed.state.keyed.files import block_ranges
+from statebed.state.keyed.files import block_ranges, memory_in
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.slots import Counts, Slot, give_back
 from statebed.state.keyed.spilled import FrozenRun
@@ -36,6 +37,8 @@ MOST_SPILLED_BYTES = 256 << 20
 """In mapped files a block may be as large as the budget, but not larger than this. Each batch pays for every block that
 it touches, and memory is only taken by what lies over the files.
 """
+RESTORED_BLOCKS = 4
+"""A block of restored state that cannot be in memory as a whole is so many times as large."""
 _COPIES = 3
 """How often rows are in memory while files are written piece by piece: as they were read, merged, and on their way."""
 
@@ -62,6 +65,9 @@ class Blocks:
         self._to_merge: list[Slot] = []
         self._to_count: list[Slot] = []
         ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
+        sizes = [memory_in(durable.files, one, row_bytes=table.row_bytes) for one in ranges]
+        if sum(sizes) > self._memory.budget:
+            ranges = joined(ranges, sizes, most=RESTORED_BLOCKS * self.block_bytes)
         self._slots = [self._slot(Block(one, table)) for one in ranges]
         self._edges = self._edges_of_slots()
         end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache)

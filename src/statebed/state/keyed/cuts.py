@@ -1,6 +1,9 @@
-"""Where a block that has become large is cut into several: between hashes, so that each part has about as many rows."""
+"""Where blocks begin and end: a large one is cut between hashes, so that each part has about as many rows; small ones
+that are neighbours become one.
+"""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -30,3 +33,17 @@ def cut_at(run: Run, edges: Hashes) -> list[Run]:
     """The run, cut before each of the edges."""
     cuts = [0, *np.searchsorted(run.hashes, edges).tolist(), len(run)]
     return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in itertools.pairwise(cuts)]
+
+
+def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, most: float) -> list[pb.HashRange]:
+    """Neighbours as one range, as long as their sizes sum up to no more."""
+    result: list[pb.HashRange] = []
+    size = 0.0
+    for one, added in zip(ranges, sizes, strict=True):
+        if result and size + added <= most:
+            result[-1] = pb.HashRange(first=result[-1].first, last=one.last)
+            size += added
+        else:
+            result.append(one)
+            size = added
+    return result

@@ -23,6 +23,7 @@ from statebed.state.keyed.cuts import cut_at, edges_of, ranges_between
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times
 from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, merged_parts, newest
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.live.row_set import ascending
 from statebed.state.tiers.spill_folder import SpillFolder
 
 BLOCK_BYTES = 64 << 20
@@ -203,7 +204,7 @@ class Block:
     def delete(self, pieces: Sequence[Found]) -> None:
         """Delete rows that were found; they may have been found several times."""
         for piece in pieces:
-            self._delete(piece.run, piece.frozen, np.unique(piece.at))
+            self._delete(piece.run, piece.frozen, ascending(piece.at))
 
     def delete_where(self, first: int, last: int, pick: Pick) -> int:
         """Delete the rows in a range of hashes that are wanted and alive, and give their number."""

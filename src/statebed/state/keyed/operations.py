@@ -35,7 +35,7 @@ from statebed.state.keyed.rows import file_rows
 from statebed.state.keyed.run import DELETED, Run, Times
 from statebed.state.keyed.spilled import Marks
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.live.row_set import RowSet
+from statebed.state.live.row_set import RowSet, ascending
 from statebed.state.memory.controller import MemoryController
 
 LARGE_BATCH = 4
@@ -322,7 +322,7 @@ class KeyedOperations:
             with self._blocks.locked():
                 for slot, start, end in parts:
                     for piece in self._alive(slot.block.locate(batch, start, end)[0]):
-                        at = np.unique(piece.at)
+                        at = ascending(piece.at)
                         held = file_rows(self.table, piece.run, at, piece.run.marks[at]).select(list(wanted))
                         gone = np.zeros(len(at), dtype=np.bool_)
                         for theirs, ours in rows.pairs(held):

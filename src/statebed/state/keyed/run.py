@@ -15,6 +15,7 @@ from statebed.format.keyhash import Hashes
 from statebed.state.columns import Column, Mask, Places, Rows, column_of
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.index import HashIndex
+from statebed.state.live.row_set import ascending
 
 DIRTY = np.uint8(1)
 DELETED = np.uint8(2)
@@ -149,7 +150,7 @@ class Run:
             # The mark is the lowest bit: what is left of it is a boolean already.
             return start + np.flatnonzero((self.marks[start:end] & DIRTY).view(np.bool_))
         if len(self._changed) > 1:
-            self._changed = [np.unique(np.concatenate(self._changed))]
+            self._changed = [ascending(np.concatenate(self._changed))]
             self._changes = len(self._changed[0])
         changed = self._changed[0] if self._changed else np.zeros(0, dtype=np.int64)
         return changed[slice(*np.searchsorted(changed, [start, end]).tolist())]

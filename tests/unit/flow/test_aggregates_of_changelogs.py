@@ -39,7 +39,8 @@ def flow() -> Flow:
     rows = made.source("rows", "u bigint, n bigint")
     totals = rows.key_by("u", name="totals").agg(total=sb.sum("n"))
     parity = totals.select("u", "total", "total % 2 = 0 as even")
-    parity.key_by("even", name="outer").agg(**{name: aggregate for name, (aggregate, _) in OUTER.items()})
+    outer: dict[str, Any] = {name: aggregate for name, (aggregate, _) in OUTER.items()}
+    parity.key_by("even", name="outer").agg(**outer)
     return made
 
 
@@ -61,9 +62,11 @@ def test_p6_the_outer_aggregate_is_that_of_the_last_inner_rows(
     with testing.run(flow(), parallelism=2) as t:
         for start, end in itertools.pairwise(edges):
             t.feed("rows", [{"u": u, "n": n} for u, n in rows[start:end]])
-            {"crash": t.crash, "rescale": lambda: t.rescale(3), "go on": lambda: None}[
-                data.draw(st.sampled_from(["crash", "rescale", "go on"]))
-            ]()
+            event = data.draw(st.sampled_from(["crash", "rescale", "go on"]))
+            if event == "crash":
+                t.crash()
+            elif event == "rescale":
+                t.rescale(3)
         found = sorted((tuple(row.values()) for row in t.output("outer")), key=lambda row: bool(row[0]))
     for mine, theirs in zip(found, expected(rows), strict=True):
         for one, other in zip(mine, theirs, strict=True):

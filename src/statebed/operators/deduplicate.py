@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.columns import from_numpy, one_chunk
+from statebed.format.columns import from_numpy, int64_values, one_chunk
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.keyed_rows import KeyedRows, admit_untimed, by_key, check_input, state_keys, taken
 from statebed.operators.operator import (
@@ -174,11 +174,13 @@ def _weighted(rows: pa.Table, weight: int) -> pa.Table:
 
 def _is_later(new: pa.Table, old: pa.Table) -> Flags:
     """Whether each new row comes after the old one beside it: by event time, then by all columns."""
-    count = new.num_rows
-    later = np.zeros(count, dtype=np.bool_)
-    equal = np.ones(count, dtype=np.bool_)
-    columns = [TIME, *(name for name in new.column_names if name != TIME)]
-    for key in total_keys(pa.concat_tables([new, old]), columns):
-        later |= equal & (key[:count] > key[count:])
-        equal &= key[:count] == key[count:]
+    new_times, old_times = int64_values(new[TIME]), int64_values(old[TIME])
+    later = new_times > old_times
+    equal = new_times == old_times
+    tied = np.flatnonzero(equal)
+    both = pa.concat_tables([taken(new, tied), taken(old, tied)]).drop_columns([TIME])
+    for key in total_keys(both, both.column_names):
+        ours, theirs = key[: len(tied)], key[len(tied) :]
+        later[tied] |= equal[tied] & (ours > theirs)
+        equal[tied] &= ours == theirs
     return later

@@ -1,6 +1,8 @@
 """Processes: states, timers and side outputs, on several subtasks with restarts in between."""
 
+import pickle
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from statebed.format.schema import TIMESTAMP
 from statebed.operators.operator import LATE, MAIN, Changes, Input
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessOperator, TimerKind, ValueState
 from statebed.operators.process.operator import MAX_ROUNDS
+from statebed.state import MemoryController, Tiers
 
 COLUMNS = pa.schema([("card", pa.string()), ("amount", pa.int64()), ("shop", pa.string())])
 PAYMENTS = Input("payments", COLUMNS, ("card",))
@@ -98,7 +101,7 @@ def nulls_last(value: Any) -> tuple[Any, ...]:
     return (True,) if value is None else (False, value)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_a_process_is_what_a_loop_over_rows_makes_of_its_states_and_timers(epochs: Any) -> None:
     cards: dict[Any, dict[str, Any]] = {}
@@ -136,7 +139,7 @@ def test_p6_a_process_is_what_a_loop_over_rows_makes_of_its_states_and_timers(ep
         late = watermark
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_a_process_gives_the_same_bytes_in_any_order_of_arrival(epochs: Any) -> None:
     operator = ProcessOperator("totals", PAYMENTS, Totals())
@@ -301,3 +304,39 @@ def test_a_changelog_comes_with_weights_and_may_be_given_back() -> None:
         out = stream.feed(rows_of(changed, rows[1:2], [1]), watermark_us=5)
         assert plain(out[MAIN])[0]["_weight"] == -1
         assert out[LATE].num_rows == 0
+
+
+def test_a_memory_budget_smaller_than_the_state_changes_nothing_of_a_process(tmp_path: Path) -> None:
+    chance = random.Random(2)
+    epochs = [
+        [(f"card {chance.randrange(4000)}", chance.randrange(9), "s" * 40 + str(chance.randrange(9)), start + one % 7)
+         for one in range(1500)]
+        for start in range(0, 60, 10)
+    ]  # fmt: skip
+
+    def outputs(tiers: Tiers | None) -> list[list[dict[str, Any]]]:
+        found = []
+        with Epochs(ProcessOperator("totals", PAYMENTS, Totals()), tiers=tiers) as stream:
+            for number, events in enumerate(epochs):
+                rows = [dict(zip(COLUMNS.names, one, strict=False)) for one in events]
+                table = rows_of(PAYMENTS, rows, [one[-1] for one in events])
+                found += [plain(one) for one in stream.feed(table, watermark_us=number * 10 - 5).values()]
+        return found
+
+    tiers = Tiers(MemoryController(1 << 19), folder=tmp_path)
+    try:
+        small = outputs(tiers)
+    finally:
+        tiers.close()
+    assert sum(map(len, small)) > 5_000
+    assert small == outputs(None)
+
+
+def test_an_operator_holds_its_definition_and_nothing_of_a_step() -> None:
+    operator = ProcessOperator("totals", PAYMENTS, Totals())
+    with Epochs(operator) as stream:
+        stream.feed(rows_of(PAYMENTS, [{"card": "a", "amount": 1, "shop": "x"}], [1]), watermark_us=0)
+    assert not vars(operator.process)
+    assert not [value for value in vars(operator).values() if isinstance(value, pa.Table | pa.Array | np.ndarray)]
+    again = pickle.loads(pickle.dumps(operator))  # noqa: S301 - what was pickled here
+    assert again.fingerprint == operator.fingerprint

@@ -61,7 +61,7 @@ def type_named(name: str) -> pa.DataType | None:
 
 
 def is_decimal(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(kind))
+    return bool(pa.types.is_decimal128(kind))
 
 
 def is_integer(kind: pa.DataType) -> bool:
@@ -102,7 +102,7 @@ def working_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_other_decimal(kind: pa.DataType) -> bool:
-    return is_decimal(kind) and not pa.types.is_decimal128(kind) and kind.precision <= MOST_DIGITS
+    return bool(pa.types.is_decimal(kind) and not is_decimal(kind) and kind.precision <= MOST_DIGITS)
 
 
 _WORKING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]]] = [
@@ -116,7 +116,7 @@ _WORKING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.D
     (pa.types.is_string_view, lambda _: TEXT),
     (pa.types.is_large_binary, lambda _: BINARY),
     (pa.types.is_binary_view, lambda _: BINARY),
-    (lambda kind: pa.types.is_fixed_size_binary(kind) and not is_decimal(kind), lambda _: BINARY),
+    (lambda kind: pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind), lambda _: BINARY),
     (pa.types.is_date64, lambda _: DATE),
     (pa.types.is_timestamp, lambda kind: NAIVE_TIMESTAMP if kind.tz is None else TIMESTAMP),
     (pa.types.is_duration, lambda _: INTERVAL),

@@ -61,7 +61,7 @@ def _normalised(kind: pa.DataType, datum: Datum) -> pa.Array:
         array = array.dictionary_decode()
     if kinds.is_timestamp(kind) and array.type.unit == "ns":
         array = pc.floor_temporal(array, unit="microsecond")
-    if kinds.is_decimal(kind) and not kinds.is_decimal(array.type):
+    if kinds.is_decimal(kind) and not pa.types.is_decimal(array.type):
         return number_casts.integer_to_decimal(array, kind)[0]
     return pc.cast(array, kind)
 
@@ -100,6 +100,8 @@ def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
+    if kinds.is_float(source) and kinds.is_decimal(target):
+        return text_reading.float_to_decimal
     if kinds.is_number(source) and kinds.is_number(target):
         return number_casts.number_to_number(source, target)
     if source == kinds.TEXT:

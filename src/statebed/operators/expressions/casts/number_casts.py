@@ -8,16 +8,13 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.casts import decimals
+from statebed.operators.expressions.casts.unscaled import integers, rescaled, to_decimals, whole_quotient
 
 Converted = tuple[pa.Array, pa.Array | None]
 Conversion = Callable[[pa.Array, pa.DataType], Converted]
 
 WHOLE_DIGITS = {kinds.TINYINT: 3, kinds.SMALLINT: 5, kinds.INT: 10, kinds.BIGINT: 19}
 """Digits that values of the integer types have at most."""
-_WIDE_DIGITS = 76
-_GUARD_DIGITS = 20
-"""Digits behind those that a decimal keeps, with which a double is read: it has 17."""
 
 
 def number_to_number(source: pa.DataType, target: pa.DataType) -> Conversion:
@@ -29,7 +26,7 @@ def number_to_number(source: pa.DataType, target: pa.DataType) -> Conversion:
     if kinds.is_decimal(target):
         if kinds.is_integer(source):
             return integer_to_decimal
-        return _float_to_decimal if kinds.is_float(source) else decimal_to_decimal
+        return decimal_to_decimal
     return _decimal_to_float if kinds.is_decimal(source) else _to_float
 
 
@@ -75,50 +72,36 @@ def _float_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
-    wide = pc.cast(array, pa.decimal256(_WIDE_DIGITS, array.type.scale))
-    whole = pc.cast(pc.trunc(wide), pa.decimal256(_WIDE_DIGITS, 0), safe=False)
-    least, most = (pa.scalar(str(limit)).cast(whole.type) for limit in limits(kind))
-    bad = pc.fill_null(pc.or_(pc.less(whole, least), pc.greater(whole, most)), False)
-    return pc.cast(without(whole, bad), kind), bad
+    whole = whole_quotient(integers(array), 10**array.type.scale)
+    least, most = limits(kind)
+    bad = ((whole < least) | (whole > most)).astype(np.bool_)
+    values = np.where(bad, 0, whole).astype(np.int64)
+    found = from_numpy(values, pa.int64(), valid=validity(array) & ~bad)
+    return pc.cast(found, kind), booleans(bad)
 
 
 def integer_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     """Integers as decimals; those with too many digits are bad."""
     bad = None
     whole = kind.precision - kind.scale
-    if not pa.types.is_unsigned_integer(array.type):
-        array = pc.cast(array, pa.int64())
-        if whole < WHOLE_DIGITS[kinds.BIGINT]:
-            most = pa.scalar(10**whole - 1)
-            bad = pc.fill_null(pc.or_(pc.less(array, pa.scalar(1 - 10**whole)), pc.greater(array, most)), False)
-            array = without(array, bad)
-    return pc.cast(pc.cast(array, pa.decimal256(20 + kind.scale, kind.scale)), kind), bad
-
-
-def _float_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
-    """By way of the shortest text that names the number; NaN and infinities become null."""
-    values, valid = float_values(array), validity(array)
-    with np.errstate(invalid="ignore"):
-        finite = np.isfinite(values) & valid
-        bad = finite & (np.abs(values) >= 10.0 ** (kind.precision - kind.scale))
-        small = np.abs(values) < 10.0 ** -(kind.scale + 2)
-    shown = from_numpy(values, pa.float64(), valid=finite & ~bad & ~small)
-    scale = kind.scale + _GUARD_DIGITS
-    exact = pc.cast(pc.cast(shown, pa.string()), pa.decimal256(kind.precision + _GUARD_DIGITS + 1, scale))
-    zero = pa.scalar("0").cast(exact.type)
-    exact = pc.if_else(booleans(small & finite), zero, exact)
-    near = pc.round(exact, ndigits=kind.scale, round_mode="half_towards_infinity")
-    over = decimals.too_large(near, kind)
-    return decimals.rounded(without(near, over), kind), pc.or_(booleans(bad), over)
+    if pa.types.is_unsigned_integer(array.type):
+        return pc.cast(array, kind), None
+    array = pc.cast(array, pa.int64())
+    if whole < WHOLE_DIGITS[kinds.BIGINT]:
+        most = pa.scalar(10**whole - 1)
+        bad = pc.fill_null(pc.or_(pc.less(array, pa.scalar(1 - 10**whole)), pc.greater(array, most)), False)
+        array = without(array, bad)
+    return pc.cast(pc.cast(array, pa.decimal128(WHOLE_DIGITS[kinds.BIGINT], 0)), kind), bad
 
 
 def decimal_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     """Decimals of another type, rounded half away from zero; those with too many digits are bad."""
-    wide = pc.cast(array, pa.decimal256(min(_WIDE_DIGITS, array.type.precision + 1), array.type.scale))
-    if array.type.scale > kind.scale:
-        wide = pc.round(wide, ndigits=kind.scale, round_mode="half_towards_infinity")
-    bad = decimals.too_large(wide, kind)
-    return decimals.rounded(without(wide, bad), kind), bad
+    whole = array.type.precision - array.type.scale
+    if array.type.scale <= kind.scale and whole <= kind.precision - kind.scale:
+        return pc.cast(array, kind), None
+    values = rescaled(integers(array), array.type.precision, kind.scale - array.type.scale)
+    found, bad = to_decimals(values, kind, validity(array))
+    return found, booleans(bad)
 
 
 def _decimal_to_float(array: pa.Array, kind: pa.DataType) -> Converted:

@@ -5,9 +5,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import fixed_width_values, from_numpy, validity
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.casts import decimals
 from statebed.operators.expressions.casts.number_casts import (
     Conversion,
     Converted,
@@ -15,6 +14,7 @@ from statebed.operators.expressions.casts.number_casts import (
     integer_to_integer,
     without,
 )
+from statebed.operators.expressions.casts.unscaled import integers, rounded_quotient, to_decimals
 
 _BLANKS = "".join(map(chr, range(33)))
 _INTEGER = r"^[+-]?\d+$"
@@ -30,8 +30,11 @@ _SPECIAL = {
 }
 _TRUE, _FALSE = ["true", "t", "yes", "y", "1"], ["false", "f", "no", "n", "0"]
 _LONGEST_INTEGER = "9223372036854775807"
-_WIDE_DIGITS = 76
-_LONGEST_DECIMAL = 70
+_PARTS = r"^(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>\d*)(?:[eE](?P<exponent>[+-]?\d+))?$"
+_MOST_DIGITS = 76
+"""That Arrow reads."""
+_FAR = 99_999
+_POWERS = np.array([10**power for power in range(160)], dtype=object)
 _DATE = r"^(?P<sign>[+-]?)(?P<year>\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?P<rest>[ T].*)?)?)?$"
 _CLOCK = (
     r"^[ T](?:(?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:\.(?P<fraction>\d{0,9}))?)?)?)?"
@@ -39,6 +42,7 @@ _CLOCK = (
 )
 _ZONE = r"^(?:UTC|GMT|Z)?(?P<sign>[+-]?)(?P<hours>\d{0,2}):?(?P<minutes>\d{0,2})$"
 _DAY = 86_400_000_000
+_MOST_DAYS = (2**63 - 1) // _DAY - 1
 
 
 def _integer(array: pa.Array, kind: pa.DataType) -> Converted:
@@ -71,37 +75,40 @@ def _float(array: pa.Array, kind: pa.DataType) -> Converted:
 def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     text = pc.utf8_trim(array, _BLANKS)
     bad = pc.invert(pc.fill_null(pc.match_substring_regex(text, _NUMBER), True))
-    whole = kind.precision - kind.scale
-    parts = pc.extract_regex(
-        text, r"^(?P<sign>[+-]?)0*(?P<whole>\d*)\.?(?P<fraction>\d*)(?:[eE](?P<exponent>[+-]?\d+))?$"
-    )
-    exponent = pc.struct_field(parts, "exponent")
-    scientific = pc.fill_null(pc.not_equal(exponent, ""), False)
-    long = pc.fill_null(pc.greater(pc.utf8_length(pc.struct_field(parts, "whole")), whole), False)
-    bad = pc.or_(bad, pc.and_(long, pc.invert(scientific)))
-    # Plain numbers: digits beyond the guard never decide, but for a half they all stay below it.
-    fraction = pc.utf8_slice_codeunits(pc.struct_field(parts, "fraction"), 0, _LONGEST_DECIMAL - whole)
-    sign = pc.if_else(pc.equal(pc.struct_field(parts, "sign"), "-"), "-", "")
-    digits = pc.struct_field(parts, "whole")
-    plain = pc.binary_join_element_wise(sign, pc.if_else(pc.equal(digits, ""), "0", digits), ".", fraction, "")
-    plain = pc.binary_join_element_wise(plain, "0", "")
-    wide = pa.decimal256(_WIDE_DIGITS, _WIDE_DIGITS - whole - 2)
-    exact = pc.cast(without(without(plain, bad), scientific), wide)
-    size, limit = pc.abs(_as_doubles(text, bad)), 10.0**whole
-    bad = pc.or_(bad, pc.and_(scientific, pc.fill_null(pc.greater_equal(size, limit), False)))
-    tiny = pc.fill_null(pc.less(size, 10.0 ** -(kind.scale + 2)), False)
-    text = pc.if_else(tiny, "0", text)
-    try:
-        powers = pc.cast(pc.if_else(pc.and_(scientific, pc.invert(bad)), text, pa.scalar(None, pa.string())), wide)
-    except pa.ArrowInvalid:
-        raise decimals.overflow(kind) from None
-    near = pc.round(pc.coalesce(exact, powers), ndigits=kind.scale, round_mode="half_towards_infinity")
-    over = decimals.too_large(near, kind)
-    return decimals.rounded(without(near, over), kind), pc.or_(bad, over)
+    parts = pc.extract_regex(without(text, bad), _PARTS)
+    whole, fraction, exponent = (pc.struct_field(parts, name) for name in ("whole", "fraction", "exponent"))
+    digits = pc.utf8_ltrim(pc.binary_join_element_wise(whole, fraction, ""), "0")
+    length = int64_values(pc.cast(pc.fill_null(pc.utf8_length(digits), 0), pa.int64()))
+    # Half away from zero asks for one digit after those that are kept: what is beyond 76 may be cut off.
+    kept = pc.utf8_slice_codeunits(pc.if_else(pc.equal(digits, ""), "0", digits), 0, _MOST_DIGITS)
+    values = integers(pc.cast(pc.fill_null(kept, "0"), pa.decimal256(_MOST_DIGITS, 0)))
+    power = _exponents(exponent) - int64_values(pc.cast(pc.fill_null(pc.utf8_length(fraction), 0), pa.int64()))
+    shift = power + kind.scale + np.maximum(length - _MOST_DIGITS, 0)
+    large, small = length + power > kind.precision - kind.scale, np.minimum(length, _MOST_DIGITS) + shift < 0
+    shift = np.where(large | small, 0, shift)
+    values = np.where(small | (values == 0), 0, values)
+    values = rounded_quotient(values * _POWERS[np.maximum(shift, 0)], _POWERS[np.maximum(-shift, 0)])
+    negative = boolean_values(pc.equal(pc.struct_field(parts, "sign"), "-"))
+    there = validity(array) & ~boolean_values(bad)
+    zero = values == 0
+    found, over = to_decimals(np.where(negative, -values, values), kind, there & ~(large & ~zero.astype(np.bool_)))
+    return found, pc.or_(bad, booleans(over | (large & there & ~zero.astype(np.bool_))))
 
 
-def _as_doubles(text: pa.Array, bad: pa.Array) -> pa.Array:
-    return pc.cast(pc.utf8_ltrim(without(text, bad), "+"), pa.float64())
+def _exponents(text: pa.Array) -> npt.NDArray[np.int64]:
+    """Exponents of numbers; far ones are all the same."""
+    plain = pc.fill_null(pc.if_else(pc.equal(text, ""), "0", pc.utf8_ltrim(text, "+")), "0")
+    digits = pc.utf8_ltrim(pc.utf8_ltrim(plain, "-"), "0")
+    far = pc.if_else(pc.starts_with(plain, "-"), str(-_FAR), str(_FAR))
+    near = pc.if_else(pc.greater(pc.utf8_length(digits), 4), far, plain)
+    return np.array(int64_values(pc.cast(near, pa.int64())))
+
+
+def float_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
+    """The shortest decimal that names a double; NaN and infinities become null."""
+    doubles = pc.cast(array, pa.float64())
+    finite = pc.if_else(pc.is_finite(doubles), doubles, pa.scalar(None, pa.float64()))
+    return _decimal(pc.cast(finite, pa.string()), kind)
 
 
 def _boolean(array: pa.Array, kind: pa.DataType) -> Converted:  # noqa: ARG001 - the shape of a conversion
@@ -125,13 +132,13 @@ def _timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
     bad |= validity(rest) & ~validity(clock)
     hour, minute, second = (_number(pc.struct_field(clock, name)) for name in ("hour", "minute", "second"))
     fraction = _number(pc.utf8_slice_codeunits(pc.utf8_rpad(pc.struct_field(clock, "fraction"), 6, "0"), 0, 6))
-    bad |= (hour > 23) | (minute > 59) | (second > 59)  # noqa: PLR2004 - of a clock
+    bad |= (hour > 23) | (minute > 59) | (second > 59) | (np.abs(days) > _MOST_DAYS)  # noqa: PLR2004 - of a clock
     micros = days * _DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
     if kind.tz is not None:
         zone = pc.extract_regex(pc.fill_null(pc.struct_field(clock, "zone"), ""), _ZONE)
         offset = _number(pc.struct_field(zone, "hours")) * 60 + _number(pc.struct_field(zone, "minutes"))
         bad |= offset > 18 * 60
-        behind = fixed_flags(pc.equal(pc.struct_field(zone, "sign"), "-"))
+        behind = boolean_values(pc.equal(pc.struct_field(zone, "sign"), "-"))
         micros -= np.where(behind, -offset, offset) * 60_000_000
     valid = validity(array) & ~bad
     return from_numpy(micros, kind, valid=valid), booleans(bad & validity(array))
@@ -141,7 +148,7 @@ def _days(text: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array, npt.NDArray[
     """Days since 1970, what follows the date, and where there is no date."""
     parts = pc.extract_regex(text, _DATE)
     year, month, day = (_number(pc.struct_field(parts, name), empty=1) for name in ("year", "month", "day"))
-    year = np.where(fixed_flags(pc.equal(pc.struct_field(parts, "sign"), "-")), -year, year)
+    year = np.where(boolean_values(pc.equal(pc.struct_field(parts, "sign"), "-")), -year, year)
     bad = (validity(text) & ~validity(parts)) | (month < 1) | (month > 12) | (day < 1)  # noqa: PLR2004 - of a calendar
     month = np.clip(month, 1, 12)
     first = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
@@ -155,11 +162,6 @@ def _number(text: pa.Array, *, empty: int = 0) -> npt.NDArray[np.int64]:
     """Digits as integers; nothing, or a null, as `empty`."""
     filled = pc.fill_null(pc.if_else(pc.equal(text, ""), str(empty), text), str(empty))
     return fixed_width_values(pc.cast(filled, pa.int64()), np.int64)  # type: ignore[return-value]  # the dtype says it
-
-
-def fixed_flags(flags: pa.Array) -> npt.NDArray[np.bool_]:
-    """Booleans, False at nulls."""
-    return np.asarray(fixed_width_values(pc.cast(pc.fill_null(flags, False), pa.int8()), np.int8) != 0)
 
 
 READERS: dict[object, Conversion] = {

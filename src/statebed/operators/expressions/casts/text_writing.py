@@ -67,18 +67,13 @@ def _decimal_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     if scale == 0:
         return pc.cast(array, kind), None
     # Arrow would write 1E-8: the digits alone, and the point put in.
-    digits = pa.Array.from_buffers(
-        _integer_type(array.type), len(array), array.buffers(), array.null_count, array.offset
-    )
+    whole = pa.decimal128(kinds.MOST_DIGITS, 0)
+    digits = pa.Array.from_buffers(whole, len(array), array.buffers(), array.null_count, array.offset)
     text = pc.cast(digits, kind)
     negative = pc.starts_with(text, "-")
     padded = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), scale + 1, "0")
     whole, fraction = pc.utf8_slice_codeunits(padded, 0, -scale), pc.utf8_slice_codeunits(padded, -scale)
     return _joined(pc.if_else(negative, "-", ""), whole, ".", fraction), None
-
-
-def _integer_type(kind: pa.DataType) -> pa.DataType:
-    return pa.decimal128(kinds.MOST_DIGITS, 0) if pa.types.is_decimal128(kind) else pa.decimal256(76, 0)
 
 
 def _timestamp_to_text(array: pa.Array, kind: pa.DataType) -> Converted:

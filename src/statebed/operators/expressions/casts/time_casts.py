@@ -7,16 +7,14 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.casts.decimals import relabelled
 from statebed.operators.expressions.casts.number_casts import (
     Conversion,
     Converted,
     booleans,
-    decimal_to_decimal,
     float_values,
     integer_to_integer,
-    number_to_number,
 )
+from statebed.operators.expressions.casts.unscaled import integers, rescaled, to_decimals, whole_quotient
 
 DAY = 86_400_000_000
 SECOND = 1_000_000
@@ -66,17 +64,17 @@ def _timestamp_to_float(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _timestamp_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
-    micros = from_numpy(int64_values(array), pa.int64(), valid=validity(array))
-    seconds = relabelled(pc.cast(micros, pa.decimal256(20, 0)), 20, _MICROSECOND_DIGITS)
-    return decimal_to_decimal(seconds, kind)
+    micros = int64_values(array).astype(object)
+    seconds = rescaled(micros, kinds.MOST_DIGITS, kind.scale - _MICROSECOND_DIGITS)
+    found, bad = to_decimals(seconds, kind, validity(array))
+    return found, booleans(bad)
 
 
 def _decimal_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
-    scale = max(array.type.scale, _MICROSECOND_DIGITS)
-    exact = pc.cast(array, pa.decimal256(array.type.precision + _MICROSECOND_DIGITS, scale))
-    shifted = relabelled(exact, exact.type.precision, scale - _MICROSECOND_DIGITS)
-    micros, bad = number_to_number(shifted.type, pa.int64())(shifted, pa.int64())
-    return from_numpy(int64_values(micros), kind, valid=validity(micros)), bad
+    micros = whole_quotient(integers(array).astype(object) * SECOND, 10**array.type.scale)
+    bad = (np.abs(micros) >= 2**63).astype(np.bool_)
+    found = np.where(bad, 0, micros).astype(np.int64)
+    return from_numpy(found, kind, valid=validity(array) & ~bad), booleans(bad)
 
 
 def _seconds_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:

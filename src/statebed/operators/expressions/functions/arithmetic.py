@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.casts import as_decimal, convert, decimals
-from statebed.operators.expressions.functions import temporal
+from statebed.operators.expressions.casts import as_decimal, convert
+from statebed.operators.expressions.functions import decimals, temporal
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Builder, Site, of
 from statebed.operators.expressions.terms import Datum, Term, arrays
@@ -51,7 +51,7 @@ def _sum(site: Site) -> Term:
         scale = max(one.scale, other.scale)
         whole = max(one.precision - one.scale, other.precision - other.scale)
         kind = kinds.bounded_decimal(whole + scale + 1, scale)
-        kernel = decimals.sum_kernel(kind, pc.add if plus else pc.subtract)
+        kernel = decimals.sum_kernel(kind, site.function)
         return site.apply(kernel, kind, left, right, fallible=whole + scale + 1 > kinds.MOST_DIGITS)
     return _plain(site, left, right, pc.add_checked if plus else pc.subtract_checked)
 

@@ -1,6 +1,5 @@
 """Patterns of `date_format`: letters stand for fields of a time, their number for the width."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -52,10 +51,11 @@ def format_pieces(place: Place, pattern: str) -> tuple[Piece, ...]:
             pieces.append(Piece("", 0, pattern[position + 1 : end] or "'"))
             position = end + 1
             continue
-        width = len(list(itertools.takewhile(lambda one, wanted=character: one == wanted, pattern[position:])))  # type: ignore[misc]
+        rest = pattern[position:]
+        width = len(rest) - len(rest.lstrip(character))
         if character.isascii() and character.isalpha():
             if not _is_known(character, width):
-                known = "yyyy yy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSS a"
+                known = "yyyy yy M MM MMM MMMM d dd D DDD E EEEE H HH h hh m mm s ss S to SSSSSSSSS a"
                 raise place.mistake(f"date_format does not know {character * width!r}", fix=f"use of {known}")
             pieces.append(Piece(character, width))
         else:
@@ -66,11 +66,9 @@ def format_pieces(place: Place, pattern: str) -> tuple[Piece, ...]:
 
 def formatted(pieces: tuple[Piece, ...], times: pa.Array) -> pa.Array:
     """Times, without a zone, as texts."""
-    if not pieces:
-        return pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
-    valid_text = pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
+    empty = pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
     columns = [piece.text if not piece.letter else _written(piece, times) for piece in pieces]
-    return pc.binary_join_element_wise(valid_text, *columns, "", null_handling="emit_null")
+    return pc.binary_join_element_wise(empty, *columns, "", null_handling="emit_null")
 
 
 def _is_known(letter: str, width: int) -> bool:

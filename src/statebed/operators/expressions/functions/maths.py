@@ -8,10 +8,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import from_numpy, validity
+from statebed.format.columns import from_numpy, int64_values, validity
 from statebed.operators.expressions import kinds
-from statebed.operators.expressions.casts import convert, decimals, number_casts
+from statebed.operators.expressions.casts import convert, number_casts
 from statebed.operators.expressions.casts.number_casts import float_values
+from statebed.operators.expressions.casts.unscaled import exact_decimals, integers, rescaled, rounded_quotient
 from statebed.operators.expressions.mistakes import RowFailure
 from statebed.operators.expressions.sites import Builder, Site, of
 from statebed.operators.expressions.terms import Datum, Term, arrays
@@ -68,18 +69,19 @@ def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
 
 
 def _rounded_integers(digits: int, array: pa.Array) -> pa.Array:
-    exact, _ = number_casts.integer_to_decimal(array, pa.decimal128(21, 0))
-    near = pc.round(exact, ndigits=max(digits, -20), round_mode="half_towards_infinity")
-    found, bad = number_casts.number_to_number(near.type, array.type)(near, array.type)
-    if pc.any(bad).as_py():
+    values = int64_values(pc.cast(array, pa.int64())).astype(object)
+    found = rounded_quotient(values, 10**-digits) * 10**-digits
+    least, most = number_casts.limits(array.type)
+    valid = validity(array)
+    if np.any(valid & ((found < least) | (found > most)).astype(np.bool_)):
         raise RowFailure(f"a number that {kinds.type_name(array.type)} cannot hold", fix="cast it to a wider type")
-    return found
+    return pc.cast(from_numpy(np.where(valid, found, 0).astype(np.int64), pa.int64(), valid=valid), array.type)
 
 
 def _rounded_decimals(digits: int, target: pa.DataType, array: pa.Array) -> pa.Array:
-    wide = pc.cast(array, pa.decimal256(array.type.precision + kinds.MOST_DIGITS // 2, array.type.scale))
-    near = pc.round(wide, ndigits=max(digits, -kinds.MOST_DIGITS // 2), round_mode="half_towards_infinity")
-    return decimals.rounded(near, target)
+    scale = min(digits, array.type.scale)
+    values = rescaled(integers(array), array.type.precision, scale - array.type.scale)
+    return exact_decimals(rescaled(values, kinds.MOST_DIGITS, target.scale - scale), target, validity(array))
 
 
 def _whole(site: Site) -> Term:
@@ -92,7 +94,7 @@ def _whole(site: Site) -> Term:
         return site.apply(partial(_whole_floats, kernel), kinds.BIGINT, convert(operand, kinds.DOUBLE), fallible=True)
     kind = operand.type
     target = kind if kind.scale == 0 else pa.decimal128(min(kind.precision - kind.scale + 1, kinds.MOST_DIGITS), 0)
-    return site.apply(partial(_whole_decimals, kernel, target), target, operand)
+    return site.apply(partial(_whole_decimals, site.function, target), target, operand)
 
 
 def _whole_floats(kernel: Callable[[pa.Array], pa.Array], array: pa.Array) -> pa.Array:
@@ -104,9 +106,10 @@ def _whole_floats(kernel: Callable[[pa.Array], pa.Array], array: pa.Array) -> pa
     return found
 
 
-def _whole_decimals(kernel: Callable[[pa.Array], pa.Array], target: pa.DataType, array: pa.Array) -> pa.Array:
-    wide = pc.cast(array, pa.decimal256(array.type.precision + 1, array.type.scale))
-    return decimals.rounded(kernel(wide), target)
+def _whole_decimals(function: str, target: pa.DataType, array: pa.Array) -> pa.Array:
+    values, unit = integers(array).astype(object), 10**array.type.scale
+    whole = values // unit if function == "floor" else -(-values // unit)
+    return exact_decimals(whole, target, validity(array))
 
 
 def _of_double(kernel: Callable[[Doubles], Doubles], *, below: float | None = None) -> Builder:

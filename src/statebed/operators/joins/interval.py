@@ -14,6 +14,7 @@ found out again from the rows of the other side, which are kept long enough for 
 """
 
 import datetime as dt
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,8 @@ MAX_BOUND_US = 1 << 60
 BINS = 4
 """Into so many bins of time the retention is cut."""
 LEAST_BIN_US = 1_000_000
+ROWS_AT_ONCE = 1 << 18
+"""About so many older rows are looked at together."""
 TABLE = {Side.LEFT: "left", Side.RIGHT: "right"}
 """The table of each side."""
 
@@ -210,15 +213,19 @@ class _Epoch:
     def _first_matches(self) -> Iterator[pa.Table]:
         """Left rows that are in a pair now, and were in none before."""
         yield self._alone(self._new[Side.LEFT], self._indexed[Side.LEFT].matched)
+        for piece in _together(self._touched()):
+            some = self._matching.index(SideRows.timed(Side.LEFT, piece))
+            for earlier in self._state_partners(some):
+                some.ask(earlier)
+            yield self._alone(some.rows, ~some.matched)
+
+    def _touched(self) -> Iterator[pa.Table]:
+        """Left rows of the state that are in a pair with a new right row."""
         for old in self._state_partners(self._indexed[Side.RIGHT]):
             touched = np.zeros(len(old), dtype=np.bool_)
             for _, theirs in self._indexed[Side.RIGHT].pairs(old):
                 touched[theirs] = True
-            if touched.any():
-                some = self._matching.index(SideRows.timed(Side.LEFT, filtered(old.table, touched)))
-                for earlier in self._state_partners(some):
-                    some.ask(earlier)
-                yield self._alone(some.rows, ~some.matched)
+            yield filtered(old.table, touched)
 
     def _unmatched(self, side: Side, watermark_us: int) -> Iterator[pa.Table]:
         """Rows of a side that are in no pair, and can be in none any more."""
@@ -228,9 +235,9 @@ class _Epoch:
         first = None if self._clock.late_us is None else self._clock.late_us - reach + 1
         if first is not None and first > last:
             return
-        for piece in self._views[side].scan(first, last + 1):
+        for piece in _together(self._views[side].scan(first, min(last + 1, END))):
             old = self._matching.index(SideRows.timed(side, piece))
-            for others in (*self._state_partners(old), self._new[side.other]):
+            for others in itertools.chain(self._state_partners(old), [self._new[side.other]]):
                 old.ask(others)
             yield self._alone(old.rows, ~old.matched)
 
@@ -250,6 +257,18 @@ class _Epoch:
         behind = int(highs.max()) + 1
         for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=keys):
             yield SideRows.timed(other, piece)
+
+
+def _together(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in few pieces: for each of them the other side's state is read."""
+    held: list[pa.Table] = []
+    for piece in pieces:
+        held.append(piece)
+        if sum(one.num_rows for one in held) >= ROWS_AT_ONCE:
+            yield pa.concat_tables(held).combine_chunks()
+            held = []
+    if held:
+        yield pa.concat_tables(held).combine_chunks()
 
 
 def _timed(rows: pa.Table, times: Integers) -> pa.Table:

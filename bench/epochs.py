@@ -188,6 +188,9 @@ def measure_blocks(report: Report) -> None:
 
 def _blocks(case: str, epochs: Sequence[Epoch], report: Report) -> None:
     most = max(epochs, key=lambda one: one.block_bytes)
+    if not most.blocks:
+        report.note(f"{case}: no epoch wrote a block again")
+        return
     report.add(
         smaller(
             case,

@@ -221,6 +221,17 @@ def test_special_values_can_be_taken_back() -> None:
     assert summed([*values, *values[:3]], [1, 1, 1, 1, -1, -1, -1], pa.float64()) == 1.5
 
 
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_a_group_that_waits_for_rows_it_has_taken_back_has_no_value(name: str) -> None:
+    bound = bound_of(name, changelog=True)
+    row = tuple(
+        {"y": 1.5, "x": 2.5, "n": 1 << 62, "price": Decimal(7), "flag": True, "word": "a", "ts": START}[column]
+        for column in AGGREGATES[name][1]
+    )
+    partials = fold(name, bound, [(0, row, -5)])
+    assert bound.accumulator.finish(partials).to_pylist()[0] in (None, 0, [])
+
+
 def test_a_retraction_waits_for_its_row() -> None:
     bound = sb.min("n").bind("a", input_types=(pa.int64(),), changelog=True)
     early = bound.accumulator.fold([pa.array([1, 5])], grouping_of([0, 0]), np.array([-1, 1]))

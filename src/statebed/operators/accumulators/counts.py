@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from statebed.format.columns import from_numpy, int64_values, validity
@@ -37,4 +38,6 @@ class Count:
         return (from_numpy(grouping.add(int64_values(partials[0])), pa.int64()),)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        return partials[0]
+        counts = int64_values(partials[0])
+        # Rows may have been taken back before they came.
+        return from_numpy(np.maximum(counts, 0), pa.int64()) if counts.min(initial=0) < 0 else partials[0]

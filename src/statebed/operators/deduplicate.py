@@ -6,7 +6,8 @@ forgotten when the watermark reaches the event time of that row plus the span, a
 `dropDuplicatesWithinWatermark`: a duplicate that comes after is new.
 
 Keeping the last, the stream of results is a changelog: the row with the greatest event time (then the greatest in all
-columns) stands, and the one that it replaces is taken away, as it was put out.
+columns) stands, and the one that it replaces is taken away, as it was put out. No row is too late for that, but those
+without event time, and with a time to live by event time those whose state would be gone at once.
 """
 
 import enum
@@ -21,7 +22,15 @@ from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk
 from statebed.format.schema import TIME, TIMESTAMP
-from statebed.operators.keyed_rows import KeyedRows, admit_untimed, by_key, check_input, state_keys, taken
+from statebed.operators.keyed_rows import (
+    KeyedRows,
+    admit_untimed,
+    admit_updating,
+    by_key,
+    check_input,
+    state_keys,
+    taken,
+)
 from statebed.operators.operator import (
     LATE,
     MAIN,
@@ -36,7 +45,7 @@ from statebed.operators.operator import (
     fingerprint_of,
 )
 from statebed.operators.ordering import Flags, total_keys
-from statebed.operators.rows import admit, gathered, late_output, late_rows
+from statebed.operators.rows import Admitted, admit, gathered, late_output, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import KeyedView, TableConfig
 
@@ -109,8 +118,7 @@ class Deduplicate:
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered(batches[0], self.input, where=self._where)
-        needs_time = self.keep is Keep.LAST or by_event_time(self.ttl)
-        admitted = (admit if needs_time else admit_untimed)(rows, clock.late_us)
+        admitted = self._admitted(rows, clock.late_us)
         keyed = by_key(admitted.rows, self.input)
         view = tables.get_keyed(SEEN)
         found = self._first(view, keyed) if self.keep is Keep.FIRST else self._last(view, keyed)
@@ -131,6 +139,12 @@ class Deduplicate:
     @property
     def _where(self) -> str:
         return f"operator {self.operator_id!r}"
+
+    def _admitted(self, rows: pa.Table, late_us: int | None) -> Admitted:
+        if self.keep is Keep.FIRST:
+            return (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
+        # What has no event time comes neither before nor after anything.
+        return admit_updating(rows, self.ttl, late_us) if by_event_time(self.ttl) else admit(rows, None)
 
     def _first(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
         _, known = view.get(keyed.keys)

@@ -19,7 +19,8 @@ from statebed.format.schema import KEY_HASH, TIME, check_user_columns
 from statebed.operators.grouping import Grouping, group_rows
 from statebed.operators.operator import WEIGHT, Input
 from statebed.operators.ordering import Integers, OrderBy, sorted_by, total_keys, user_keys
-from statebed.operators.rows import Admitted, filtered
+from statebed.operators.rows import Admitted, admit, filtered
+from statebed.operators.time_to_live import TimeToLive, by_event_time
 
 EVERYTHING = pa.field("_everything", pa.bool_())
 """The key of state that is kept for all rows together: null."""
@@ -53,6 +54,16 @@ def admit_untimed(rows: pa.Table, late_us: int | None) -> Admitted:
     late = np.zeros(rows.num_rows, dtype=np.bool_) if late_us is None else timed & (times <= late_us)
     latest = int(times[timed].max()) if timed.any() else None
     return Admitted(filtered(rows, ~late), filtered(rows, late), latest)
+
+
+def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) -> Admitted:
+    """The rows for results that are kept up to date: no window closes there, so no row is too late for them.
+
+    With a time to live by event time, a row is late whose state would be gone at once, or that has no event time.
+    """
+    if ttl is None or not by_event_time(ttl):
+        return admit_untimed(rows, None)
+    return admit(rows, None if late_us is None else late_us - ttl.span_us)
 
 
 @dataclass(frozen=True)

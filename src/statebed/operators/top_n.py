@@ -4,8 +4,9 @@ State has, per key, the rows that stand: of an input that only adds, those among
 their peers, too), because no other row can ever come back; of a changelog all of them. Each has its weight, how often
 it is there. What a step puts out is the difference between the first n before and after it.
 
-A row keeps the event time that it came with, also when it is taken away or gets another number. Rows of a changelog are
-never late: taking one away late would leave it standing for ever.
+A row keeps the event time that it came with, also when it is taken away or gets another number. No window closes here,
+so no row is too late; with a time to live by event time one is whose state would be gone at once. Rows of a changelog
+never are: taking one away late would leave it standing for ever.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +21,8 @@ from statebed.errors import InputError
 from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
-from statebed.operators.changelog import difference, weighted
-from statebed.operators.keyed_rows import KeyedRows, admit_untimed, by_key, check_input, state_keys, taken
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference, weighted
+from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import (
     LATE,
@@ -37,7 +38,7 @@ from statebed.operators.operator import (
     fingerprint_of,
 )
 from statebed.operators.ordering import Integers, OrderBy, check_order
-from statebed.operators.rows import admit, gathered, late_output, late_rows, weights_of
+from statebed.operators.rows import gathered, late_output, late_rows, weights_of
 from statebed.operators.standing import FirstRows, Standing, WeightedRows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import TableConfig
@@ -46,8 +47,6 @@ STANDING = "standing"
 """Name of the state table."""
 ROWS = "_rows"
 ROW_TIME = "_row_time"
-UNKNOWN_RETRACTIONS = "unknown_retractions"
-"""What is counted: rows to take away that are not there."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class TopN:
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered(batches[0], self.input, where=self._where)
         late_us = None if self.input.changes is Changes.CHANGELOG else clock.late_us
-        admitted = (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
+        admitted = admit_updating(rows, self.ttl, late_us)
         keyed = by_key(admitted.rows, self.input)
         view = tables.get_keyed(STANDING)
         kept, _ = view.get(keyed.keys)

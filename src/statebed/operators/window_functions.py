@@ -15,6 +15,7 @@ from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values
 from statebed.format.schema import TIMESTAMP, check_user_columns
 from statebed.operators.aggregation import WINDOW_END
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.keyed_rows import check_input
 from statebed.operators.operator import (
     LATE,
@@ -30,7 +31,6 @@ from statebed.operators.operator import (
 )
 from statebed.operators.ordering import OrderBy, check_order
 from statebed.operators.rows import late_output, late_rows
-from statebed.operators.top_n import UNKNOWN_RETRACTIONS
 from statebed.operators.window_calls import WindowCall
 from statebed.operators.window_rows import KEPT, WindowRows, check_windows, closing_is_due
 from statebed.operators.windows import Window

@@ -15,6 +15,7 @@ from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.aggregation import WINDOW_END
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.keyed_rows import check_input, taken
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import (
@@ -31,7 +32,7 @@ from statebed.operators.operator import (
 )
 from statebed.operators.ordering import OrderBy
 from statebed.operators.rows import late_output, late_rows
-from statebed.operators.top_n import UNKNOWN_RETRACTIONS, check_top_n, number_field
+from statebed.operators.top_n import check_top_n, number_field
 from statebed.operators.window_rows import KEPT, WindowRows, check_windows, closing_is_due
 from statebed.operators.windows import Window
 from statebed.state import TableConfig

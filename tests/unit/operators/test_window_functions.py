@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
 from statebed.errors import InputError, SumOverflowError
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import LATE, MAIN, Changes, Input
 from statebed.operators.ordering import order_by
-from statebed.operators.top_n import UNKNOWN_RETRACTIONS
 from statebed.operators.window_calls import Call, WindowCall
 from statebed.operators.window_functions import WindowFunctions
 from statebed.operators.window_rows import KEPT

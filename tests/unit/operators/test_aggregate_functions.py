@@ -1,7 +1,8 @@
 """Every aggregate against DuckDB's, over any rows; and the same partials in any order and grouping of the rows."""
 
 import math
-from decimal import Decimal
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import duckdb
@@ -312,6 +313,23 @@ def test_the_mean_of_decimals_has_four_digits_more_and_rounds_half_away_from_zer
     assert finished(sb.mean("x"), [(-value,) for (value,) in rows], kind) == Decimal("-0.06667")
     assert sb.mean("x").bind("a", input_types=(kind,)).output_field.type == pa.decimal128(14, 5)
     assert finished(sb.mean("x"), [(None,)], kind) is None
+
+
+NINES = st.integers(0, 34).map(lambda digits: 10**digits - 1)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.lists(st.integers(-(10**34) + 1, 10**34 - 1) | NINES | st.integers(-99, 99), min_size=1, max_size=9),
+    scale=st.integers(0, 34),
+)
+def test_the_mean_of_decimals_is_the_exact_fraction_rounded_once(rows: list[int], scale: int) -> None:
+    kind = pa.decimal128(34, scale)
+    with localcontext(prec=50):
+        found = finished(sb.mean("x"), [(Decimal(value).scaleb(-scale),) for value in rows], kind)
+        exact = Fraction(sum(rows), len(rows)) * 10**4
+        size = math.floor(abs(exact) + Fraction(1, 2))
+        assert found.scaleb(scale + 4) == (size if exact >= 0 else -size)
 
 
 def test_the_mean_of_large_integers_does_not_overflow() -> None:

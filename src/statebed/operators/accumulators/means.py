@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
 from statebed.operators.accumulators.base import zero_for_null
 from statebed.operators.accumulators.counts import Count
-from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum
+from statebed.operators.accumulators.sums import DecimalSum, FloatSum, IntegerSum, largest_size
+from statebed.operators.expressions.casts.unscaled import integers, rounded_quotient, to_decimals
 from statebed.operators.grouping import Grouping, Integers
+from statebed.operators.ordering import unscaled
 
 MORE_DIGITS = 4
 """How many more digits the mean of decimals has than they."""
 _TWO_64 = 2.0**64
+_MOST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,15 @@ class Mean:
         return from_numpy(sums / numbers, pa.float64(), valid=some)
 
     def _decimal(self, decimals: DecimalSum, total: pa.Array, counts: pa.Array) -> pa.Array:
-        # Arrow keeps twenty digits more than the sum has, and cuts off the rest: enough to round by.
-        divisor = pc.if_else(pc.greater(counts, 0), counts, 1).cast(pa.decimal256(19, 0))
-        quotient = pc.divide(total.cast(pa.decimal256(38, decimals.scale)), divisor)
-        rounded = pc.round(quotient, ndigits=self.kind.scale, round_mode="half_towards_infinity")
-        rows = np.arange(len(counts), dtype=np.int64)
-        return rounded.cast(self.kind).take(from_numpy(rows, pa.int64(), valid=int64_values(counts) > 0))
+        # In whole numbers: Arrow divides some wide decimals wrongly.
+        some = int64_values(counts) > 0
+        numbers = np.where(some, int64_values(counts), np.int64(1))
+        scale = 10 ** (self.kind.scale - decimals.scale)
+        sums = unscaled(total)
+        if sums is None or 2 * scale * largest_size(sums) + largest_size(numbers) > _MOST:
+            sums = integers(total)
+        found, _ = to_decimals(rounded_quotient(sums * scale, numbers), self.kind, some)
+        return found
 
     @property
     def _count(self) -> Count:

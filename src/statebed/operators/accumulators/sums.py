@@ -79,8 +79,8 @@ class IntegerSum:
 
 def _add_wide(values: Integers, grouping: Grouping, weights: Integers | None) -> tuple[Integers, Integers]:
     """The sums modulo 2**64 as int64, and how many times 2**64 is to be added."""
-    times = grouping.largest * (1 if weights is None else _size(weights))
-    if _size(values) * times <= _MOST:
+    times = grouping.largest * (1 if weights is None else largest_size(weights))
+    if largest_size(values) * times <= _MOST:
         totals = grouping.add(values if weights is None else values * weights)
         return totals, np.zeros(grouping.groups, dtype=np.int64)
     if times >= _MOST_HALVES:
@@ -103,7 +103,7 @@ def _decimals(low: Integers, high: Integers, valid: Flags, kind: pa.DataType) ->
     return pa.Array.from_buffers(kind, len(low), [bitmap, pa.py_buffer(words)])
 
 
-def _size(values: Integers) -> int:
+def largest_size(values: Integers) -> int:
     """The size of the largest, whatever its sign."""
     return max(int(values.max(initial=0)), -int(values.min(initial=0)))
 
@@ -175,7 +175,7 @@ class DecimalSum:
         if grouping.groups == 0:
             return (pa.nulls(0, self.partial_fields[0].type),)
         small = unscaled(inputs[0])
-        if small is not None and grouping.largest * (1 if weights is None else _size(weights)) < _MOST_HALVES:
+        if small is not None and grouping.largest * (1 if weights is None else largest_size(weights)) < _MOST_HALVES:
             valid = validity(inputs[0])
             sums = _add_wide(np.where(valid, small, np.int64(0)), grouping, weights)
             return (_decimals(*sums, grouping.any(valid), self.partial_fields[0].type),)

@@ -72,7 +72,7 @@ def _sliding(frames: Frames) -> pd.DataFrame:
 def _session(frames: Frames) -> pd.DataFrame:
     frame = frames["a"].sort_values(["k", "ts"])
     gap = pd.Timedelta("1min")
-    begins = (frame["k"] != frame["k"].shift()) | (frame["ts"] - frame["ts"].shift() >= gap)
+    begins = (frame["k"] != frame["k"].shift()) | (frame["ts"] - frame["ts"].shift() > gap)
     grouped = frame.groupby([frame["k"], begins.cumsum()], sort=False)
     found = grouped.agg(window_start=("ts", "min"), window_end=("ts", "max"), n=("v", "size"), total=("v", "sum"))
     return found.reset_index(level=0).assign(window_end=found["window_end"].to_numpy() + gap)
@@ -137,7 +137,7 @@ CASES = (
         lambda s: s["a"].group_by("k", session("1 minute")).agg(n=f.count(), total=f.sum("v")),
         "select k, min(ts), max(ts) + interval 1 minute, count(*), sum(v)::bigint from "
         "(select *, sum(begins) over (partition by k order by ts) as number from "
-        "(select *, coalesce((ts - lag(ts) over (partition by k order by ts) >= interval 1 minute)::int, 0) as begins "
+        "(select *, coalesce((ts - lag(ts) over (partition by k order by ts) > interval 1 minute)::int, 0) as begins "
         "from a)) group by k, number",
         _session,
     ),

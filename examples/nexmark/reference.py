@@ -55,7 +55,7 @@ REFERENCE = {
         from bid""",
     "q11": """with marked as (
             select bidder, date_time,
-                coalesce(date_time - lag(date_time) over one >= interval 10 seconds, true) as fresh
+                coalesce(date_time - lag(date_time) over one > interval 10 seconds, true) as fresh
             from bid window one as (partition by bidder order by date_time)),
         numbered as (
             select bidder, date_time, sum(fresh::int) over (partition by bidder order by date_time) as number

@@ -38,7 +38,7 @@ def q8(sources: Sources) -> Stream:
 
 
 def q11(sources: Sources) -> Stream:
-    """User sessions: how many bids a person makes with breaks below ten seconds."""
+    """User sessions: how many bids a person makes with breaks of ten seconds at most."""
     return sources.bid.group_by("bidder", session("10 seconds"), name="sessions").agg(bids=f.count())
 
 

@@ -42,7 +42,7 @@ LEFT, RIGHT = "left", "right"
 Row = tuple[Any, ...]
 Picked = TypeVar("Picked")
 SHORT_AND_LONG = pytest.mark.parametrize(
-    "effort", [pytest.param(1, id="short"), pytest.param(40, id="long", marks=pytest.mark.long)]
+    "effort", [pytest.param(1, id="short"), pytest.param(20, id="long", marks=pytest.mark.long)]
 )
 """How many times the usual number of examples is tried."""
 

@@ -38,7 +38,7 @@ def test_p6_windows_and_sessions_of_windows_equal_duckdb(effort: int) -> None:
     busy = f"""
         with {PER_WINDOW},
         steps as (select *, ts - lag(ts) over (partition by k order by ts) as step from first),
-        numbered as (select *, sum((step is null or step >= 6)::int) over (partition by k order by ts) as id from steps)
+        numbered as (select *, sum((step is null or step > 6)::int) over (partition by k order by ts) as id from steps)
         select k, min(ts) as window_start, max(ts) + 6 as window_end, count(*) as windows, sum(n) as n
         from numbered group by k, id"""
 

@@ -76,7 +76,7 @@ GAP = 6
 def with_sessions(played: Played, *, lateness_us: int) -> pa.Table:
     """The admitted rows, each with the number of its session.
 
-    Sessions of a key that overlap merge as long as they are kept; one that has left does not come back.
+    Sessions of a key that overlap or touch merge as long as they are kept; one that has left does not come back.
     """
     rows = played.rows()
     key, time, epoch = (rows.column_names.index(name) for name in ("k", "ts", "epoch"))
@@ -91,7 +91,7 @@ def with_sessions(played: Played, *, lateness_us: int) -> pa.Table:
         for row in (one for one in admitted if one[epoch] == number):
             new = {"key": row[key], "start": row[time], "end": row[time] + GAP, "rows": [row]}
             for old in [one for one in kept if one["key"] == new["key"]]:
-                if old["start"] < new["end"] and new["start"] < old["end"]:
+                if old["start"] <= new["end"] and new["start"] <= old["end"]:
                     kept.remove(old)
                     new["start"], new["end"] = min(old["start"], new["start"]), max(old["end"], new["end"])
                     new["rows"] += old["rows"]
@@ -140,7 +140,7 @@ def test_a_session_from_before_the_first_watermark_is_put_out_when_it_closes_not
 @SHORT_AND_LONG
 @pytest.mark.parametrize("emit", EMITS)
 def test_p6_sessions_equal_duckdb_when_no_row_is_late(emit: str, effort: int) -> None:
-    """For any cut into batches: a session is the rows that follow each other by less than the gap."""
+    """For any cut into batches: a session is the rows that follow each other by no more than the gap."""
     patient = 2 * 10**10
 
     def check(script: Script) -> None:
@@ -152,7 +152,7 @@ def test_p6_sessions_equal_duckdb_when_no_row_is_late(emit: str, effort: int) ->
         query = f"""
             with steps as (select *, ts - lag(ts) over ({partition} order by ts) as step from fed where ts is not null),
             numbered as (
-                select *, sum((step is null or step >= {GAP})::int) over ({partition} order by ts) as number from steps)
+                select *, sum((step is null or step > {GAP})::int) over ({partition} order by ts) as number from steps)
             select {"".join(f"{key}, " for key in keys)} min(ts) as window_start,
                 max(ts) + {GAP} as window_end, {THEIRS}
             from numbered group by {", ".join([*keys, "number"])}"""

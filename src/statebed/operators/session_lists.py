@@ -1,4 +1,4 @@
-"""Sessions of many keys at once: made of rows, merged where they overlap, and kept as one list per key."""
+"""Sessions of many keys at once: made of rows, merged where they overlap or touch, and kept as one list per key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials:
     """What rows make by themselves; those of a key stand together, in the order of their times."""
     times = int64_values(rows[TIME])
     begins = np.ones(len(times), dtype=np.bool_)
-    begins[1:] = (key_index[1:] != key_index[:-1]) | (times[1:] - times[:-1] >= gap_us)
+    begins[1:] = (key_index[1:] != key_index[:-1]) | (times[1:] - times[:-1] > gap_us)
     starts = np.flatnonzero(begins)
     lasts = np.append(starts[1:], len(times))[: len(starts)] - 1
     grouping = Grouping(order=np.arange(len(times), dtype=np.int64), starts=starts)
@@ -80,14 +80,14 @@ def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials:
 
 
 def merged_sessions(some: Sessions, others: Sessions, partials: Partials) -> Sessions:
-    """All sessions, those of a key that overlap made one, by key and start."""
+    """All sessions, those of a key that overlap or touch made one, by key and start."""
     keys = np.concatenate([some.key_index, others.key_index])
     starts = np.concatenate([some.starts, others.starts])
     ends = np.concatenate([some.ends, others.ends])
     order = np.lexsort((ends, starts, keys)).astype(np.int64)
     latest = _running_ends(keys[order], ends[order])
     begins = np.ones(len(order), dtype=np.bool_)
-    begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] >= latest[:-1])
+    begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] > latest[:-1])
     grouping = Grouping(order=order, starts=np.flatnonzero(begins))
     lasts = np.append(grouping.starts[1:], len(order))[: grouping.groups] - 1
     both = pa.concat_tables([some.partials, others.partials])

@@ -202,7 +202,7 @@ class Window:
 
 @dataclass(frozen=True)
 class SessionWindow:
-    """Windows that last as long as rows of a key follow each other by less than a gap."""
+    """Windows that last as long as rows of a key follow each other by no more than a gap."""
 
     gap_us: int
 
@@ -259,7 +259,7 @@ def cumulative(size: Duration, step: Duration, offset: Duration | None = None) -
 
 
 def session(gap: Duration) -> SessionWindow:
-    """Windows of rows of a key that follow each other by less than `gap`.
+    """Windows of rows of a key that follow each other by no more than `gap`.
 
     >>> session("5 minutes").gap_us
     300000000

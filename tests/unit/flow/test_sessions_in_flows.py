@@ -31,18 +31,19 @@ def brief(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
     }
 
 
-def test_rows_that_follow_each_other_by_less_than_the_gap_are_one_session() -> None:
+def test_rows_that_follow_each_other_by_no_more_than_the_gap_are_one_session() -> None:
     with testing.run(sessions(), parallelism=2) as t:
         t.watermark(0)
-        t.feed("clicks", [row("ann", 1, 15), row("ann", 2, 5), row("bob", 3, 7), row("ann", 4, 30)])
+        t.feed("clicks", [row("ann", 1, 16), row("ann", 2, 5), row("bob", 3, 7), row("ann", 4, 30)])
+        t.feed("clicks", [row("ann", 8, 40)])
         t.watermark(20)
         assert brief(t.output("visits")) == {("ann", 5, 15, 1, 2), ("bob", 7, 17, 1, 3)}
         t.watermark(100)
         assert brief(t.output("visits")) == {
             ("ann", 5, 15, 1, 2),
             ("bob", 7, 17, 1, 3),
-            ("ann", 15, 25, 1, 1),
-            ("ann", 30, 40, 1, 4),
+            ("ann", 16, 26, 1, 1),
+            ("ann", 30, 50, 2, 12),
         }
         assert t.state_rows("visits") == 0
 

@@ -122,6 +122,39 @@ def test_a_semi_join_gives_a_left_row_at_its_first_match_and_never_again() -> No
     driver.close()
 
 
+def test_a_row_that_comes_when_no_partner_can_come_any_more_is_given_at_once_and_not_kept() -> None:
+    driver = Driver(join(JoinKind.LEFT))
+    found = driver.epoch([left(10, 1), left(11, 1), left(9, 1)], [], watermark=15)
+    assert [row["_time"] for row in found] == [9, 10]
+    assert driver.table_rows("left") == 1
+    assert [row["_time"] for row in driver.epoch([], [], watermark=16)] == [11]
+    driver.close()
+
+
+def test_the_output_watermark_is_behind_by_what_rows_without_a_pair_wait() -> None:
+    found = {how: join(how, -3, 5).output_watermark(100) for how in JoinKind}
+    assert found == {
+        JoinKind.INNER: 100,
+        JoinKind.LEFT: 95,
+        JoinKind.RIGHT: 97,
+        JoinKind.FULL: 95,
+        JoinKind.SEMI: 95,
+        JoinKind.ANTI: 95,
+    }
+    assert join(JoinKind.LEFT, -9, -2).output_watermark(100) == 100
+    assert [join(how).is_due(3, 4) for how in (JoinKind.INNER, JoinKind.LEFT)] == [False, True]
+
+
+def test_of_a_key_with_many_rows_those_inside_the_bounds_are_partners_the_bounds_included() -> None:
+    rows = [left(time, 1, time) for time in range(0, 300, 3)], [right(time, 1, time) for time in range(0, 300, 2)]
+    for index, asked in ((rows[0], rows[1]), (rows[0][:2], rows[1]), (rows[0], rows[1][:2])):
+        driver = Driver(join())
+        driver.epoch(index, [], watermark=-1)
+        driver.epoch([], asked, watermark=-1)
+        assert shown(driver.rows(MAIN)) == in_batch(JoinKind.INNER, -3, 5, index, asked, condition=False)
+        driver.close()
+
+
 @pytest.mark.parametrize("how", [JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI, JoinKind.SEMI])
 def test_a_partner_that_is_of_no_use_for_new_rows_still_counts_for_old_ones(how: JoinKind) -> None:
     driver = Driver(join(how))

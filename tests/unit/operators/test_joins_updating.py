@@ -132,6 +132,14 @@ def test_rows_that_cancel_inside_an_epoch_leave_no_trace() -> None:
     driver.close()
 
 
+def test_a_retraction_that_comes_before_its_row_is_dropped_and_not_remembered() -> None:
+    driver = Driver(UpdatingJoin("j", LEFTS, RIGHTS, JoinKind.LEFT))
+    assert driver.epoch([left(3, 1, _weight=-2)], []) == []
+    assert driver.steps[-1][0].counts == {"unknown_retractions": 2}
+    assert [row["_weight"] for row in driver.epoch([left(3, 1)], [])] == [1]
+    driver.close()
+
+
 def test_streams_that_only_add_are_joined_for_ever() -> None:
     driver = Driver(UpdatingJoin("j", LEFT, RIGHT))
     driver.epoch([left(1, 1, 5)], [], watermark=1000)

@@ -119,6 +119,26 @@ def test_results_come_when_the_watermark_reaches_the_end_of_the_window() -> None
     driver.close()
 
 
+def test_a_row_counts_in_its_windows_that_are_open_and_not_in_those_that_were_closed() -> None:
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.SLIDING, 10, 5), JoinKind.LEFT))
+    assert [row["window_end"] for row in driver.epoch([left(7, 1)], [], watermark=10)] == [10]
+    assert driver.epoch([left(8, 2)], [], watermark=10) == []
+    assert sorted((row["auction"], row["window_end"]) for row in driver.epoch([], [], watermark=15)) == [
+        (1, 15),
+        (2, 15),
+    ]
+    driver.close()
+
+
+def test_rows_leave_with_their_last_window() -> None:
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 10, 10)))
+    driver.epoch([left(9, 1), left(10, 1)], [right(9, 2)], watermark=9)
+    assert driver.state_rows() == 3
+    driver.epoch([], [], watermark=10)
+    assert driver.state_rows() == 1
+    driver.close()
+
+
 def test_the_state_holds_open_windows_only_over_a_thousand_of_them() -> None:
     driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.SLIDING, 20, 10), JoinKind.LEFT))
     for step in range(100):

@@ -21,16 +21,17 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.format import names
-from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
-from statebed.format.schema import KEY_HASH, TIME
+from statebed.format.columns import from_numpy, one_chunk, uint64_values
+from statebed.format.schema import KEY_HASH
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, folded, without_weight
 from statebed.operators.grouping import group_rows
 from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
-from statebed.operators.joins.index import without_nulls
+from statebed.operators.joins.index import Flags, without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.updates import Integers, Updates, alone
-from statebed.operators.joins.weighted_rows import Touched, WeightedTable, expired_until
+from statebed.operators.joins.weighted_rows import Touched, WeightedTable
+from statebed.operators.keyed_rows import admit_updating
 from statebed.operators.operator import (
     MAIN,
     Changes,
@@ -42,7 +43,7 @@ from statebed.operators.operator import (
     Tables,
     fingerprint_of,
 )
-from statebed.operators.rows import Admitted, filtered, weights_of
+from statebed.operators.rows import filtered, weights_of
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
 from statebed.state import TableConfig
 from statebed.state.live.files import BEGINNING
@@ -115,9 +116,13 @@ class UpdatingJoin:
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
-        sides = Sides(self.columns, self.operator_id, {side: self._admit(rows[side], clock) for side in SIDES})
+        sides = Sides(
+            self.columns,
+            self.operator_id,
+            {side: admit_updating(rows[side], self.ttl, clock.late_us) for side in SIDES},
+        )
         new = {side: sides.admitted[side].rows for side in SIDES}
-        schema = pa.schema([field for field in self.outputs[MAIN].schema if field.name in _names_of_rows(self)])
+        schema = without_weight(self.outputs[MAIN].schema.empty_table()).schema
         results, unknown = [*self._without_key(new)], 0
         keyed = {side: filtered(new[side], self._has_key(side, new[side])) for side in SIDES}
         if any(one.num_rows for one in keyed.values()):
@@ -133,17 +138,7 @@ class UpdatingJoin:
             unknown = sum(one.unknown for one in standing.values())
         return sides.result(clock, folded(results, schema), {UNKNOWN_RETRACTIONS: unknown})
 
-    def _admit(self, rows: pa.Table, clock: Clock) -> Admitted:
-        """All rows, but those whose time to live is over, or unknown where it counts from the event time."""
-        times, timed = int64_values(rows[TIME]), validity(rows[TIME])
-        latest = int(times[timed].max()) if timed.any() else None
-        taken_in = np.ones(rows.num_rows, dtype=np.bool_)
-        if by_event_time(self.ttl):
-            until = expired_until(self.ttl, clock)
-            taken_in = timed if until is None else timed & (times > until)
-        return Admitted(filtered(rows, taken_in), filtered(rows, ~taken_in), latest)
-
-    def _has_key(self, side: Side, rows: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def _has_key(self, side: Side, rows: pa.Table) -> Flags:
         return without_nulls([one_chunk(rows[key]) for key in self.columns.side(side).keys], rows.num_rows)
 
     def _without_key(self, new: Mapping[Side, pa.Table]) -> Iterator[pa.Table]:
@@ -168,8 +163,3 @@ def _touched(columns: JoinColumns, rows: Mapping[Side, pa.Table]) -> tuple[Touch
     places, lefts = grouping.group_of_rows(), rows[Side.LEFT].num_rows
     touched = Touched([key.take(firsts) for key in keys], grouping.groups)
     return touched, {Side.LEFT: places[:lefts], Side.RIGHT: places[lefts:]}
-
-
-def _names_of_rows(join: UpdatingJoin) -> set[str]:
-    """The columns of results without their weight."""
-    return {*join.columns.results.names, TIME}

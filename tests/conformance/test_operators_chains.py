@@ -6,6 +6,7 @@ from conformance.answers import assert_late, assert_same, select, windows
 from conformance.streams import LEFT, RIGHT, SHORT_AND_LONG, Played, Script, for_each, play, source
 from conformance.test_operators_windows import newest_end
 
+from statebed import testing
 from statebed.flow import Flow, between
 from statebed.operators import functions as f
 from statebed.operators.windows import session, sliding, tumbling
@@ -158,3 +159,23 @@ BESIDE = f"""
     select l.k, l.window_start, l.window_end, l.n, r.window_start as window_start_right,
         r.window_end as window_end_right, r.n as n_right
     from l join r on l.k = r.k and l.window_end - r.window_end between 0 and 5"""
+
+
+def test_a_window_of_windows_closes_with_the_last_of_them_as_in_spark() -> None:
+    flow = Flow("conformance")
+    stream = flow.source("rows", "v bigint, ts timestamp", watermark=("ts", "0 us"))
+    inner = stream.group_by(tumbling("5 us"), name="inner").agg(n=f.count())
+    inner.group_by(tumbling("10 us"), name="outer").agg(n=f.sum("n"))
+    # Ends of these are not multiples of five: one may end right after a watermark.
+    odd = stream.group_by(tumbling("5 us", offset="1 us"), name="odd").agg(n=f.count())
+    odd.group_by(tumbling("10 us"), name="around").agg(n=f.sum("n"))
+    assert [flow.graph.operators["inner"].output_watermark(mark) for mark in (8, 9, 10)] == [8, 8, 10]
+    assert [flow.graph.operators["odd"].output_watermark(mark) for mark in (9, 10, 11)] == [9, 9, 11]
+    with testing.run(flow) as t:
+        t.feed("rows", [{"v": 1, "ts": time} for time in (1, 9)])
+        t.watermark(10)
+        assert [row["n"] for row in t.output("outer")] == [2]
+        assert t.output("around") == [], "[6, 11) is open, and its result has the time 10"
+        t.watermark(21)
+        assert sorted(row["n"] for row in t.output("around")) == [1, 1]
+        assert t.counts["around", "rows_late"] == t.counts["outer", "rows_late"] == 0

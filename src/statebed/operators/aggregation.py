@@ -121,7 +121,7 @@ class WindowedAggregation(Aggregation):
         return {MAIN: Output(columns, changes), LATE: late_output(self.late_input)}
 
     def output_watermark(self, watermark_us: int) -> int:
-        """Later results are of windows that end after the watermark, and have the time of their last microsecond."""
+        """Later results are of windows that end after the watermark, at any time, and have their last microsecond."""
         return watermark_us - self.lateness_us - 1
 
     def described(self) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """Aggregation by key over sessions: rows that follow each other by no more than a gap.
 
 A row at t opens the session [t, t + gap). Sessions that overlap or touch are one, as in Spark: they merge across
-batches, and a late row may join two. The state of a key is the list of its open sessions, with their partials; of each key at most one timer is
-pending, for the end of its first session, so that closing looks at the keys alone that are due. Sessions may be of any
-length.
+batches, and a late row may join two. The state of a key is the list of its open sessions, with their partials; of each
+key at most one timer is pending, for the end of its first session, so that closing looks at the keys alone that are
+due. Sessions may be of any length.
 
 Closing, early results, lateness and the changelog are as for other windows (`window_aggregate`). A row is late when the
 session that it would open by itself is over, as in Spark.

@@ -76,6 +76,9 @@ class WindowAggregate(WindowedAggregation):
         shape = [window.shape.value, window.width_us, window.slide_us, window.offset_us]
         return fingerprint_of(kind="window_aggregate", window=shape, **self.described())
 
+    def output_watermark(self, watermark_us: int) -> int:
+        return self.window.complete_until(watermark_us - self.lateness_us)
+
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
 

@@ -111,8 +111,7 @@ class WindowTopN:
         )
 
     def output_watermark(self, watermark_us: int) -> int:
-        # Later results are of windows that end after the watermark, and have the time of their last microsecond.
-        return watermark_us - 1
+        return self.window.complete_until(watermark_us)
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return closing_is_due(self.window, before_us, after_us)

@@ -168,6 +168,13 @@ class Window:
         """The smallest end of a window that the watermark leaves open."""
         return self.last_closed_end(watermark_us) + self.slide_us
 
+    def complete_until(self, watermark_us: int) -> int:
+        """Up to where results are complete: those of later epochs have the last microsecond of windows open now.
+
+        That is the watermark itself, as in Spark, unless a window ends right after it.
+        """
+        return min(watermark_us, self.next_end(watermark_us) - 2)
+
     def newest_end(self, time_us: int) -> int:
         """The greatest end of a window that holds a time."""
         return time_us - (time_us - self.offset_us) % self.period_us + self.width_us

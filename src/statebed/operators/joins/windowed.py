@@ -94,7 +94,7 @@ class WindowJoin:
 
     def output_watermark(self, watermark_us: int) -> int:
         """Windows that are open end after the watermark, and their results are a microsecond before their ends."""
-        return watermark_us - 1
+        return self.window.complete_until(watermark_us)
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         """When a window closes."""

@@ -14,12 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, validity
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, int64_values, validity
+from statebed.operators.ordering import sorted_by
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _SMALL_RANGE = 1 << 16
+_SIGN = np.uint64(1 << 63)
 _FIRST_LOOK = 64
 """So many rows show whether it is worth looking at all of them."""
 
@@ -95,15 +97,17 @@ def group_rows(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa
 def _order_by_hash(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:
     if _is_ordered(bins, hashes):
         return np.arange(len(bins), dtype=np.int64)
-    order = _argsort(hashes)
     if int(bins.min()) == int(bins.max()):
-        return order
-    distinct = np.sort(int64_values(pc.unique(from_numpy(bins, pa.int64()))))
+        return _argsort(hashes)
+    encoded = from_numpy(bins, pa.int64()).dictionary_encode()
+    distinct = int64_values(encoded.dictionary)
     if len(distinct) > _SMALL_RANGE:
-        return np.lexsort((hashes, bins)).astype(np.int64)
+        return sorted_by([bins, (hashes ^ _SIGN).view(np.int64)])
+    places = np.empty(len(distinct), dtype=np.uint16)
+    places[np.argsort(distinct)] = np.arange(len(distinct))
+    order = _argsort(hashes)
     # Numbers of 16 bits are sorted by radix, which keeps the order of hashes.
-    numbers = np.searchsorted(distinct, bins[order]).astype(np.uint16)
-    return order[np.argsort(numbers, kind="stable")]
+    return order[np.argsort(places[fixed_width_values(encoded.indices, np.int32)][order], kind="stable")]
 
 
 def _is_ordered(bins: Integers, hashes: npt.NDArray[np.uint64]) -> bool:
@@ -143,9 +147,14 @@ def _starts(
     maybe = np.flatnonzero(same)
     if len(maybe):
         equal = np.ones(len(maybe), dtype=np.bool_)
+        # Where most rows are equal to their neighbours, all are fetched, once.
+        crowded = 2 * len(maybe) > len(order)
         for key in keys:
             column = _comparable(key)
-            equal &= _equal(_take(column, order[maybe]), _take(column, order[maybe + 1]))
+            if crowded:
+                equal &= equal_neighbours(_take(column, order))[maybe]
+            else:
+                equal &= _equal(_take(column, order[maybe]), _take(column, order[maybe + 1]))
         same[maybe] = equal
     collision = bool(np.count_nonzero(same) < len(maybe))
     return np.concatenate(([0], np.flatnonzero(~same) + 1)).astype(np.int64), collision

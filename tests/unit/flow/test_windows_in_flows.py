@@ -68,7 +68,7 @@ def test_watermarks_follow_event_times_by_sparks_rule_until_the_test_says_otherw
         assert brief(t.output("per_minute")) == {("ann", 0, 1, 10.0, 0)}
 
 
-def test_late_rows_are_counted_and_can_be_had_with_their_columns() -> None:
+def test_p9_late_rows_are_counted_and_can_be_had_with_their_columns() -> None:
     flow, _ = flow_of()
     with testing.run(flow) as t:
         t.watermark(at(5))

@@ -125,10 +125,12 @@ def sorted_by(keys: Sequence[Integers]) -> Integers:
     count = len(keys[0])
     row_bits = max(count - 1, 1).bit_length()
     words = _words(keys, _WORD - row_bits)
-    order = _sorted_by_words(words[:_FIRST_WORDS], count, row_bits)
-    later = words[_FIRST_WORDS:]
+    # To look for ties costs as much as to sort by one word more.
+    first = words if len(words) <= _FIRST_WORDS + 1 else words[:_FIRST_WORDS]
+    later = words[len(first) :]
+    order = _sorted_by_words(first, count, row_bits)
     if later:
-        begins = changes(words[:_FIRST_WORDS], order)
+        begins = changes(first, order)
         tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
         runs = np.cumsum(begins, dtype=np.int64)[tied]
         rows = order[tied]

@@ -25,8 +25,8 @@ Place = tuple[tuple[int, Any], ...]
 """A row's values in the columns of the order, comparable with those of another row."""
 
 Combine = Callable[[pa.Table], pa.Table]
-"""Makes rows of one key and time fewer. Gets all columns of files, whole groups in order, and gives them in order, where
-several of a group are left in that of their values, too, as `ordered` does. The sequence of what it gives is the
+"""Makes rows of one key and time fewer. Gets all columns of files, whole groups in order, and gives them in order;
+where several of a group are left, in that of their values, too (as `ordered` does). The sequence of what it gives is the
 greatest of what went into it.
 """
 

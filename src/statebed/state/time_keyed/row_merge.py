@@ -26,8 +26,8 @@ Place = tuple[tuple[int, Any], ...]
 
 Combine = Callable[[pa.Table], pa.Table]
 """Makes rows of one key and time fewer. Gets all columns of files, whole groups in order, and gives them in order;
-where several of a group are left, in that of their values, too (as `ordered` does). The sequence of what it gives is the
-greatest of what went into it.
+where several of a group are left, in that of their values, too (as `ordered` does). The sequence of what it gives is
+the greatest of what went into it.
 """
 
 _NAN, _NULL = 1, 2

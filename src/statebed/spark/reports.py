@@ -71,8 +71,7 @@ def new_entry(
     """The operator's entry in the epoch's record."""
     output_watermark_us = None
     if mark.watermark_us is not None:
-        # The event time of a result is its window's end - 1 us, and the next one to close ends later than the last.
-        output_watermark_us = plan.operator.window.next_end(mark.watermark_us) - 1
+        output_watermark_us = plan.operator.output_watermark(mark.watermark_us)
     return pb.OperatorEntry(
         operator_id=plan.operator.operator_id,
         fingerprint=plan.operator.fingerprint,

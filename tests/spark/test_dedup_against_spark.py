@@ -102,4 +102,4 @@ def test_p6_every_batch_puts_out_the_keys_that_sparks_own_operator_puts_out(
             found = keys_of(out[MAIN], *keys)
             assert found == keys_of(expected[number], *keys), f"batch {number}"
             compared += len(plain(out[MAIN]))
-    assert 100 < compared < sum(rows.num_rows for rows in batches()) - 100
+    assert 100 < compared < sum(rows.num_rows for rows in batches()) - 20, "too few were dropped to say anything"

@@ -6,6 +6,7 @@ many as it takes for ours to merge new keys into its largest run. Afterwards the
 of all values, and the values of the last batch's keys.
 """
 
+import gc
 import time
 from collections.abc import Iterator
 from itertools import product
@@ -44,6 +45,9 @@ def measure(case: Case, report: Report, *, count: int) -> None:
             for store in stores:
                 store.apply(batch)
         seconds: dict[str, list[float]] = {store.name: [] for store in stores}
+        # The collector would look at the millions of objects of one store while another one is being measured.
+        gc.collect()
+        gc.disable()
         for number, batch in enumerate(batches(case, _WARM_UP + count, seed=7)):
             turn = number % len(stores)
             for store in (*stores[turn:], *stores[:turn]):
@@ -52,6 +56,7 @@ def measure(case: Case, report: Report, *, count: int) -> None:
                 seconds[store.name].append(time.perf_counter() - start)
         _check(case, stores, batch)
     finally:
+        gc.enable()
         for store in stores:
             store.close()
     speeds = {name: BATCH_ROWS * count / sum(each[_WARM_UP:]) for name, each in seconds.items()}

@@ -65,13 +65,13 @@ def test_sessions_merge_across_epochs_crashes_and_rescales_and_a_row_may_join_tw
 
 def test_a_session_may_go_on_for_ever_and_holds_one_row_and_few_timers() -> None:
     with testing.run(sessions()) as t:
-        for time in range(0, 900, 9):
+        for time in range(0, 360, 9):
             t.feed("clicks", [row("ann", 1, time)])
         assert t.state("visits", "sessions").num_rows == 1
         assert t.state("visits", "timers").num_rows <= 2
         t.watermark(100_000)
         (found,) = t.output("visits")
-        assert found["clicks"] == len(range(0, 900, 9))
+        assert found["clicks"] == len(range(0, 360, 9))
 
 
 def test_a_row_whose_own_session_is_over_is_late_even_if_it_could_join_one() -> None:

@@ -216,8 +216,9 @@ def test_hashes_do_not_depend_on_the_process() -> None:
 def test_p1_the_hash_of_a_text_does_not_depend_on_the_lengths_and_the_order_of_others() -> None:
     texts = [chr(97 + length % 26) * length for length in range(131)]
     alone = [int(hash_columns([pa.array([text])])[0]) for text in texts]
-    for one in range(len(texts)):
-        for other in range(len(texts)):
+    edges = [0, 1, 7, 8, 31, 32, 33, 40, 63, 64, 65, 70, 95, 96, 128, 130]
+    for one in edges:
+        for other in edges:
             assert hash_columns([pa.array([texts[one], texts[other]])]).tolist() == [alone[one], alone[other]]
     for start in (0, 32, 64, 70):
         assert hash_columns([pa.array(texts[start:])]).tolist() == alone[start:]

@@ -73,7 +73,7 @@ class TotalsPerKey(ProcessKey):
         }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_key_by_key_is_the_same_as_batch_by_batch(epochs: Any) -> None:
     batches = ProcessOperator("totals", PAYMENTS, Totals())

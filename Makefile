@@ -68,7 +68,7 @@ define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (under 15 minutes)
+test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (about 20 minutes on two cores)
 	@echo "== whole suite passed"
 
 check: env  ## ruff, mypy strict, import directions

@@ -98,7 +98,7 @@ class Unlike:
         return pa.array([n % 7 != m % 5 for n, m in pairs], pa.bool_())
 
 
-@pytest.mark.parametrize("how", [JoinKind.LEFT, JoinKind.FULL, JoinKind.SEMI])
+@pytest.mark.parametrize("how", [JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, JoinKind.SEMI])
 def test_p6_every_batch_puts_out_what_sparks_own_join_puts_out(
     spark: SparkSession, tmp_path: Path, how: JoinKind
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd  # type: ignore[import-untyped]  # it ships no types
 import pyarrow as pa
 
 from statebed.flow import Flow, Stream, as_of, between

@@ -37,7 +37,6 @@ from statebed.operators.operator import (
     WEIGHT,
     Changes,
     Clock,
-    Combine,
     Input,
     Output,
     StepResult,
@@ -47,7 +46,7 @@ from statebed.operators.operator import (
 from statebed.operators.ordering import Flags, total_keys
 from statebed.operators.rows import Admitted, admit, gathered, late_output, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
-from statebed.state import KeyedView, TableConfig
+from statebed.state import Combine, KeyedView, TableConfig
 
 SEEN = "seen"
 """Name of the state table."""

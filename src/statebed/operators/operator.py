@@ -13,7 +13,7 @@ the same for the rows that the operator gives: those of later epochs have event 
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.state import KeyedView, TableConfig, TimeKeyedView
+from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView
 
 WEIGHT = "_weight"
 """In a changelog: how many times the row is added (or, below zero, taken away)."""
@@ -29,8 +29,6 @@ MAIN = ""
 """The output that a stream goes on with."""
 LATE = "late"
 """The output of rows that came too late; of an operator with several inputs `late_` and the input's name."""
-
-Combine = Callable[[pa.Table], pa.Table]
 
 
 class Changes(enum.Enum):

@@ -4,7 +4,7 @@ Nothing here depends on the order in which rows came, or on how they were cut in
 them in different orders and must give the same result.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,7 +130,7 @@ def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:
     return np.ones(rows.num_rows, dtype=np.int64)
 
 
-def greatest(values: Sequence[int | None]) -> int | None:
+def greatest(values: Iterable[int | None]) -> int | None:
     """The greatest of those that are there."""
     return max((value for value in values if value is not None), default=None)
 

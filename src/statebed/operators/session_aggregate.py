@@ -29,7 +29,6 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
-    Combine,
     StepResult,
     Tables,
     fingerprint_of,
@@ -44,7 +43,7 @@ from statebed.operators.session_lists import (
     stored_sessions,
 )
 from statebed.operators.windows import SessionWindow
-from statebed.state import TableConfig, keyed_table_config, timestamp_table_config
+from statebed.state import Combine, TableConfig, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING
 
 SESSIONS = "sessions"

@@ -30,7 +30,6 @@ from statebed.operators.operator import (
     WEIGHT,
     Changes,
     Clock,
-    Combine,
     Input,
     Output,
     StepResult,
@@ -41,7 +40,7 @@ from statebed.operators.ordering import Integers, OrderBy, check_order
 from statebed.operators.rows import gathered, late_output, late_rows, weights_of
 from statebed.operators.standing import FirstRows, Standing, WeightedRows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
-from statebed.state import TableConfig
+from statebed.state import Combine, TableConfig
 
 STANDING = "standing"
 """Name of the state table."""

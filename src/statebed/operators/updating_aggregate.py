@@ -27,7 +27,6 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
-    Combine,
     StepResult,
     Tables,
     fingerprint_of,
@@ -35,7 +34,7 @@ from statebed.operators.operator import (
 from statebed.operators.partials import ROWS, latest_of_each
 from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
-from statebed.state import TableConfig
+from statebed.state import Combine, TableConfig
 
 GROUPS = "groups"
 """Name of the state table."""

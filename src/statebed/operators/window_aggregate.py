@@ -31,7 +31,6 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
-    Combine,
     StepResult,
     Tables,
     fingerprint_of,
@@ -39,7 +38,7 @@ from statebed.operators.operator import (
 from statebed.operators.rows import filtered, late_rows
 from statebed.operators.window_fold import Folder
 from statebed.operators.windows import Window
-from statebed.state import TableConfig, timestamp_table_config
+from statebed.state import Combine, TableConfig, timestamp_table_config
 from statebed.state.live.files import BEGINNING
 
 PARTIALS = "partials"

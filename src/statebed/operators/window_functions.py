@@ -22,7 +22,6 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
-    Combine,
     Input,
     Output,
     StepResult,
@@ -34,7 +33,7 @@ from statebed.operators.rows import late_output, late_rows
 from statebed.operators.window_calls import WindowCall
 from statebed.operators.window_rows import KEPT, WindowRows, check_windows, closing_is_due
 from statebed.operators.windows import Window
-from statebed.state import TableConfig
+from statebed.state import Combine, TableConfig
 
 
 @dataclass(frozen=True)

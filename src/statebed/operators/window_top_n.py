@@ -23,7 +23,6 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
-    Combine,
     Input,
     Output,
     StepResult,
@@ -35,7 +34,7 @@ from statebed.operators.rows import late_output, late_rows
 from statebed.operators.top_n import check_top_n, number_field
 from statebed.operators.window_rows import KEPT, WindowRows, check_windows, closing_is_due
 from statebed.operators.windows import Window
-from statebed.state import TableConfig
+from statebed.state import Combine, TableConfig
 
 
 @dataclass(frozen=True)

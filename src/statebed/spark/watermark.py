@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Window
+from statebed.operators.rows import greatest
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,3 @@ def can_close(before: Watermark, after: Watermark, window: Window) -> bool:
     if before.watermark_us is None:
         return True
     return window.last_closed_end(after.watermark_us) > window.last_closed_end(before.watermark_us)
-
-
-def greatest(values: Iterable[int | None]) -> int | None:
-    """The greatest of those that are there."""
-    return max((value for value in values if value is not None), default=None)

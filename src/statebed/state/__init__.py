@@ -48,6 +48,7 @@ from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.tiers.tier import Layout, Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
+from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.table import MAX_FILES, TimeKeyedTable
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.state.upload import Upload
@@ -61,6 +62,7 @@ __all__ = [
     "CheckpointSpans",
     "Codec",
     "ColumnMerges",
+    "Combine",
     "CommitData",
     "CommitPhases",
     "Compaction",

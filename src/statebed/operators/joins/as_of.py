@@ -30,9 +30,9 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
-from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
 from statebed.operators.rows import admit, filtered, without_routing
-from statebed.state import KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
+from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 from statebed.state.live.row_set import ascending
 

@@ -31,9 +31,9 @@ from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
-from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
 from statebed.operators.rows import admit, filtered, without_routing
-from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import END
 
 MAX_BOUND_US = 1 << 60

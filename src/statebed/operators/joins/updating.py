@@ -36,7 +36,6 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
-    Combine,
     Input,
     Output,
     StepResult,
@@ -45,7 +44,7 @@ from statebed.operators.operator import (
 )
 from statebed.operators.rows import filtered, weights_of
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
-from statebed.state import TableConfig
+from statebed.state import Combine, TableConfig
 from statebed.state.live.files import BEGINNING
 
 

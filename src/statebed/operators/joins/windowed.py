@@ -27,10 +27,10 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Integers, Matching, SideRows, in_output_order
 from statebed.operators.keyed_rows import taken
-from statebed.operators.operator import MAIN, Clock, Combine, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
 from statebed.operators.rows import Admitted, filtered, without_routing
 from statebed.operators.windows import Window
-from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING
 
 ROWS_AT_ONCE = 1 << 20

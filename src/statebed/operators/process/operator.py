@@ -25,7 +25,6 @@ from statebed.operators.operator import (
     WEIGHT,
     Changes,
     Clock,
-    Combine,
     Input,
     Output,
     StepResult,
@@ -40,7 +39,7 @@ from statebed.operators.process.timers import AT, TimerKind, take_due, timer_tab
 from statebed.operators.rows import admit, gathered, late_output, late_rows
 from statebed.operators.time_to_live import by_event_time, described_ttl
 from statebed.operators.type_text import schema_of
-from statebed.state import TableConfig
+from statebed.state import Combine, TableConfig
 
 MAX_ROUNDS = 16
 """How often timers fire in one step, each round those that the one before has set."""

@@ -9,6 +9,7 @@ PACKAGES_OF_EXTRA = {
     "cli": ("typer", "rich"),
     "duckdb": ("duckdb",),
     "polars": ("polars",),
+    "postgres": ("psycopg",),
 }
 
 

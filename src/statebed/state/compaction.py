@@ -19,6 +19,10 @@ NameOf = Callable[[str], str]
 """The path of a new data file, from the digest of its bytes."""
 
 
+ALL_BYTES = 1 << 62
+"""No bound on what is merged at once."""
+
+
 @dataclass(frozen=True)
 class Edit:
     """Inputs -> what remains of them, and outputs."""

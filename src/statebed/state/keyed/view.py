@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
 from statebed.format.keyhash import hash_columns
 from statebed.format.schema import merge_schema_lists
 from statebed.format.segment_writer import ROW_GROUP_BYTES
-from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
+from statebed.state.compaction import ALL_BYTES, CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.keyed.batch import HashFunction
 from statebed.state.keyed.blocks import Blocks
@@ -153,6 +154,19 @@ class KeyedView(KeyedOperations):
             file_bytes=self._blocks.block_bytes,
             expired_until=self._expired_until(),
         )
+
+    @property
+    def due_bytes(self) -> int:
+        """Bytes of files that are worth compacting."""
+        due = self._plan(self._durable.files, most_bytes=ALL_BYTES)
+        return 0 if due is None else due.input_bytes
+
+    def leave_alone(self, epoch: int) -> None:
+        """The files of epochs up to this are compacted elsewhere; checkpoints leave them to that, as they do with
+        those that a compaction here reads.
+        """
+        old = [file.path for file in self._durable.files if (names.epoch_of(file.path) or 0) <= epoch]
+        self._edits.reading = frozenset(old)
 
     def offer_edit(self, edit: Edit) -> None:
         """Have the next checkpoint apply what a compaction made. By any thread."""

@@ -35,12 +35,7 @@ class LiveFiles:
     @classmethod
     def restore(cls, parts: Sequence[pb.TableSubtaskCheckpointMetadata], *, owned: pb.HashRange) -> "LiveFiles":
         """The parts of one or more earlier subtasks, clipped to `owned`: nothing is read or rewritten."""
-        files = [
-            _with_owned(file, clipped)
-            for part in parts
-            for file in part.files
-            if (clipped := intersection(file.owned, owned)) is not None and _may_hold(file, clipped)
-        ]
+        files = [file for part in parts for file in clipped(part.files, owned)]
         tombstones = [
             mine
             for part in parts
@@ -109,6 +104,15 @@ class LiveFiles:
 
     def _hides_range(self, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
         return any(marks.hides_range(one, file, start_us, end_us) for one in self.tombstones)
+
+
+def clipped(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> list[pb.FileEntry]:
+    """The entries as a subtask lists them that owns this range: those that may have rows in it, clipped."""
+    return [
+        _with_owned(file, part)
+        for file in files
+        if (part := intersection(file.owned, owned)) is not None and _may_hold(file, part)
+    ]
 
 
 def _may_hold(file: pb.FileEntry, owned: pb.HashRange) -> bool:

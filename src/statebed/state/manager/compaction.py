@@ -76,6 +76,20 @@ class Compactor:
         self._asked.append(asked)
         return asked
 
+    def merge_apart(self, *, most_bytes: int) -> list[tuple[str, Edit]]:
+        """Merge what is due, about so many bytes of files; no checkpoint here takes it."""
+        merging = self._thread.submit(self._merge, self._tables, most_bytes=most_bytes)
+        if wait([merging], timeout=self._options.timeout_seconds).not_done:
+            raise CheckpointTimeoutError(
+                f"the files are not merged after {self._options.timeout_seconds:g} seconds",
+                where=self._where,
+                fix="nothing has changed: ask again, perhaps for fewer bytes",
+            )
+        merging.result()
+        with self._lock:
+            results, self._results = self._results, []
+        return [(table.config.name, edit) for table, edit in results]
+
     def hand_over(self) -> None:
         """Give the tables what was merged, for the checkpoint that is about to be taken; what was asked for is waited
         for.

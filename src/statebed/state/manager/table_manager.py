@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar, overload
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.state.compaction import Edit
 from statebed.state.config import check_configs
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView, StoredPart
 from statebed.state.keyed.view import KeyedView
@@ -49,6 +50,7 @@ from statebed.state.manager.tables import (
 from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
 from statebed.state.metrics import ManagerMetrics
+from statebed.state.stored_edit import edited
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.view import TimeKeyedView
@@ -76,10 +78,14 @@ class TableManager:
         options: ManagerOptions | None = None,
         tiers: Tiers | None = None,
         combines: Mapping[str, Combine] | None = None,
+        edits: Sequence[bytes] = (),
+        merging_epoch: int | None = None,
     ) -> None:
         """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
         budget of memory and the local disk; None: those that all tables of the process share. `combines` say of
-        time-keyed tables how rows of one key and time become fewer when they are written and merged.
+        time-keyed tables how rows of one key and time become fewer when they are written and merged. `edits` are what
+        compactions made of files of this record or an earlier one; those that still apply are. Files of epochs up to
+        `merging_epoch` are being merged elsewhere: checkpoints leave them to that while they can.
         """
         self.task = task
         self._tiers = Tiers.shared() if tiers is None else tiers
@@ -90,6 +96,8 @@ class TableManager:
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
+        stored = stored_alike(base, parts, task)
+        parts, self.edits_applied = edited(parts, edits)
         found = {name: evolved(configs[name], list(parts_of(parts, name).values())) for name in sorted(configs)}
         self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
         """In what the definitions differ from the stored ones, by table; all of it was taken."""
@@ -101,6 +109,9 @@ class TableManager:
             self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
             for table in self._tables.values():
                 table.advance(self._moment)
+        if merging_epoch is not None:
+            for table in self._tables.values():
+                table.leave_alone(merging_epoch)
         self._restored_commit_data = {name: commit_data_of(parts, name, task) for name in configs}
         self._last_epoch = 0 if restore_from is None else restore_from.epoch
         self._read: dict[str, pb.OperatorCheckpointMetadata] = {}
@@ -115,7 +126,6 @@ class TableManager:
             max_bytes=self._options.max_upload_bytes,
             timeout_seconds=self._options.timeout_seconds,
         )
-        stored = stored_alike(base, parts, task)
         self._checkpoints = Checkpoints(task, self._tables, store, self._uploads, stored=stored)
         self._compactor = Compactor(
             tuple(self._tables.values()), self._options, merging=self._tiers.merging, where=task.where
@@ -208,6 +218,16 @@ class TableManager:
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
         return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
+
+    def merge_apart(self, *, most_bytes: int) -> list[tuple[str, Edit]]:
+        """Merge files that are due, of about so many bytes; the edits are the caller's to store, or to discard."""
+        self._check_usable()
+        return self._compactor.merge_apart(most_bytes=most_bytes)
+
+    @property
+    def due_bytes(self) -> int:
+        """Bytes of files that are worth merging."""
+        return sum(table.due_bytes for table in self._tables.values())
 
     @property
     def watermark_us(self) -> int | None:

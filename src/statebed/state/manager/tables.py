@@ -79,6 +79,13 @@ class ManagedTable(Protocol):
     def offer_edit(self, edit: Edit) -> None:
         """The result of a merge, for the next checkpoint."""
 
+    @property
+    def due_bytes(self) -> int:
+        """Bytes of files that are worth merging."""
+
+    def leave_alone(self, epoch: int) -> None:
+        """Files of epochs up to this are merged elsewhere, and by checkpoints only when there are far too many."""
+
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
         """See what other subtasks wrote, where the table shows it."""
 
@@ -117,6 +124,13 @@ class ManagedGlobalTable(GlobalKeyedTable):
 
     def offer_edit(self, edit: Edit) -> None:
         """There are none."""
+
+    @property
+    def due_bytes(self) -> int:
+        return 0
+
+    def leave_alone(self, epoch: int) -> None:
+        """Nobody else merges them."""
 
     def advance(self, moment: Moment) -> None:
         """Nothing expires."""
@@ -166,6 +180,13 @@ class _RowTable(Generic[V]):
 
     def offer_edit(self, edit: Edit) -> None:
         self.view.offer_edit(edit)
+
+    @property
+    def due_bytes(self) -> int:
+        return self.view.due_bytes
+
+    def leave_alone(self, epoch: int) -> None:
+        """They are merged when there are too many all the same."""
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
         """A table of rows shows the keys of its own subtask alone."""
@@ -293,6 +314,9 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
                 self.view.delete_values(self._columns(data, keys), self._columns(data, values))
             case DeleteTimeRange(start_us, end_us):
                 self.view.delete_times(start_us, end_us)
+
+    def leave_alone(self, epoch: int) -> None:
+        self.view.leave_alone(epoch)
 
     def release(self) -> None:
         self.view.give_up()

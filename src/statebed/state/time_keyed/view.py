@@ -22,9 +22,9 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.state.compaction import Edit, NameOf
+from statebed.state.compaction import ALL_BYTES, Edit, NameOf
 from statebed.state.config import TableConfig
-from statebed.state.live.files import BEGINNING, END
+from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.tombstones import Deleted
 from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
 from statebed.state.metrics import TableStatistics
@@ -220,12 +220,15 @@ class TimeKeyedView:
 
         On any thread, as is `run` of the merge.
         """
-        bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
         if everything:
+            bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
             return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full))
-        tombstone_bytes = tombstone_bytes_of(self._state.tiers)
-        due = partial(due_files, most_bytes=most_bytes, tombstone_bytes=tombstone_bytes)
-        return self._state.job(partial(due, bin_us=bin_us, full_bytes=full))
+        return self._state.job(partial(self._due_files, most_bytes=most_bytes))
+
+    @property
+    def due_bytes(self) -> int:
+        """Bytes of files that are worth merging."""
+        return sum(file.size for file in self._due_files(self._state.live, most_bytes=ALL_BYTES))
 
     def offer_edit(self, edit: Edit) -> None:
         """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""
@@ -257,6 +260,15 @@ class TimeKeyedView:
                 f"the table {self.table.name!r} takes no more writes: {self._closed}",
                 fix="restore a new manager from the last committed record, and write to its tables",
             )
+
+    def _due_files(self, live: LiveFiles, *, most_bytes: int) -> tuple[pb.FileEntry, ...]:
+        return due_files(
+            live,
+            bin_us=self.table.bin_us,
+            full_bytes=full_bytes(self._state.tiers),
+            most_bytes=most_bytes,
+            tombstone_bytes=tombstone_bytes_of(self._state.tiers),
+        )
 
     def _completed(self, rows: ArrowRows) -> tuple[pa.Table, int]:
         """The rows that are taken, and how many are late."""

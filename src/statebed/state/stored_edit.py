@@ -1,0 +1,117 @@
+"""An edit whose outputs are in the store already: made by a compaction that runs apart from the table.
+
+A subtask on Spark ends with its epoch, so its files are merged by work of its own, on any machine, from a committed
+epoch. The outputs lie in the folder of the run's compactions, and the edit travels as bytes to the subtasks of a later
+epoch, which apply it to the metadata that they are restored from. All of them come to the same answer, at any
+parallelism: where every input is listed there as it was, the outputs take its place; else nothing has happened.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.state.compaction import Edit, staged
+from statebed.state.live.files import clipped
+from statebed.state.messages import TaskInfo
+from statebed.state.upload import Upload
+
+Put = Callable[[Upload], None]
+Parts = Mapping[int, pb.OperatorCheckpointMetadata]
+"""Metadata of an operator's subtasks, by their index."""
+
+
+class _Wire(msgspec.Struct, array_like=True, frozen=True):
+    table: str
+    inputs: list[bytes]
+    remains: list[bytes]
+    outputs: list[bytes]
+
+
+@dataclass(frozen=True)
+class StoredEdit:
+    """Inputs -> what remains of them, and outputs, of one table of one subtask."""
+
+    table: str
+    inputs: tuple[pb.FileEntry, ...]
+    remains: tuple[pb.FileEntry, ...]
+    outputs: tuple[pb.FileEntry, ...]
+    """Under their final names."""
+
+    @classmethod
+    def store(cls, edit: Edit, task: TaskInfo, *, table: str, run: int, put: Put) -> Self:
+        """Put the outputs of a merge into the folder of the run's compactions; their local files leave."""
+
+        def name_of(digest: str) -> str:
+            return names.compacted_file(run, task.operator_id, table, task.subtask_index, digest)
+
+        outputs = []
+        for file in edit.outputs:
+            entry, upload = staged(file, name_of)
+            put(upload)
+            outputs.append(entry)
+        return cls(table, edit.inputs, edit.remains, tuple(outputs))
+
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode(
+            _Wire(self.table, _packed(self.inputs), _packed(self.remains), _packed(self.outputs))
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        wire = msgspec.msgpack.decode(data, type=_Wire)
+        return cls(wire.table, _unpacked(wire.inputs), _unpacked(wire.remains), _unpacked(wire.outputs))
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Of its outputs."""
+        return frozenset(file.path for file in self.outputs)
+
+    def applied_to(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[pb.FileEntry, ...] | None:
+        """The live files of the subtask with this range; None where the edit has no part in them, or none any more."""
+        edit = Edit(inputs=tuple(clipped(self.inputs, owned)), outputs=(), remains=tuple(clipped(self.remains, owned)))
+        files = tuple(files)
+        if not edit.inputs or not edit.applies_to(files):
+            return None
+        return edit.applied_to(files, clipped(self.outputs, owned))
+
+
+def edited(parts: Parts, edits: Sequence[bytes]) -> tuple[dict[int, pb.OperatorCheckpointMetadata], int]:
+    """The metadata of subtasks with all edits that still apply, and how many do."""
+    result = dict(parts)
+    applied = 0
+    for edit in map(StoredEdit.from_bytes, edits):
+        found = {index: changed for index, one in result.items() if (changed := _changed(one, edit)) is not None}
+        result |= found
+        applied += bool(found)
+    return result, applied
+
+
+def _changed(metadata: pb.OperatorCheckpointMetadata, edit: StoredEdit) -> pb.OperatorCheckpointMetadata | None:
+    if edit.table not in metadata.tables:
+        return None
+    found = {
+        index: files
+        for index, part in metadata.tables[edit.table].subtasks.items()
+        if (files := edit.applied_to(part.files, metadata.owned)) is not None
+    }
+    if not found:
+        return None
+    changed = pb.OperatorCheckpointMetadata()
+    changed.CopyFrom(metadata)
+    for index, files in found.items():
+        part = changed.tables[edit.table].subtasks[index]
+        del part.files[:]
+        part.files.extend(files)
+    return changed
+
+
+def _packed(files: Iterable[pb.FileEntry]) -> list[bytes]:
+    return [file.SerializeToString(deterministic=True) for file in files]
+
+
+def _unpacked(files: Iterable[bytes]) -> tuple[pb.FileEntry, ...]:
+    return tuple(pb.FileEntry.FromString(data) for data in files)

@@ -44,6 +44,10 @@ class SubtaskTask:
     watermark_us: int | None
     """This epoch's. None: nothing is final."""
     epoch_time_us: int
+    edits: tuple[bytes, ...] = ()
+    """What compactions made of the operator's files; those that apply to the base are applied."""
+    merging_epoch: int | None = None
+    """A compaction under way reads files of epochs up to this: while it can, the checkpoint leaves them to it."""
 
     @property
     def info(self) -> TaskInfo:
@@ -82,6 +86,9 @@ class SubtaskReport:
     state_bytes: int
     state_files: int
     bytes_written: int
+    due_bytes: int = 0
+    """Of files that are worth merging."""
+    edits_applied: int = 0
 
     def to_bytes(self) -> bytes:
         wire = _ReportWire(
@@ -116,6 +123,8 @@ _NUMBERS = (
     "state_bytes",
     "state_files",
     "bytes_written",
+    "due_bytes",
+    "edits_applied",
 )
 
 
@@ -139,6 +148,8 @@ def run_subtask(
         options=OPTIONS,
         tiers=tiers,
         combines=operator.combines,
+        edits=task.edits,
+        merging_epoch=task.merging_epoch,
     ) as manager:
         _check_definition(task, manager)
         _check_watermarks(task, manager.watermark_us)
@@ -146,11 +157,15 @@ def run_subtask(
         result = operator.step(manager, [_routed(some, task) for some in (batches, *more)], task.clock)
         outbox = _write_outbox(task, store, result)
         taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
-        return _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox)
+        return _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
 
 
 def _report(
-    task: SubtaskTask, result: StepResult, stored: CheckpointCompleted, outbox: Sequence[pb.OutboxFile]
+    task: SubtaskTask,
+    result: StepResult,
+    stored: CheckpointCompleted,
+    outbox: Sequence[pb.OutboxFile],
+    manager: TableManager,
 ) -> SubtaskReport:
     handed_over = stored.reference.SerializeToString() in task.base
     metadata_bytes = 0 if handed_over else stored.reference.size
@@ -168,6 +183,8 @@ def _report(
         state_bytes=stored.live_bytes,
         state_files=stored.files,
         bytes_written=stored.written_bytes + sum(file.size for file in outbox) + metadata_bytes,
+        due_bytes=manager.due_bytes,
+        edits_applied=manager.edits_applied,
     )
 
 

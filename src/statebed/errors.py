@@ -49,6 +49,12 @@ class InputError(StatebedError, ValueError):
     code = "INPUT"
 
 
+class UnknownSettingError(InputError, LookupError):
+    """A setting that does not exist, in a keyword, Spark's configuration, the environment or statebed.toml."""
+
+    code = "UNKNOWN_SETTING"
+
+
 class InvalidNameError(InputError):
     """A job, operator, table, sink or savepoint name that cannot be part of an object name."""
 
@@ -306,6 +312,12 @@ class SinkError(StatebedError):
     """A sink did not take an epoch; the epoch is committed, and is offered again when the job is started again."""
 
     code = "SINK"
+
+
+class ExecutorError(StatebedError):
+    """An executor cannot run subtasks of this job; found before a run is opened."""
+
+    code = "EXECUTOR"
 
 
 class SparkStoppedError(StatebedError):

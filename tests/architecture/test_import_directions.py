@@ -22,6 +22,7 @@ LAYERS = [
     "flow",
     "testing",
     "sinks",
+    "config",
     "spark",
     "demo",
     "cli",

@@ -120,6 +120,26 @@ def doctor(
     raise typer.Exit(1 if failed else 0)
 
 
+@app.command("config")
+def show_config(json: Json = False) -> None:
+    """Show every setting, its value and where it came from."""
+    import os
+    from pathlib import Path
+
+    from statebed.cli import output
+    from statebed.cli.settings import setting_lines, store_lines
+
+    settings, stores = setting_lines(os.environ, Path.cwd()), store_lines(os.environ)
+    if json:
+        listed = {"settings": settings, "stores": stores}
+        output.print_json({name: [dataclasses.asdict(line) for line in lines] for name, lines in listed.items()})
+        return
+    rows = [(line.name, line.value, line.source, line.meaning) for line in settings]
+    _print_table(output.table("settings", ("setting", "value", "from", "meaning"), rows), (), least=("meaning",))
+    if stores:
+        _print_table(output.table("stores", ("variable", "value"), [(line.name, line.value) for line in stores]), ())
+
+
 @app.command()
 def demo(
     state: Annotated[

@@ -1,0 +1,136 @@
+"""Kinds of values that a setting may have: how one is read from text or from Python, and how it is shown.
+
+Spark's configuration and the environment hold text alone, a TOML file holds numbers too, and keywords may be any
+Python value: each kind takes what can be meant and refuses the rest, without saying where it stood (the caller knows).
+"""
+
+import datetime as dt
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from statebed.errors import InputError
+from statebed.operators import parse_duration
+from statebed.state.memory.budget import parse_bytes
+
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_SHARE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*")
+_MICROSECOND = dt.timedelta(microseconds=1)
+_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_TIMES = (
+    (86_400_000_000, "day"),
+    (3_600_000_000, "hour"),
+    (60_000_000, "minute"),
+    (1_000_000, "second"),
+    (1_000, "ms"),
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of value."""
+
+    words: str
+    """What a value is, in the reference and in errors."""
+    parse: Callable[[object], Any]
+    show: Callable[[Any], str] = str
+    is_place: bool = False
+    """A folder or URL: one that is relative begins at the folder of whoever says it."""
+
+
+def whole_number(least: int, most: int) -> Kind:
+    """A number of things."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f"{value!r} is no whole number", fix=f"give a number from {least} to {most}")
+        if not least <= value <= most:
+            raise InputError(f"{value} is out of range", fix=f"give a number from {least} to {most}")
+        return value
+
+    return Kind("number", parse)
+
+
+def size(least: int) -> Kind:
+    """A number of bytes."""
+
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise InputError(f"{value!r} is no size", fix="give bytes, or text with k, m, g or t: '512m', '2g'")
+        nbytes = parse_bytes(str(value), where="")
+        if nbytes < least:
+            raise InputError(f"{value!r} is too small", fix=f"give at least {show_size(least)}")
+        return nbytes
+
+    return Kind("size", parse, show_size)
+
+
+def duration(least: dt.timedelta) -> Kind:
+    """A time span."""
+
+    def parse(value: object) -> dt.timedelta:
+        if not isinstance(value, str | dt.timedelta):
+            raise InputError(f"{value!r} is no duration", fix="say its unit: '10 seconds', '1 hour 30 minutes'")
+        span = parse_duration(value) * _MICROSECOND
+        if span < least:
+            raise InputError(f"{value!r} is too short", fix=f"give at least {show_duration(least)}")
+        return span
+
+    return Kind("duration", parse, show_duration)
+
+
+def share(most: float) -> Kind:
+    """A part of a whole."""
+
+    def parse(value: object) -> float:
+        number = value
+        if isinstance(value, str) and (found := _SHARE.fullmatch(value)):
+            number = float(found[1]) / (100 if found[2] else 1)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
+            raise InputError(f"{value!r} is no share", fix=f"give a number from 0 to {most:g}, or a percentage")
+        return float(number)
+
+    return Kind("share", parse, lambda part: f"{part:.0%}")
+
+
+def _place(value: object) -> str:
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{value!r} is no folder or URL", fix="give text, such as 'folder' or 's3://bucket/state'")
+    return text
+
+
+FOLDER = Kind("folder", _place, is_place=True)
+LOCATION = Kind("folder or URL", _place, is_place=True)
+
+
+def show_size(nbytes: int) -> str:
+    """A size in words.
+
+    >>> show_size(1536 << 20), show_size(2 << 30)
+    ('1.5 GiB', '2 GiB')
+    """
+    for unit, name in _UNITS:
+        if nbytes >= unit:
+            return f"{nbytes / unit:.3g} {name}" if nbytes < 1000 * unit else f"{nbytes / unit:.0f} {name}"
+    return f"{nbytes} bytes"
+
+
+def show_duration(span: dt.timedelta) -> str:
+    """A duration as `parse_duration` reads it.
+
+    >>> show_duration(dt.timedelta(minutes=90))
+    '1 hour 30 minutes'
+    """
+    rest, parts = span // _MICROSECOND, []
+    for unit, name in _TIMES:
+        count, rest = divmod(rest, unit)
+        if count:
+            parts.append(f"{count} {name}{'s' if count > 1 and name != 'ms' else ''}")
+    if rest or not parts:
+        parts.append(f"{rest} us")
+    return " ".join(parts)

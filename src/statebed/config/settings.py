@@ -1,0 +1,193 @@
+"""Every setting, declared once: its name, its kind, its default and what it means.
+
+The name is the same wherever it is given: `memory` is a keyword of a job, `spark.statebed.memory` of Spark,
+`STATEBED_MEMORY` of the environment and `memory` of statebed.toml. The reference page is written from here.
+"""
+
+import dataclasses
+import datetime as dt
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from statebed.config import kinds
+from statebed.config.kinds import Kind
+from statebed.format.ranges import MAX_PARALLELISM
+from statebed.protocol.retention import DEFAULT_EPOCHS, DEFAULT_READER_GRACE_US, Retention
+
+_MANY = 1_000_000
+_DECLARED = "declared"
+_NONE = dt.timedelta()
+_MOMENT = dt.timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What is said of a setting beside its value."""
+
+    name: str
+    kind: Kind
+    default: Any
+    text: str
+    otherwise: str
+    """What happens when it is not given, for settings without a fixed default."""
+
+    def shown(self, value: Any) -> str:
+        """A value, or the default, for people."""
+        return self.otherwise if value is None else self.kind.show(value)
+
+
+class Source(enum.Enum):
+    """Where a value came from; earlier ones go first."""
+
+    KEYWORD = "keyword"
+    SPARK_CONF = "Spark configuration"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where exactly a value stands."""
+
+    source: Source
+    text: str
+    """For people: 'environment STATEBED_MEMORY'."""
+
+
+DEFAULT_PLACE = Place(Source.DEFAULT, "default")
+
+
+def _about(kind: Kind, text: str, *, otherwise: str = "") -> dict[str, Any]:
+    return {_DECLARED: (kind, text, otherwise)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of a job; made by `resolve`."""
+
+    state: str = field(default="statebed-state", metadata=_about(kinds.LOCATION, "where the state of the job is kept"))
+    memory: int | None = field(
+        default=None,
+        metadata=_about(
+            kinds.size(1),
+            "for the state of this job on one host: a share for the host's cache, the rest for its task slots",
+            otherwise="a quarter of the host's memory, at most 4 GiB",
+        ),
+    )
+    parallelism: int | None = field(
+        default=None,
+        metadata=_about(
+            kinds.whole_number(1, MAX_PARALLELISM),
+            "number of subtasks of each operator; may change from run to run",
+            otherwise="Spark's default parallelism",
+        ),
+    )
+    task_slots: int | None = field(
+        default=None,
+        metadata=_about(
+            kinds.whole_number(1, _MANY),
+            "tasks of this Spark that run on one host at the same time; `memory` is divided by it",
+            otherwise="what Spark says of its executors",
+        ),
+    )
+    attempts: int = field(
+        default=3,
+        metadata=_about(
+            kinds.whole_number(1, 100),
+            "how often the action of an epoch is tried, beyond the repetitions of single tasks that Spark makes",
+        ),
+    )
+    epoch_timeout: dt.timedelta = field(
+        default=dt.timedelta(hours=6),
+        metadata=_about(
+            kinds.duration(dt.timedelta(seconds=1)),
+            "an epoch that takes longer is cancelled, and the query ends with an error",
+        ),
+    )
+    idle_after: dt.timedelta = field(
+        default=dt.timedelta(seconds=1),
+        metadata=_about(
+            kinds.duration(_MOMENT), "after so long without a batch, timers fire and windows close without one"
+        ),
+    )
+    requests_every: dt.timedelta = field(
+        default=dt.timedelta(seconds=1),
+        metadata=_about(kinds.duration(_MOMENT), "how often a running job looks for requests of tools, at most"),
+    )
+    retained_epochs: int = field(
+        default=DEFAULT_EPOCHS,
+        metadata=_about(kinds.whole_number(1, _MANY), "how many epochs of the present lineage are kept"),
+    )
+    retained_age: dt.timedelta | None = field(
+        default=None,
+        metadata=_about(
+            kinds.duration(_NONE), "every epoch younger than this is kept, too", otherwise="the number alone decides"
+        ),
+    )
+    reader_grace: dt.timedelta = field(
+        default=dt.timedelta(microseconds=DEFAULT_READER_GRACE_US),
+        metadata=_about(
+            kinds.duration(_NONE),
+            "files stay so much longer than the record that dropped them, for readers that opened it before",
+        ),
+    )
+    collect_every: int = field(
+        default=16, metadata=_about(kinds.whole_number(1, _MANY), "garbage is collected after so many epochs")
+    )
+    cache_folder: str | None = field(
+        default=None,
+        metadata=_about(
+            kinds.FOLDER,
+            "where a host keeps state at hand between epochs, on a local disk",
+            otherwise="`statebed` in XDG_CACHE_HOME of each host, else in `~/.cache`",
+        ),
+    )
+    cache_share: float = field(
+        default=0.5, metadata=_about(kinds.share(0.9), "the part of `memory` that is left to the host's cache")
+    )
+    cache_limit: int = field(
+        default=20 << 30,
+        metadata=_about(
+            kinds.size(1 << 20), "most that the host's cache takes on disk; never more than half of what is free"
+        ),
+    )
+    compaction_every: int = field(
+        default=8,
+        metadata=_about(kinds.whole_number(1, _MANY), "files are merged after so many epochs, where there are many"),
+    )
+    compaction_bytes: int = field(
+        default=256 << 20,
+        metadata=_about(kinds.size(1 << 20), "bytes of files of one subtask that are merged at a time"),
+    )
+    probe_timeout: dt.timedelta = field(
+        default=dt.timedelta(minutes=1),
+        metadata=_about(kinds.duration(_MOMENT), "how long the executors may take to answer when a job starts"),
+    )
+    places: Mapping[str, Place] = field(default_factory=dict, repr=False)
+    """Where each value came from; what is not in it is the default."""
+
+    def place_of(self, name: str) -> Place:
+        """Where the value of a setting came from."""
+        return self.places.get(name, DEFAULT_PLACE)
+
+    @property
+    def retention(self) -> Retention:
+        """What is kept, as the run wants it."""
+        microsecond = dt.timedelta(microseconds=1)
+        return Retention(
+            epochs=self.retained_epochs,
+            max_age_us=None if self.retained_age is None else self.retained_age // microsecond,
+            reader_grace_us=self.reader_grace // microsecond,
+        )
+
+
+DECLARATIONS: Mapping[str, Declaration] = {
+    one.name: Declaration(one.name, kind, one.default, text, otherwise)
+    for one in dataclasses.fields(Settings)
+    if _DECLARED in one.metadata
+    for kind, text, otherwise in [one.metadata[_DECLARED]]
+}
+"""Every setting by its name, in the order of the reference."""

@@ -74,7 +74,7 @@ class Settings:
         metadata=_about(
             kinds.size(1),
             "for the state of this job on one host: a share for the host's cache, the rest for its task slots",
-            otherwise="a quarter of the host's memory, at most 4 GiB",
+            otherwise="a quarter of the host's memory, at most 4 GiB, or 512 MiB for each task slot if that is more",
         ),
     )
     parallelism: int | None = field(
@@ -151,7 +151,7 @@ class Settings:
     cache_limit: int = field(
         default=20 << 30,
         metadata=_about(
-            kinds.size(1 << 20), "most that the host's cache takes on disk; never more than half of what is free"
+            kinds.size(1 << 20), "most that the host's cache takes on disk; never more than a quarter of the disk"
         ),
     )
     compaction_every: int = field(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import duckdb
+import duck
 import pyarrow as pa
 from conformance.streams import SCHEMA, Played
 
@@ -21,10 +21,10 @@ COLUMNS = ", ".join(SCHEMA.names)
 
 def select(query: str, **tables: pa.Table) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Names of columns, and rows."""
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duck.cursor() as connection:
         for name, table in tables.items():
             connection.register(name, table)
-        connection.execute("create macro floor_mod(a, b) as ((a % b) + b) % b")
+        connection.execute("create temp macro floor_mod(a, b) as ((a % b) + b) % b")
         answer = connection.execute(query)
         names = [column[0] for column in answer.description or ()]
         return names, answer.fetchall()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import duckdb
+import duck
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -89,8 +89,7 @@ def epochs_of(query: str, way: Way) -> list[Rows]:
 
 def expected(query: str, epochs: list[Rows]) -> pa.Table:
     """DuckDB's answer over the rows of all epochs."""
-    with duckdb.connect() as connection:
-        connection.execute("set threads = 1")
+    with duck.cursor() as connection:
         for name in epochs[0]:
             rows = pa.concat_tables([epoch[name] for epoch in epochs])
             connection.register(name, without_zones(rows))

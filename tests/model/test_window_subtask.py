@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-import duckdb
+import duck
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -353,7 +353,7 @@ def test_closed_windows_equal_duckdbs_batch_answer_over_admitted_rows(seed: int)
         pipeline.run(rows, parallelism=random_.randint(1, 4), piece=40)
     pipeline.run([], watermark=FAR)
     batch = pa.Table.from_batches(batches_of(admitted, piece=10_000))
-    with duckdb.connect() as connection:
+    with duck.cursor() as connection:
         connection.register("batch", batch)
         expected = connection.sql(
             """

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-import duckdb
+import duck
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -46,7 +46,7 @@ def flow() -> Flow:
 
 def expected(rows: list[tuple[int, int]]) -> list[tuple[Any, ...]]:
     columns = ", ".join(f'{sql} as "{name}"' for name, (_, sql) in OUTER.items())
-    with duckdb.connect() as db:
+    with duck.cursor() as db:
         db.register("rows", pa.table({"u": [u for u, _ in rows], "n": [n for _, n in rows]}))
         inner = "select u, sum(n)::bigint as total from rows group by u"
         query = f"select total % 2 = 0 as even, {columns} from ({inner}) group by even order by even"  # noqa: S608 - texts of this file

@@ -5,7 +5,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
-import duckdb
+import duck
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -91,7 +91,7 @@ def duckdb_answer(rows: list[tuple[Any, ...]], sql: str) -> list[Any]:
     names = ["g", "y", "x", "n"]
     types = [pa.int64(), pa.float64(), pa.float64(), pa.int32()]
     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    with duckdb.connect() as db:
+    with duck.cursor() as db:
         db.register("t", pa.table(columns, names=names))
         found: list[Any] = [value for (value,) in db.sql(f"select {sql} from t group by g order by g").fetchall()]  # noqa: S608 - texts of this file
     return found

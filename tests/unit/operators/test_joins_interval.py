@@ -6,7 +6,7 @@ import pickle
 import random
 from typing import Any
 
-import duckdb
+import duck
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,7 +30,7 @@ def in_batch(how: JoinKind, lower: int, upper: int, lefts: Any, rights: Any, *, 
         "r": [{"t": row["_time"], "k": row["id"], "p": row["price"], "n": n} for n, row in enumerate(rights)],
     }
     on = f"l.k = r.k and r.t - l.t between {lower} and {upper}" + (" and l.p > r.p" if condition else "")
-    with duckdb.connect() as db:
+    with duck.cursor() as db:
         for name, rows in tables.items():
             db.register(name, pa.Table.from_pylist(rows, schema=pa.schema(schema)))
         if how.gives_pairs:

@@ -1,6 +1,6 @@
 """P4: joins whose state is several times the budget of memory give the same results as any other."""
 
-import duckdb
+import duck
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -62,7 +62,7 @@ def test_p4_state_of_several_times_the_budget_changes_no_result(name: str) -> No
         ours = consolidated(ours)
         assert set(ours["_weight"].to_pylist()) == {1}
     driver.close()
-    with duckdb.connect() as db:
+    with duck.cursor() as db:
         for table, some in zip(("l", "r"), sides, strict=True):
             all_rows = pa.concat_tables(some)
             db.register(

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import duck
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -134,7 +134,7 @@ def duckdb_answer(rows: Counter[Any], query: str) -> list[str]:
     names = [*COLUMNS.names, "window_start", "window_end"]
     types = [*COLUMNS.types, pa.int64(), pa.int64()]
     table = pa.table({name: pa.array([row[at] for row in listed], types[at]) for at, name in enumerate(names)})
-    with duckdb.connect() as connection:
+    with duck.cursor() as connection:
         connection.register("rows", table)
         return sorted(repr(tuple(row)) for row in connection.execute(query).fetchall())
 

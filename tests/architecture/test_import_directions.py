@@ -28,7 +28,18 @@ LAYERS = [
     "cli",
 ]
 """From the lowest to the highest; a module imports from its own layer and lower ones."""
-STATE_LAYERS = ["columns", "memory", "tiers", "live", "evolution", "global_keyed", "keyed", "time_keyed", "manager"]
+STATE_LAYERS = [
+    "columns",
+    "memory",
+    "tiers",
+    "host_cache",
+    "live",
+    "evolution",
+    "global_keyed",
+    "keyed",
+    "time_keyed",
+    "manager",
+]
 """The folders of the state layer, in the same way; modules beside them are shared by all."""
 PUBLIC = "statebed"
 """The package itself: its exports come from everywhere, so only the layers above all others may import it."""

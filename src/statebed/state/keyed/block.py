@@ -100,6 +100,11 @@ class Block:
         return sum(one.disk_bytes for one in self._frozen)
 
     @property
+    def own_bytes(self) -> int:
+        """Bytes of those that no other process uses."""
+        return sum(one.own_bytes for one in self._frozen)
+
+    @property
     def rows(self) -> int:
         """Rows of all runs: more than there are keys where some were written or deleted again."""
         return sum(len(run) for run, _ in self._runs())
@@ -259,10 +264,10 @@ class Block:
 
     # ---- moving ------------------------------------------------------------------------------------------
 
-    def install(self, rows: Run | FrozenRun) -> None:
-        """Have its rows here, as files of the store have them."""
-        if isinstance(rows, FrozenRun):
-            self._frozen = (rows,)
+    def install(self, rows: Run | tuple[FrozenRun, ...]) -> None:
+        """Have its rows here, as files of the store have them; frozen runs newest first."""
+        if isinstance(rows, tuple):
+            self._frozen = rows
         else:
             self._loose = (rows,)
 

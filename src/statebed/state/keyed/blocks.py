@@ -26,7 +26,7 @@ from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges, memory_in
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.slots import Counts, Slot, give_back
-from statebed.state.keyed.spilled import FrozenRun
+from statebed.state.keyed.spilled import FrozenRun, newest
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
 from statebed.state.memory.pages import give_back_pages
@@ -66,7 +66,7 @@ class Blocks:
         self._to_count: list[Slot] = []
         ranges = block_ranges(durable.files, durable.owned, block_bytes=self.block_bytes, row_bytes=table.row_bytes)
         sizes = [memory_in(durable.files, one, row_bytes=table.row_bytes) for one in ranges]
-        if sum(sizes) > self._memory.budget:
+        if durable.mapped or sum(sizes) > self._memory.budget:
             ranges = joined(ranges, sizes, most=RESTORED_BLOCKS * self.block_bytes)
         self._slots = [self._slot(Block(one, table)) for one in ranges]
         self._edges = self._edges_of_slots()
@@ -200,27 +200,37 @@ class Blocks:
         without the lock.
         """
         changes, owned = slot.changes, slot.block.owned
+        copies = self._durable.copies(owned)
+        if copies and self._durable.mapped:
+            self._install(slot, changes, copies)
+            return
         loading, piece = self._durable.loading_bytes(owned), self._memory.segment_bytes
         large = loading > _COPIES * (self.block_bytes + piece)
         with self._memory.reserve(self._owner, Purpose.RESTORES, _COPIES * piece if large else loading):
-            loaded: Run | FrozenRun
-            if large:
+            loaded: Run | tuple[FrozenRun, ...]
+            if copies and not large:
+                loaded = newest(copies, None)
+            elif large:
                 pieces, most_rows = self._durable.load_pieces(owned, piece_bytes=piece), self._durable.most_rows(owned)
-                loaded = FrozenRun.write(pieces, self._table, self._tiers.folder, most_rows=most_rows)
+                loaded = (FrozenRun.write(pieces, self._table, self._tiers.folder, most_rows=most_rows),)
             else:
                 loaded = self._durable.load(owned, piece_bytes=piece)
-            with self.locked():
-                if slot.gone or slot.block.present or slot.changes != changes:
-                    if isinstance(loaded, FrozenRun):
-                        loaded.remove()
-                    return
-                slot.block.install(loaded)
-                slot.changes += 1
-                self.counts.loads += 1
-                self._account(slot, self._memory.moment())
-                self._to_count.append(slot)
+            self._install(slot, changes, loaded)
         if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
             self._evict(slot)
+
+    def _install(self, slot: Slot, changes: int, loaded: Run | tuple[FrozenRun, ...]) -> None:
+        """Have rows here that were read when the block had changed so often; in vain when it has again."""
+        with self.locked():
+            if slot.gone or slot.block.present or slot.changes != changes:
+                for one in loaded if isinstance(loaded, tuple) else ():
+                    one.remove()
+                return
+            slot.block.install(loaded)
+            slot.changes += 1
+            self.counts.loads += 1
+            self._account(slot, self._memory.moment())
+            self._to_count.append(slot)
 
     def load_soon(self, slot: Slot) -> Future[bool]:
         """As `load`, on one of the threads for that."""
@@ -309,7 +319,7 @@ class Blocks:
     def _count(self, slot: Slot) -> None:
         """Let the cache count the files of a block that are copies."""
         block = slot.block
-        if block.spilled and not block.dirty_rows and slot.cached is None:
+        if block.own_bytes and not block.dirty_rows and slot.cached is None:
             blocks = weakref.ref(self)
 
             def drop() -> None:
@@ -317,7 +327,7 @@ class Blocks:
                 if alive is not None:
                     alive._drop(slot)  # noqa: SLF001 - of this class
 
-            cached = self._tiers.cache.add(block.disk_bytes, drop)
+            cached = self._tiers.cache.add(block.own_bytes, drop)
             slot.cached = cached if block.spilled else None  # it may have been dropped at once
 
     def _drop(self, slot: Slot) -> None:

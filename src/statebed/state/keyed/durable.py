@@ -25,8 +25,10 @@ from statebed.state.keyed.files import (
     memory_in,
     to_merge,
 )
+from statebed.state.keyed.images import Images
 from statebed.state.keyed.rows import run_of, without_deleted
 from statebed.state.keyed.run import Run
+from statebed.state.keyed.spilled import FrozenRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.spill_files import ParquetFile
@@ -50,13 +52,17 @@ class DurableRows:
         store: ObjectStore,
         parts: Sequence[pb.TableSubtaskCheckpointMetadata],
         owned: pb.HashRange,
+        *,
+        images: Images | None = None,
     ) -> None:
+        """`images`: the files as copies that are looked up where they lie."""
         if any(part.tombstones for part in parts):
             raise CorruptObjectError(
                 f"the keyed table {table.name!r} has tombstones; its deletions are rows", fix=DAMAGED_FIX
             )
         self._table = table
         self._store = store
+        self._images = images
         self._live = LiveFiles.restore(parts, owned=owned)
         self._on_their_way: set[str] = set()
         table.check_schema(self._live)
@@ -94,6 +100,17 @@ class DurableRows:
 
     def reader(self, files: Iterable[pb.FileEntry]) -> RangeReader:
         return RangeReader(self._table, files, self._store)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether rows are looked up in copies of files, which take no memory."""
+        return self._images is not None and self._images.mapped
+
+    def copies(self, owned: pb.HashRange) -> tuple[FrozenRun, ...]:
+        """The rows of a range of hashes in copies of the files, newest first; none: they have to be loaded."""
+        if self._images is None:
+            return ()
+        return self._images.runs([file for file in self.files if overlaps(file.owned, owned)], owned) or ()
 
     def load(self, owned: pb.HashRange, *, piece_bytes: int) -> Run:
         """The rows of a range of hashes: of each key the newest, without those that are deleted."""
@@ -159,6 +176,8 @@ class DurableRows:
         segment = encode_segment(rows, spec=self.spec)
         path = name_of(segment.digest)
         entry = segment.file_entry(path, owned=self.owned, level=MERGED_DELTAS if merged else DELTA)
+        if self._images is not None:
+            self._images.add(entry, rows)
         return self._added([entry], [Upload.of_bytes(path, segment.data)], merged)[0]
 
     def add_large_delta(self, files: Sequence[ParquetFile], name_of: NameOf, *, merged: Delta) -> tuple[Upload, ...]:

@@ -50,6 +50,10 @@ class HashIndex:
         """Be asked as often as an index of fewer of these hashes was."""
         self._looked_up = max(self._looked_up, older._looked_up)  # noqa: SLF001 - of this class
 
+    def between(self, start: int, end: int) -> "HashIndex":
+        """The index of some neighbouring rows; it takes no memory beside this one."""
+        return _IndexPart(self, start, end)
+
     def find(self, wanted: Hashes) -> tuple[Rows, Mask]:
         """For each wanted hash, in ascending order, the first row with it or a greater one, and whether it has it."""
         if self._directory is None:
@@ -61,6 +65,23 @@ class HashIndex:
             self._directory = _Directory.of(self._hashes)
             self.held_bytes = self._directory.starts.nbytes
         return self._directory.find(self._hashes, wanted)
+
+
+class _IndexPart(HashIndex):
+    """The index of neighbouring rows, by that of all of them."""
+
+    def __init__(self, whole: HashIndex, start: int, end: int) -> None:
+        super().__init__(whole._hashes[start:end])  # noqa: SLF001 - of this class
+        self._whole = whole
+        self._start = start
+
+    def find(self, wanted: Hashes) -> tuple[Rows, Mask]:
+        at, equal = self._whole.find(wanted)
+        at = at - self._start
+        if len(at) and (at[0] < 0 or at[-1] > len(self._hashes)):
+            equal = equal & (at >= 0) & (at < len(self._hashes))
+            at = np.clip(at, 0, len(self._hashes))
+        return at, equal
 
 
 def starts_to_store(hashes: Hashes) -> Starts:

@@ -190,6 +190,22 @@ class Run:
             dirty_rows=int(np.count_nonzero(marks & DIRTY)),
         )
 
+    def between(self, first: int, last: int) -> "Run":
+        """The rows in a range of hashes, where they lie: not to be written. Only such hashes are to be looked for."""
+        start = int(np.searchsorted(self.hashes, np.uint64(first)))
+        end = int(np.searchsorted(self.hashes, np.uint64(last), side="right"))
+        if (start, end) == (0, len(self)):
+            return self
+        part = Run(
+            hashes=self.hashes[start:end],
+            keys=tuple(column.slice(start, end) for column in self.keys),
+            values=tuple(column.slice(start, end) for column in self.values),
+            times=None if self.times is None else self.times[start:end],
+            marks=self.marks[start:end],
+        )
+        part.index = self.index.between(start, end)
+        return part
+
     def _mark(self, rows: Rows, before: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8]) -> None:
         if np.array_equal(marks, before):
             return

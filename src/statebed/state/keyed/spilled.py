@@ -1,61 +1,68 @@
 """Runs of keyed state in mapped files: looked up like runs in memory, never changed.
 
-A frozen run is one file, laid out so that every column is used where it lies: the bits of fixed-width values with a
-byte for each that says whether it is null, other values as Arrow has them, and the index's directory. Its rows keep the
-marks that they had. A checkpoint saves all changes there are, so one word for the whole run is enough afterwards: what
-was alive is stored, what was deleted is not.
+A frozen run is one file, or a part of one that the processes of a host share. Its rows keep the marks that they had. A
+checkpoint saves all changes there are, so one word for the whole run is enough afterwards: what was alive is stored,
+what was deleted is not.
 
 Files are written piece by piece, so that the memory it takes to merge runs, or to load one from the store, does not
 depend on how large they are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, from_numpy, validity
+from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
-from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Places, Rows, column_of
+from statebed.state.columns import Places, Rows
 from statebed.state.keyed.batch import KeyBatch
-from statebed.state.keyed.index import HashIndex, Starts, starts_to_store
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times, merged_columns
+from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, merged_columns
+from statebed.state.keyed.run_files import Marks, append_index, append_run, kinds_of, run_over
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
 from statebed.state.tiers.spill_folder import SpillFolder
 
-Marks = npt.NDArray[np.uint8]
-_HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
-_BITS, _VALID, _VALUES = "bits", "valid", "values"
-"""With the number of the column: names of a table's columns may be any."""
+__all__ = ["FrozenRun", "Marks", "batch_of", "merged_parts", "newest"]
 
 
 class FrozenRun:
     """A run in a mapped file."""
 
-    def __init__(self, run: Run, file: ColumnFile) -> None:
+    def __init__(self, run: Run, file: ColumnFile | None, *, disk_bytes: int) -> None:
+        """`file`: its own, to be removed with it; None: it is shared, and none of its business."""
         self.run = run
         self._file = file
         self._saved = run.dirty_rows == 0
-        self.disk_bytes = file.size
+        self.disk_bytes = disk_bytes
+
+    @classmethod
+    def shared(cls, file: ColumnFile, table: KeyedTable) -> "FrozenRun":
+        """Over a file that others use, too."""
+        return cls(run_over(file, table), None, disk_bytes=file.size)
+
+    def part(self, owned: pb.HashRange) -> "FrozenRun":
+        """Those of its rows that are in a range of hashes; of a shared one."""
+        run = self.run.between(owned.first, owned.last)
+        return FrozenRun(run, None, disk_bytes=self.disk_bytes * len(run) // max(len(self.run), 1))
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of disk that its removal frees."""
+        return 0 if self._file is None else self.disk_bytes
 
     @classmethod
     def write(cls, pieces: Iterable[Run], table: KeyedTable, folder: SpillFolder, *, most_rows: int) -> "FrozenRun":
-        """Write rows that come in pieces, at least one, in the order of hashes, as a file; nothing is left behind when
+        """Write rows that come in pieces, in the order of hashes, as a file; nothing is left behind when
         the disk fails.
         """
-        waiting = iter(pieces)
-        first = next(waiting)
-        with ColumnFileWriter(folder, _kinds(first), most=most_rows) as file:
-            dirty = _append(file, first)
-            for piece in waiting:
-                dirty += _append(file, piece)
-            file.append(_STARTS, starts_to_store(cast("Hashes", file.written(_HASHES))))
+        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=most_rows) as file:
+            dirty = 0
+            for piece in pieces:
+                append_run(file, piece)
+                dirty += piece.dirty_rows
+            append_index(file)
             written = file.finish()
-        return cls(_mapped(written, table, dirty_rows=dirty), written)
+        return cls(run_over(written, table, dirty_rows=dirty), written, disk_bytes=written.size)
 
     @property
     def dirty_rows(self) -> int:
@@ -101,8 +108,9 @@ class FrozenRun:
         return Run(selected.hashes, selected.keys, selected.values, selected.times, marks, dirty_rows=dirty)
 
     def remove(self) -> None:
-        """Remove the file; whoever reads it at the moment reads on."""
-        self._file.remove()
+        """Remove its file; whoever reads it at the moment reads on."""
+        if self._file is not None:
+            self._file.remove()
 
 
 def newest(frozen: Sequence[FrozenRun], overlay: Run | None) -> Run:
@@ -175,88 +183,3 @@ def batch_of(run: Run, rows: Rows) -> KeyBatch:
     """The keys of some rows of a run, in its order."""
     keys = tuple(key.select(rows) for key in run.keys)
     return KeyBatch(run.hashes[rows], keys, np.arange(len(rows), dtype=np.int64), None)
-
-
-class MappedColumn:
-    """Values of any type in a mapped file, in pieces."""
-
-    held_bytes = 0
-
-    def __init__(self, pieces: Sequence[pa.Array]) -> None:
-        self._pieces = pieces
-
-    def take(self, rows: Rows) -> pa.Array:
-        if len(self._pieces) == 1:
-            return self._pieces[0].take(from_numpy(rows, pa.int64()))
-        return HeapColumn(self._pieces, rows).take(np.arange(len(rows), dtype=np.int64))
-
-    def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        ours = self.take(rows)
-        equal = boolean_values(pc.equal(ours, array))
-        if ours.null_count and array.null_count:
-            equal |= ~validity(ours) & ~validity(array)
-        return equal
-
-    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
-        """As `equals`, with a column."""
-        return other.equals(np.arange(len(rows), dtype=np.int64), self.take(rows))
-
-    def select(self, rows: Rows) -> Column:
-        return column_of(self.take(rows))
-
-
-def _kinds(run: Run) -> dict[str, npt.DTypeLike]:
-    """The columns of fixed width in the file of a run."""
-    kinds: dict[str, npt.DTypeLike] = {_HASHES: np.uint64, _STARTS: np.int32, _MARKS: np.uint8}
-    if run.times is not None:
-        kinds[_TIMES] = np.int64
-    for number, column in enumerate((*run.keys, *run.values)):
-        if isinstance(column, FixedColumn):
-            kinds |= {f"{_BITS} {number}": column.bits.dtype, f"{_VALID} {number}": np.bool_}
-    return kinds
-
-
-def _append(file: ColumnFileWriter, run: Run) -> int:
-    """Write a run behind what was written before, and give the number of its rows that changed."""
-    before = file.count(_HASHES)
-    file.append(_HASHES, run.hashes)
-    file.append(_MARKS, run.marks)
-    if run.times is not None:
-        file.append(_TIMES, run.times)
-    others = {}
-    for number, column in enumerate((*run.keys, *run.values)):
-        if not isinstance(column, FixedColumn):
-            others[f"{_VALUES} {number}"] = column.take(np.arange(len(run), dtype=np.int64))
-            continue
-        file.append(f"{_BITS} {number}", column.bits)
-        seen = file.count(f"{_VALID} {number}")
-        if column.valid is not None or seen:
-            # The first nulls of a column: before them were none.
-            file.append(f"{_VALID} {number}", np.ones(before - seen, dtype=np.bool_))
-            file.append(f"{_VALID} {number}", column.filled_validity())
-    if others:
-        file.append_others(pa.table(others))
-    return run.dirty_rows
-
-
-def _mapped(file: ColumnFile, table: KeyedTable, *, dirty_rows: int) -> Run:
-    columns: list[Column] = []
-    for number, field in enumerate((*table.key_schema, *table.value_schema)):
-        if f"{_BITS} {number}" in file.fixed:
-            bits, valid = file.fixed[f"{_BITS} {number}"], file.fixed[f"{_VALID} {number}"]
-            columns.append(FixedColumn(field.type, bits, cast("Mask", valid) if len(valid) else None))
-        else:
-            assert file.others is not None
-            pieces = [piece for piece in file.others[f"{_VALUES} {number}"].chunks if len(piece)]
-            columns.append(cast("Column", MappedColumn(pieces or [pa.nulls(0, field.type)])))
-    keys = len(table.key_names)
-    run = Run(
-        hashes=cast("Hashes", file.fixed[_HASHES]),
-        keys=tuple(columns[:keys]),
-        values=tuple(columns[keys:]),
-        times=cast("Times", file.fixed[_TIMES]) if _TIMES in file.fixed else None,
-        marks=cast("Marks", file.fixed[_MARKS]),
-        dirty_rows=dirty_rows,
-    )
-    run.index = HashIndex.stored(run.hashes, cast("Starts", file.fixed[_STARTS]))
-    return run

@@ -27,12 +27,14 @@ from statebed.format.schema import merge_schema_lists
 from statebed.format.segment_writer import ROW_GROUP_BYTES
 from statebed.state.compaction import ALL_BYTES, CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
+from statebed.state.host_cache import HostCache
 from statebed.state.keyed.batch import HashFunction
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.compaction import KeyedCompaction, Plan, plan
 from statebed.state.keyed.delta import write_delta
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import bytes_of
+from statebed.state.keyed.images import Images
 from statebed.state.keyed.operations import KeyedOperations
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.metrics import TableStatistics
@@ -69,19 +71,23 @@ class KeyedView(KeyedOperations):
         block_bytes: int | None = None,
         tiers: Tiers | None = None,
         owner: str | None = None,
+        cache: HostCache | None = None,
     ) -> None:
         """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
 
         `tiers` is the memory and local disk that it shares with other tables (None: those of the process), `owner` its
-        name there. Blocks take at most `block_bytes`; None: what suits the budget.
+        name there. Blocks take at most `block_bytes`; None: what suits the budget. With a `cache` files are looked up
+        in copies that all processes of this host share.
         """
         table = KeyedTable(config, merge_schema_lists(part.schemas for part in parts))
         self._tiers = tiers or Tiers.shared()
         self._owner = owner or config.name
         self._store = store
-        durable = DurableRows(table, store, parts, owned)
+        memory = self._tiers.memory
+        images = None if cache is None else Images(cache, table, store, owned=owned, memory=memory, owner=self._owner)
+        durable = DurableRows(table, store, parts, owned, images=images)
         blocks = Blocks(table, durable, self._tiers, owner=self._owner, block_bytes=block_bytes)
-        super().__init__(table, durable, blocks, self._tiers.memory, hash_function)
+        super().__init__(table, durable, blocks, memory, hash_function)
         self._edits = EditQueue()
 
     @property

@@ -24,7 +24,8 @@ from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, Un
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.compaction import Edit
 from statebed.state.config import check_configs
-from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView, StoredPart
+from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
+from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedView
 from statebed.state.manager.base import (
     check_stored,
@@ -40,13 +41,7 @@ from statebed.state.manager.compaction import CompactionReport, Compactor
 from statebed.state.manager.evolved_parts import evolved
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.manager.options import ManagerOptions
-from statebed.state.manager.tables import (
-    ManagedGlobalTable,
-    ManagedKeyedTable,
-    ManagedTable,
-    ManagedTimeKeyedTable,
-    Moment,
-)
+from statebed.state.manager.tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable, Moment, managed
 from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
 from statebed.state.metrics import ManagerMetrics
@@ -80,12 +75,14 @@ class TableManager:
         combines: Mapping[str, Combine] | None = None,
         edits: Sequence[bytes] = (),
         merging_epoch: int | None = None,
+        cache: HostCache | None = None,
     ) -> None:
         """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
         budget of memory and the local disk; None: those that all tables of the process share. `combines` say of
         time-keyed tables how rows of one key and time become fewer when they are written and merged. `edits` are what
         compactions made of files of this record or an earlier one; those that still apply are. Files of epochs up to
-        `merging_epoch` are being merged elsewhere: checkpoints leave them to that while they can.
+        `merging_epoch` are being merged elsewhere: checkpoints leave them to that while they can. `cache` is what
+        the processes of this host share: files are looked up in it, and what is written goes into it at once.
         """
         self.task = task
         self._tiers = Tiers.shared() if tiers is None else tiers
@@ -102,8 +99,9 @@ class TableManager:
         self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
         """In what the definitions differ from the stored ones, by table; all of it was taken."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
+        make = partial(managed, task=task, in_flight=self._in_flight, tiers=self._tiers, cache=cache)
         combine = (combines or {}).get
-        self._tables = {name: self._made(one.config, one.parts, combine(name)) for name, one in found.items()}
+        self._tables = {name: make(one.config, one.parts, combine=combine(name)) for name, one in found.items()}
         self._moment = Moment(None, None)
         if restore_from is not None:
             self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
@@ -251,14 +249,6 @@ class TableManager:
             upload_bytes=self._uploads.in_flight_bytes,
             compaction=self._compactor.metrics(),
         )
-
-    def _made(self, config: pb.TableConfig, parts: Sequence[StoredPart], combine: Combine | None) -> ManagedTable:
-        kind = config.WhichOneof("kind")
-        if kind == "keyed":
-            return ManagedKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers)
-        if kind == "time_keyed":
-            return ManagedTimeKeyedTable(config, self.task, self._in_flight, parts, tiers=self._tiers, combine=combine)
-        return ManagedGlobalTable(config, self.task, self._store, parts, tiers=self._tiers)
 
     def _table(self, name: str) -> ManagedTable:
         if name not in self._tables:

@@ -14,6 +14,7 @@ from statebed.format.schema import TIME
 from statebed.state.compaction import CompactionJob, Edit, NameOf
 from statebed.state.config import TimeToLiveClock
 from statebed.state.global_keyed.table import Changes, GlobalKeyedTable, StoredPart
+from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedCheckpoint, KeyedView
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.memory.controller import Purpose
@@ -289,11 +290,18 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
     """A keyed table: its view, checkpointed and compacted with the other tables of its subtask."""
 
     def __init__(
-        self, config: pb.TableConfig, task: TaskInfo, store: InFlight, parts: Sequence[StoredPart], *, tiers: Tiers
+        self,
+        config: pb.TableConfig,
+        task: TaskInfo,
+        store: InFlight,
+        parts: Sequence[StoredPart],
+        *,
+        tiers: Tiers,
+        cache: HostCache | None = None,
     ) -> None:
         stored = [one.part for one in parts]
         owner = owner_of(task, config.name)
-        view = KeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner)
+        view = KeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner, cache=cache)
         super().__init__(view, config, task, store)
 
     def apply(self, data: Data) -> None:
@@ -329,3 +337,23 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
 
     def statistics(self) -> TableStatistics:
         return self.view.statistics()
+
+
+def managed(
+    config: pb.TableConfig,
+    parts: Sequence[StoredPart],
+    *,
+    task: TaskInfo,
+    in_flight: InFlight,
+    tiers: Tiers,
+    cache: HostCache | None,
+    combine: Combine | None,
+) -> ManagedTable:
+    """The table that a configuration describes, restored from parts."""
+    match config.WhichOneof("kind"):
+        case "keyed":
+            return ManagedKeyedTable(config, task, in_flight, parts, tiers=tiers, cache=cache)
+        case "time_keyed":
+            return ManagedTimeKeyedTable(config, task, in_flight, parts, tiers=tiers, combine=combine)
+        case _:
+            return ManagedGlobalTable(config, task, in_flight, parts, tiers=tiers)

@@ -1,12 +1,18 @@
-"""Columns in one mapped file on local disk: each lies in one piece, though all of them grow piece by piece.
+"""Columns in one file on local disk that is mapped: each lies in one piece, though all of them grow piece by piece.
+
+    columns of fixed width | an Arrow IPC stream of the others | directory | tail
 
 A column of fixed width has room for the most values that it can get; what it does not use stays a hole, which takes no
-disk. Columns of other types follow as one Arrow IPC stream with a record batch for each piece. All bytes are checked
-when the file is mapped.
+disk. Columns of other types follow as one Arrow IPC stream with a record batch for each piece. The directory (msgpack)
+says what the file is (its label), and where each part lies with its CRC-32C; the tail has the size and the checksum of
+the directory, and a magic word. A file whose tail, directory and size agree is whole; all its other bytes can be
+checked, too.
 """
 
 import contextlib
+import mmap
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 import google_crc32c
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -24,6 +31,23 @@ from statebed.state.tiers.spill_folder import SpillFolder
 
 Values = npt.NDArray[np.generic]
 _ALIGNED = 64
+_MAGIC = b"SBCOLS01"
+_TAIL = struct.Struct("<II8s")
+"""Size of the directory, its checksum, the magic word."""
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True):
+    start: int
+    size: int
+    checksum: int
+    kind: str
+    """The numpy type; empty: the Arrow IPC stream."""
+
+
+class _Directory(msgspec.Struct, array_like=True, frozen=True):
+    label: str
+    parts: dict[str, _Part]
+    others: _Part | None
 
 
 @dataclass(frozen=True)
@@ -44,27 +68,33 @@ class ColumnFile:
 class ColumnFileWriter:
     """A file in the making; left unfinished, it is removed."""
 
-    def __init__(self, folder: SpillFolder, kinds: Mapping[str, npt.DTypeLike], *, most: int) -> None:
+    def __init__(self, path: Path, kinds: Mapping[str, npt.DTypeLike], *, most: int, label: str = "") -> None:
         """Fixed-width columns of at most so many values."""
-        self._path = folder.new_file(".columns")
+        self._path = path
+        self._label = label
         self._finished = False
-        with spill_errors(self._path):
-            self._descriptor = new_descriptor(self._path, os.O_RDWR)
+        with spill_errors(path):
+            self.descriptor = new_descriptor(path, os.O_RDWR)
         self._kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
         self._fixed: dict[str, Checksummed] = {}
         end = 0
         for name, kind in self._kinds.items():
-            self._fixed[name] = Checksummed(self._descriptor, end)
+            self._fixed[name] = Checksummed(self.descriptor, end)
             end += -(-most * kind.itemsize // _ALIGNED) * _ALIGNED
-        self._stream = Checksummed(self._descriptor, end)
+        self._stream = Checksummed(self.descriptor, end)
         self._others: pa.RecordBatchStreamWriter | None = None
+
+    @classmethod
+    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, npt.DTypeLike], *, most: int) -> Self:
+        """One that lives no longer than this process."""
+        return cls(folder.new_file(".columns"), kinds, most=most)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with contextlib.suppress(OSError):
-            os.close(self._descriptor)
+            os.close(self.descriptor)
         if not self._finished:
             self._path.unlink(missing_ok=True)
 
@@ -93,32 +123,81 @@ class ColumnFileWriter:
         with spill_errors(self._path):
             return np.asarray(np.memmap(self._path, kind, mode="r", offset=start, shape=(count,)))
 
-    def finish(self) -> ColumnFile:
-        """Map the file, checked."""
+    def seal(self) -> None:
+        """Write the directory: the file is whole now, and stays."""
         with spill_errors(self._path):
             if self._others is not None:
                 self._others.close()
-            data = pa.py_buffer(b"")
-            if os.fstat(self._descriptor).st_size:
-                with pa.memory_map(str(self._path)) as file:
-                    data = file.read_buffer()
-        fixed = {
-            name: np.frombuffer(self._checked(data, part), self._kinds[name]) for name, part in self._fixed.items()
-        }
-        others = self._checked(data, self._stream)
-        self._finished = True
-        return ColumnFile(
-            path=self._path,
-            size=self._stream.size + sum(part.size for part in self._fixed.values()),
-            fixed=fixed,
-            others=None if self._others is None else pa.ipc.open_stream(others).read_all(),
-        )
-
-    def _checked(self, data: pa.Buffer, written: Checksummed) -> pa.Buffer:
-        there = max(min(data.size - written.start, written.size), 0)
-        part = data.slice(written.start, there) if there else pa.py_buffer(b"")
-        if there != written.size or int(google_crc32c.value(part)) != written.checksum:
-            raise CorruptObjectError(
-                "a spilled segment has other bytes than were written", where=str(self._path), fix=LOST_FIX
+            stream = self._stream
+            directory = msgspec.msgpack.encode(
+                _Directory(
+                    label=self._label,
+                    parts={
+                        name: _Part(part.start, part.size, part.checksum, self._kinds[name].str)
+                        for name, part in self._fixed.items()
+                    },
+                    others=None if self._others is None else _Part(stream.start, stream.size, stream.checksum, ""),
+                )
             )
-        return part
+            tail = _TAIL.pack(len(directory), int(google_crc32c.value(directory)), _MAGIC)
+            Checksummed(self.descriptor, stream.start + stream.size).write(directory + tail)
+        self._finished = True
+
+    def finish(self) -> ColumnFile:
+        """Seal the file and map it, with all bytes checked."""
+        self.seal()
+        try:
+            return column_file(mapped(self.descriptor), self._path, label=self._label, check=True)
+        except BaseException:
+            self._finished = False
+            raise
+
+
+def mapped(descriptor: int) -> pa.Buffer:
+    """The bytes of an open file, mapped; they stay when it is closed or removed."""
+    return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+
+
+def column_file(data: pa.Buffer, path: Path, *, label: str, check: bool) -> ColumnFile:
+    """The columns of a file with these bytes, once they are known to be whole; `check` looks at every byte."""
+    directory = _directory(data, path, label=label)
+    fixed = {
+        name: np.frombuffer(_part(data, part, path, check=check), np.dtype(part.kind))
+        for name, part in directory.parts.items()
+    }
+    others = None
+    if directory.others is not None:
+        others = pa.ipc.open_stream(_part(data, directory.others, path, check=check)).read_all()
+    every = [*directory.parts.values(), *([] if directory.others is None else [directory.others])]
+    return ColumnFile(path=path, size=sum(part.size for part in every), fixed=fixed, others=others)
+
+
+def _directory(data: pa.Buffer, path: Path, *, label: str) -> _Directory:
+    if data.size < _TAIL.size:
+        raise _damaged(path)
+    size, checksum, magic = _TAIL.unpack(data.slice(data.size - _TAIL.size))
+    start = data.size - _TAIL.size - size
+    if magic != _MAGIC or start < 0 or int(google_crc32c.value(data.slice(start, size))) != checksum:
+        raise _damaged(path)
+    try:
+        directory = msgspec.msgpack.decode(data.slice(start, size), type=_Directory)
+    except msgspec.DecodeError as error:
+        raise _damaged(path) from error
+    if directory.label != label:
+        raise _damaged(path)
+    return directory
+
+
+def _part(data: pa.Buffer, part: _Part, path: Path, *, check: bool) -> pa.Buffer:
+    if not part.size:
+        return pa.py_buffer(b"")
+    if part.start + part.size > data.size:
+        raise _damaged(path)
+    found = data.slice(part.start, part.size)
+    if check and int(google_crc32c.value(found)) != part.checksum:
+        raise _damaged(path)
+    return found
+
+
+def _damaged(path: Path) -> CorruptObjectError:
+    return CorruptObjectError("a spilled segment has other bytes than were written", where=str(path), fix=LOST_FIX)

@@ -1,0 +1,148 @@
+"""How a run lies in a file of columns, so that every column is used where it lies.
+
+The bits of fixed-width values, with a byte for each that says whether it is null (none where there are no nulls), other
+values as Arrow has them, and the index's directory. The same for runs that are spilled and for copies of data files.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.format.keyhash import Hashes
+from statebed.format.schema import DELETED as DELETED_COLUMN
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of
+from statebed.state.columns.fixed import is_fixed
+from statebed.state.keyed.index import HashIndex, Starts, starts_to_store
+from statebed.state.keyed.run import DELETED, STORED, Run, Times
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
+
+Marks = npt.NDArray[np.uint8]
+_HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
+_BITS, _VALID, _VALUES = "bits", "valid", "values"
+"""With the number of the column: names of a table's columns may be any."""
+
+
+class MappedColumn:
+    """Values of any type in a mapped file, in pieces."""
+
+    held_bytes = 0
+
+    def __init__(self, pieces: Sequence[pa.Array]) -> None:
+        self._pieces = pieces
+
+    def take(self, rows: Rows) -> pa.Array:
+        if len(self._pieces) == 1:
+            return self._pieces[0].take(from_numpy(rows, pa.int64()))
+        return HeapColumn(self._pieces, rows).take(np.arange(len(rows), dtype=np.int64))
+
+    def equals(self, rows: Rows, array: pa.Array) -> Mask:
+        ours = self.take(rows)
+        equal = boolean_values(pc.equal(ours, array))
+        if ours.null_count and array.null_count:
+            equal |= ~validity(ours) & ~validity(array)
+        return equal
+
+    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
+        """As `equals`, with a column."""
+        return other.equals(np.arange(len(rows), dtype=np.int64), self.take(rows))
+
+    def select(self, rows: Rows) -> Column:
+        return column_of(self.take(rows))
+
+    def slice(self, start: int, end: int) -> "MappedColumn":
+        """Neighbouring rows where they lie."""
+        return MappedColumn(pa.chunked_array(self._pieces).slice(start, end - start).chunks or self._pieces[:1])
+
+
+def kinds_of(table: KeyedTable) -> dict[str, npt.DTypeLike]:
+    """The columns of fixed width in the file of a run."""
+    kinds: dict[str, npt.DTypeLike] = {_HASHES: np.uint64, _STARTS: np.int32, _MARKS: np.uint8}
+    if table.expires:
+        kinds[_TIMES] = np.int64
+    for number, field in enumerate((*table.key_schema, *table.value_schema)):
+        if is_fixed(field.type):
+            bits = FixedColumn.over(pa.nulls(0, field.type)).bits
+            kinds |= {f"{_BITS} {number}": bits.dtype, f"{_VALID} {number}": np.bool_}
+    return kinds
+
+
+def append_run(file: ColumnFileWriter, run: Run) -> None:
+    """Write a run behind what was written before."""
+    before = file.count(_HASHES)
+    file.append(_HASHES, run.hashes)
+    file.append(_MARKS, run.marks)
+    if run.times is not None:
+        file.append(_TIMES, run.times)
+    others = {}
+    for number, column in enumerate((*run.keys, *run.values)):
+        if isinstance(column, FixedColumn):
+            _append_fixed(file, number, column, before=before)
+        else:
+            others[f"{_VALUES} {number}"] = column.take(np.arange(len(run), dtype=np.int64))
+    if others:
+        file.append_others(pa.table(others))
+
+
+def append_file_rows(file: ColumnFileWriter, table: KeyedTable, rows: pa.Table) -> None:
+    """Write rows of a data file behind what was written before: what is alive is stored, what is deleted is not."""
+    before = file.count(_HASHES)
+    file.append(_HASHES, uint64_values(rows[KEY_HASH]))
+    deleted = boolean_values(rows[DELETED_COLUMN])
+    file.append(_MARKS, np.where(deleted, DELETED, STORED))
+    if table.expires:
+        file.append(_TIMES, np.where(deleted, np.int64(0), int64_values(rows[TIME])))
+    others = {}
+    for number, field in enumerate((*table.key_schema, *table.value_schema)):
+        array = one_chunk(rows[field.name])
+        if is_fixed(field.type):
+            _append_fixed(file, number, FixedColumn.over(array), before=before)
+        else:
+            others[f"{_VALUES} {number}"] = array
+    if others:
+        file.append_others(pa.table(others))
+
+
+def append_index(file: ColumnFileWriter) -> None:
+    """Write the index of all that was written, as the last part."""
+    file.append(_STARTS, starts_to_store(cast("Hashes", file.written(_HASHES))))
+
+
+def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> Run:
+    """The run of a file, where it lies."""
+    columns: list[Column] = []
+    for number, field in enumerate((*table.key_schema, *table.value_schema)):
+        if f"{_BITS} {number}" in file.fixed:
+            bits, valid = file.fixed[f"{_BITS} {number}"], file.fixed[f"{_VALID} {number}"]
+            columns.append(FixedColumn(field.type, bits, cast("Mask", valid) if len(valid) else None))
+        else:
+            pieces = [] if file.others is None else file.others[f"{_VALUES} {number}"].chunks
+            columns.append(
+                cast("Column", MappedColumn([one for one in pieces if len(one)] or [pa.nulls(0, field.type)]))
+            )
+    keys = len(table.key_names)
+    run = Run(
+        hashes=cast("Hashes", file.fixed[_HASHES]),
+        keys=tuple(columns[:keys]),
+        values=tuple(columns[keys:]),
+        times=cast("Times", file.fixed[_TIMES]) if _TIMES in file.fixed else None,
+        marks=cast("Marks", file.fixed[_MARKS]),
+        dirty_rows=dirty_rows,
+    )
+    run.index = HashIndex.stored(run.hashes, cast("Starts", file.fixed[_STARTS]))
+    return run
+
+
+def _append_fixed(file: ColumnFileWriter, number: int, column: FixedColumn, *, before: int) -> None:
+    file.append(f"{_BITS} {number}", column.bits)
+    seen = file.count(f"{_VALID} {number}")
+    if column.valid is not None or seen:
+        # The first nulls of a column: before them were none.
+        file.append(f"{_VALID} {number}", np.ones(before - seen, dtype=np.bool_))
+        file.append(f"{_VALID} {number}", column.filled_validity())

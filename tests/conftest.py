@@ -4,7 +4,7 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ("s3.server",)
+pytest_plugins = ("s3.server", "postgres.server")
 
 # A shared machine is slow at times, which is no failure. CI must give the same answer for the same commit;
 # other runs look for new examples.

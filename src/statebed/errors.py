@@ -314,6 +314,12 @@ class SinkError(StatebedError):
     code = "SINK"
 
 
+class SinkUnavailableError(SinkError):
+    """The database of a sink cannot be reached, or broke the connection off; it was tried several times."""
+
+    code = "SINK_UNAVAILABLE"
+
+
 class ExecutorError(StatebedError):
     """An executor cannot run subtasks of this job; found before a run is opened."""
 

@@ -1,7 +1,23 @@
 """Where output goes: sinks that publish the outbox of committed epochs."""
 
+from statebed.sinks.base import BaseSink
+from statebed.sinks.console import ConsoleSink
+from statebed.sinks.debezium import Envelope
+from statebed.sinks.debezium_files import DebeziumFilesSink
 from statebed.sinks.function import FunctionSink
 from statebed.sinks.memory import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink, read_table, table_files
+from statebed.sinks.transformed import TransformedSink
 
-__all__ = ["FunctionSink", "MemorySink", "ParquetTableSink", "read_table", "table_files"]
+__all__ = [
+    "BaseSink",
+    "ConsoleSink",
+    "DebeziumFilesSink",
+    "Envelope",
+    "FunctionSink",
+    "MemorySink",
+    "ParquetTableSink",
+    "TransformedSink",
+    "read_table",
+    "table_files",
+]

@@ -8,41 +8,38 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from statebed.checkpoint import Publication
 from statebed.errors import SinkError
-from statebed.format.names import check_name
-from statebed.protocol import Guarantee, SinkPosition
+from statebed.sinks.base import BaseSink, outbox_rows
+from statebed.sinks.shape import Shape
 
 
-class FunctionSink:
+class FunctionSink(BaseSink):
     """Calls `function(rows, epoch)`; `to_frame` makes the rows from Arrow, for Spark a DataFrame."""
 
     def __init__(
-        self, *, sink_id: str, function: Callable[[Any, int], object], to_frame: Callable[[pa.Table], Any]
+        self,
+        *,
+        sink_id: str,
+        function: Callable[[Any, int], object],
+        to_frame: Callable[[pa.Table], Any],
+        shape: Shape | None = None,
     ) -> None:
-        self._sink_id = check_name("sink", sink_id)
+        super().__init__(sink_id)
         self._function = function
         self._to_frame = to_frame
+        self._shape = shape
 
     @property
-    def sink_id(self) -> str:
-        return self._sink_id
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.AT_LEAST_ONCE
-
-    def open(self, run: int) -> SinkPosition | None:  # noqa: ARG002 - a function remembers no run
-        return None
-
-    def roll_back(self, run: int, epoch: int) -> None:
-        """Nothing: what a function did cannot be taken back."""
+    def described(self) -> str:
+        return f"function {getattr(self._function, '__name__', type(self._function).__name__)}"
 
     def publish(self, publication: Publication) -> None:
         rows = outbox_rows(publication)
-        if rows is None:
+        if rows is not None and self._shape is not None:
+            rows = self._shape.applied(rows, publication)
+        if rows is None or not rows.num_rows:
             return
         try:
             self._function(self._to_frame(rows), publication.epoch)
@@ -52,9 +49,3 @@ class FunctionSink:
                 where=f"epoch {publication.epoch}, {rows.num_rows} rows",
                 fix="mend the function and start the job again: the epoch is committed, and comes first then",
             ) from error
-
-
-def outbox_rows(publication: Publication) -> pa.Table | None:
-    """The rows of an epoch as one table, or None when it has none."""
-    tables = [pq.read_table(pa.BufferReader(publication.read(file))) for file in publication.files]
-    return pa.concat_tables(tables) if tables else None

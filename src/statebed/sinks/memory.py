@@ -1,66 +1,79 @@
 """A sink in this process's memory, exactly once while the process lives: for tests and notebooks."""
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pyarrow as pa
 
 from statebed.checkpoint import Publication
-from statebed.errors import FencedError
-from statebed.format.names import check_name
 from statebed.protocol import Delivery, Guarantee, SinkPosition
 from statebed.protocol.publication import decide_delivery
-from statebed.sinks.function import outbox_rows
+from statebed.sinks.base import BaseSink, outbox_rows
+from statebed.sinks.shape import Shape
 
 
-class MemorySink:
-    """Keeps the rows of every epoch."""
+class MemorySink(BaseSink):
+    """Keeps the rows of every epoch; `show` is called with all of them when they change."""
 
-    def __init__(self, sink_id: str) -> None:
-        self._sink_id = check_name("sink", sink_id)
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self, sink_id: str, *, shape: Shape | None = None, show: Callable[[list[pa.Table]], object] | None = None
+    ) -> None:
+        super().__init__(sink_id)
         self._position: SinkPosition | None = None
         self._lock = threading.Lock()
-        self.epochs: dict[int, list[dict[str, Any]]] = {}
+        self._shape = shape
+        self._show = show
+        self._tables: dict[int, pa.Table | None] = {}
+
+    @property
+    def described(self) -> str:
+        return "memory of the driver"
+
+    @property
+    def epochs(self) -> dict[int, list[dict[str, Any]]]:
         """Rows by epoch; an epoch without rows has an empty list."""
-
-    @property
-    def sink_id(self) -> str:
-        return self._sink_id
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return Guarantee.EXACTLY_ONCE
+        with self._lock:
+            return {epoch: [] if rows is None else rows.to_pylist() for epoch, rows in sorted(self._tables.items())}
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """All rows, epochs in order."""
-        with self._lock:
-            return [row for epoch in sorted(self.epochs) for row in self.epochs[epoch]]
+        return [row for rows in self.epochs.values() for row in rows]
 
     def open(self, run: int) -> SinkPosition | None:
         with self._lock:
             before = self._position
             if before is not None and before.run >= run:
-                raise self._fenced(run, before)
+                raise self.fenced(run, before.run)
             self._position = SinkPosition(run=run, epoch=before.epoch if before else 0)
+            self._shown()
             return before
 
     def roll_back(self, run: int, epoch: int) -> None:
         with self._lock:
+            if self._position is not None and self._position.run != run:
+                raise self.fenced(run, self._position.run)
             self._position = SinkPosition(run=run, epoch=epoch)
-            self.epochs = {number: rows for number, rows in self.epochs.items() if number <= epoch}
+            self._tables = {number: rows for number, rows in self._tables.items() if number <= epoch}
+            self._shown()
 
     def publish(self, publication: Publication) -> None:
-        table = outbox_rows(publication)
+        rows = outbox_rows(publication)
+        if rows is not None and self._shape is not None:
+            rows = self._shape.applied(rows, publication)
         with self._lock:
             delivery = decide_delivery(self._position, run=publication.run, epoch=publication.epoch)
             if delivery is Delivery.REFUSE:
-                raise self._fenced(publication.run, self._position)
+                raise self.fenced(publication.run, self._position.run if self._position else 0)
             if delivery is Delivery.WRITE:
-                self.epochs[publication.epoch] = table.to_pylist() if table is not None else []
+                self._tables[publication.epoch] = rows
                 self._position = SinkPosition(run=publication.run, epoch=publication.epoch)
+                if rows is not None:
+                    self._shown()
 
-    def _fenced(self, run: int, position: SinkPosition | None) -> FencedError:
-        newer = position.run if position else 0
-        return FencedError(
-            f"sink {self._sink_id} was opened by run {newer}; run {run} is superseded",
-            fix="do not restart this process: a newer run owns the job",
-        )
+    def _shown(self) -> None:
+        if self._show is not None:
+            self._show([rows for _, rows in sorted(self._tables.items()) if rows is not None])

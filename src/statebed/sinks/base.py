@@ -1,0 +1,79 @@
+"""What the sinks of statebed have in common: a name, a line about themselves, and checks before a run opens.
+
+A sink of the user's own needs none of this; `statebed.checkpoint.Sink` says what it must have.
+"""
+
+import abc
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statebed.checkpoint import Publication
+from statebed.errors import FencedError
+from statebed.format.names import check_name
+from statebed.protocol import Guarantee, SinkPosition
+
+
+class BaseSink(abc.ABC):
+    """A sink that remembers nothing, until it says otherwise."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+
+    def __init__(self, sink_id: str) -> None:
+        self._sink_id = check_name("sink", sink_id)
+
+    @property
+    def sink_id(self) -> str:
+        return self._sink_id
+
+    @property
+    @abc.abstractmethod
+    def described(self) -> str:
+        """One line for `explain()`: what is written where; never a secret."""
+
+    @property
+    def folder(self) -> str | None:
+        """URL of the folder that belongs to this sink alone; None: it has none."""
+        return None
+
+    def check(self, *, last_number: int) -> None:  # noqa: B027 - not every sink has a place
+        """Before a run opens, and without writing: refuse a place that cannot be this sink's.
+
+        `last_number` is the newest number of the job's log; a place that knows a newer one is not of this log.
+        """
+
+    def probe(self) -> None:  # noqa: B027 - not every sink has a place
+        """Before a run opens, after every check: refuse a place that cannot be written."""
+
+    def open(self, run: int) -> SinkPosition | None:  # noqa: ARG002 - for sinks that remember the run
+        """Refuse older runs from now on; its position before that, or None if it keeps none."""
+        return None
+
+    def roll_back(self, run: int, epoch: int) -> None:  # noqa: B027 - not every sink can
+        """Take back what is newer than `epoch`; never asked of a sink without a position."""
+
+    @abc.abstractmethod
+    def publish(self, publication: Publication) -> None:
+        """Take the epoch; one that is there already is no error."""
+
+    def fenced(self, run: int, newer: int, *, where: str = "") -> FencedError:
+        """What to raise when a newer run has opened the sink."""
+        return FencedError(
+            f"sink {self._sink_id} was opened by run {newer}; run {run} is superseded",
+            where=where,
+            fix="do not restart this process: a newer run owns the job",
+        )
+
+
+def outbox_rows(publication: Publication) -> pa.Table | None:
+    """The rows of an epoch as one table, or None when it has none."""
+    tables = [pq.read_table(pa.BufferReader(publication.read(file))) for file in publication.files]
+    return pa.concat_tables(tables) if tables else None
+
+
+def outbox_batches(publication: Publication, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of an epoch, at most `rows` at a time and one file in memory."""
+    for file in publication.files:
+        yield from pq.ParquetFile(pa.BufferReader(publication.read(file))).iter_batches(batch_size=rows)

@@ -1,0 +1,60 @@
+"""Rows on the console, for a first look: at least once, like anything that only prints."""
+
+import sys
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.format.columns import one_chunk
+from statebed.sinks.base import BaseSink, outbox_rows
+from statebed.sinks.json_values import json_values
+from statebed.sinks.shape import Shape
+
+DEFAULT_ROWS = 20
+
+
+class ConsoleSink(BaseSink):
+    """Prints the first rows of every epoch that has some; `stream` None is standard output."""
+
+    def __init__(
+        self, *, sink_id: str, shape: Shape | None = None, rows: int = DEFAULT_ROWS, stream: TextIO | None = None
+    ) -> None:
+        super().__init__(sink_id)
+        self._shape = shape
+        self._rows = rows
+        self._stream = stream
+
+    @property
+    def described(self) -> str:
+        return f"console, {self._rows} rows of each epoch"
+
+    def publish(self, publication: Publication) -> None:
+        rows = outbox_rows(publication)
+        if rows is not None and self._shape is not None:
+            rows = self._shape.applied(rows, publication)
+        if rows is None or not rows.num_rows:
+            return
+        stream = self._stream or sys.stdout
+        stream.write(f"-- {self._sink_id}, epoch {publication.epoch}: {rows.num_rows} rows\n")
+        stream.write("".join(f"{line}\n" for line in _lines(rows.slice(0, self._rows))))
+        if rows.num_rows > self._rows:
+            stream.write(f"... and {rows.num_rows - self._rows} more\n")
+        stream.flush()
+
+
+def _lines(rows: pa.Table) -> list[str]:
+    """A header and the rows, in columns as wide as their values."""
+    columns = [
+        [name, *(_text(value) for value in json_values(one_chunk(column)))]
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*columns, strict=True)
+    ]
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,77 @@
+"""Changes as Debezium's JSON: what a key's row was before, what it is after, and the epoch that changed it.
+
+    {"before": null, "after": {"driver": "ann", "trips": 2}, "op": "c", "ts_ms": 1767225600000,
+     "source": {"connector": "statebed", "name": "rides", "table": "totals", "snapshot": "false",
+                "epoch": 12, "ts_ms": 1767225600000}}
+
+`op` is `c` for a new row, `u` for an update, `d` for a row that is gone, `r` for a row that was read from a snapshot:
+the first epoch of a sink whose user calls it one. Times are the epoch's. Of one key there is one message per epoch,
+when the declared key is one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.sinks.json_values import json_objects
+from statebed.sinks.row_kinds import KeyedChanges, RowKind
+
+MESSAGES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
+"""Columns of messages as rows: those that Spark's Kafka writer takes."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Who sends the messages, and the key that they are about."""
+
+    job_id: str
+    table: str
+    """Name of the stream for readers: the sink's."""
+    key: tuple[str, ...]
+
+    def messages(
+        self, rows: pa.Table, publication: Publication, *, snapshot: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of every message of an epoch; rows that are gone come first."""
+        changes = KeyedChanges(rows, self.key)
+        milliseconds = publication.record.epoch_time_us // 1_000
+        source = {
+            "connector": "statebed",
+            "name": self.job_id,
+            "table": self.table,
+            "snapshot": "true" if snapshot else "false",
+            "epoch": publication.epoch,
+            "ts_ms": milliseconds,
+        }
+        deleted, before, inserted, after = (json_objects(changes.of(kind)) for kind in RowKind)
+        nothing: list[None] = [None]
+        for op, old, new in (
+            ("d", deleted, nothing * len(deleted)),
+            ("u", before, after),
+            ("r" if snapshot else "c", nothing * len(inserted), inserted),
+        ):
+            yield from self._encoded(op, old, new, source=source, milliseconds=milliseconds)
+
+    def _encoded(
+        self,
+        op: str,
+        before: Sequence[dict[str, Any] | None],
+        after: Sequence[dict[str, Any] | None],
+        *,
+        source: dict[str, Any],
+        milliseconds: int,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for old, new in zip(before, after, strict=True):
+            known = new or old or {}
+            value = {"before": old, "after": new, "op": op, "ts_ms": milliseconds, "source": source}
+            yield msgspec.json.encode({name: known[name] for name in self.key}), msgspec.json.encode(value)
+
+    def table_of(self, rows: pa.Table, publication: Publication) -> pa.Table:
+        """The messages as rows with the columns `key` and `value`."""
+        pairs = list(self.messages(rows, publication))
+        columns = [pa.array([pair[place].decode() for pair in pairs], pa.string()) for place in (0, 1)]
+        return pa.Table.from_arrays(columns, schema=MESSAGES)

@@ -1,0 +1,42 @@
+"""Changes as files of Debezium's JSON, a message per line, exactly once: a table of files with a manifest.
+
+    {path}/epoch=000000000007/changes.{digest}.jsonl
+    {path}/_statebed/000000000001.json ...                       the manifest: which files there are
+
+Read the lines of `table_files(path)` in this order, or follow the folders of epochs.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.format.digest import digest
+from statebed.sinks.base import outbox_rows
+from statebed.sinks.debezium import MESSAGES, Envelope
+from statebed.sinks.file_table import FileContent, FileTableSink
+
+
+class DebeziumFilesSink(FileTableSink):
+    """Publishes the changes of epochs as JSON lines; `snapshot`: rows of the first epoch were read, not created."""
+
+    def __init__(self, *, sink_id: str, path: str, envelope: Envelope, snapshot: bool = False) -> None:
+        super().__init__(
+            sink_id=sink_id, path=path, job_id=envelope.job_id, schema=pa.schema([MESSAGES.field("value")])
+        )
+        self._envelope = envelope
+        self._snapshot = snapshot
+
+    @property
+    def described(self) -> str:
+        return f"Debezium JSON lines {self.url}, by {', '.join(self._envelope.key)}"
+
+    def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:
+        rows = outbox_rows(publication)
+        if rows is None:
+            return
+        messages = self._envelope.messages(rows, publication, snapshot=self._snapshot and first)
+        lines = [value for _, value in messages]
+        if lines:
+            data = b"\n".join([*lines, b""])
+            yield FileContent(f"changes.{digest(data)}.jsonl", data, len(lines))

@@ -1,0 +1,182 @@
+"""A table of files with a manifest: each epoch becomes visible once, all at once, and a superseded run cannot add any.
+
+    {path}/epoch=000000000007/{file}
+    {path}/_statebed/000000000001.json ...                       the manifest: which files the table consists of
+
+The manifest alone says which files are visible; a run that was superseded finds its entry's place taken and stops. What
+the files hold is decided by the kinds of tables.
+"""
+
+import abc
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.errors import InputError, StatebedError
+from statebed.format.digest import crc32c
+from statebed.format.names import EPOCH_DIGITS
+from statebed.protocol import Delivery, Guarantee, SinkPosition
+from statebed.protocol.publication import decide_delivery
+from statebed.sinks.base import BaseSink
+from statebed.sinks.manifest import VERSION, Entry, Manifest, TableFile, TableState, encode_schema
+from statebed.storage import get_storage_provider, probe_put_if_absent
+
+_EPOCH_FOLDER = "epoch="
+_GENERATION = re.compile(r"g([0-9]+)-")
+_APPEND_ATTEMPTS = 100
+"""How often an entry is tried again when another one took its number."""
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """One file that an epoch adds. The same content has the same name, other content another one."""
+
+    name: str
+    data: bytes
+    rows: int
+
+
+class FileTableSink(BaseSink, abc.ABC):
+    """Publishes epochs to a table of files of its own."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+
+    def __init__(self, *, sink_id: str, path: str, job_id: str, schema: pa.Schema) -> None:
+        super().__init__(sink_id)
+        self._owner = f"{job_id}/{sink_id}"
+        self._schema = schema
+        self._store = get_storage_provider(path)
+        self._manifest = Manifest(self._store)
+
+    @abc.abstractmethod
+    def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:
+        """The files of an epoch; `first`: the table has no epoch yet."""
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def folder(self) -> str | None:
+        return self.url
+
+    def check(self, *, last_number: int) -> None:
+        """Before a run opens: the table is free or this job's, and knows no epoch that the job's log does not."""
+        state = self._checked()
+        if max(state.epoch, state.run) > last_number:
+            raise InputError(
+                f"the table holds epoch {state.epoch} of run {state.run}, but the job's log ends at {last_number}: "
+                "the state was deleted, or it is another one",
+                where=self.url,
+                fix="give the table another path, or remove the folder, or restore the state that belongs to it",
+            )
+
+    def probe(self) -> None:
+        """Refuse a place that cannot be written, or a store on which two writers could both append one entry."""
+        probe_put_if_absent(self._store)
+
+    def open(self, run: int) -> SinkPosition | None:
+        """Fence older runs; the position before that."""
+        before = self._checked()
+        for _ in range(_APPEND_ATTEMPTS):
+            if before.number and before.run >= run:
+                raise self.fenced(run, before.run, where=self.url)
+            entry = self._entry("open", run=run, epoch=before.epoch, state=before, schema=encode_schema(self._schema))
+            if self._manifest.append(entry, to=before):
+                return before.position
+            before = self._checked()
+        raise self.fenced(run, before.run, where=self.url)
+
+    def roll_back(self, run: int, epoch: int) -> None:
+        """Make the files of epochs after `epoch` invisible, then remove them."""
+        while True:
+            state = self._checked()
+            if state.run != run:
+                raise self.fenced(run, state.run, where=self.url)
+            if state.epoch <= epoch:
+                return
+            if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state), to=state):
+                break
+        # Files after a rollback have names of their own, so nobody can make these visible again. Those that a crash
+        # left behind before they became visible go with them: whoever reads the folder by glob would see them.
+        for folder in self._store.list_level("").folders:
+            if _epoch_of(folder) > epoch:
+                for info in self._store.list_level(folder).objects:
+                    if _generation_of(info.path) <= state.generation:
+                        with contextlib.suppress(StatebedError):
+                            self._store.delete(info.path)
+
+    def publish(self, publication: Publication) -> None:
+        """Copy the files, then make them visible with one entry."""
+        if not publication.files:
+            return
+        for _ in range(_APPEND_ATTEMPTS):
+            state = self._checked()
+            delivery = decide_delivery(state.position, run=publication.run, epoch=publication.epoch)
+            if delivery is Delivery.REFUSE:
+                raise self.fenced(publication.run, state.run, where=self.url)
+            if delivery is Delivery.SKIP:
+                return
+            contents = self.contents(publication, first=not state.epoch)
+            files = tuple(self._copy(publication.epoch, content, state.generation) for content in contents)
+            entry = self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
+            if self._manifest.append(entry, to=state):
+                return
+        raise self.fenced(publication.run, self._manifest.refresh().run, where=self.url)
+
+    def _copy(self, epoch: int, content: FileContent, generation: int) -> TableFile:
+        # A superseded run may still be removing files that it rolled back: an epoch that returns has other names.
+        name = f"g{generation}-{content.name}" if generation else content.name
+        path = f"{_EPOCH_FOLDER}{epoch:0{EPOCH_DIGITS}d}/{name}"
+        self._store.put(path, content.data)
+        return TableFile(path=path, epoch=epoch, size=len(content.data), rows=content.rows, crc32c=crc32c(content.data))
+
+    def _entry(
+        self,
+        kind: str,
+        *,
+        run: int,
+        epoch: int,
+        state: TableState,
+        schema: str = "",
+        files: tuple[TableFile, ...] = (),
+    ) -> Entry:
+        return Entry(
+            version=VERSION,
+            number=state.number + 1,
+            kind=kind,  # type: ignore[arg-type]  # one of the three, by the callers above
+            owner=self._owner,
+            run=run,
+            epoch=epoch,
+            nonce=secrets.token_hex(16),
+            generation=state.generation,
+            schema=schema,
+            files=files,
+        )
+
+    def _checked(self) -> TableState:
+        state = self._manifest.refresh()
+        if state.number and state.owner != self._owner:
+            raise InputError(
+                f"the table belongs to {state.owner}, this is {self._owner}",
+                where=self.url,
+                fix="give each job and sink a path of its own",
+            )
+        return state
+
+
+def _epoch_of(folder: str) -> int:
+    """The epoch that a folder of the table holds files of; 0 for any other folder."""
+    number = folder.removeprefix(_EPOCH_FOLDER)
+    return int(number) if number != folder and number.isdigit() else 0
+
+
+def _generation_of(path: str) -> int:
+    found = _GENERATION.match(path.rpartition("/")[2])
+    return int(found[1]) if found else 0

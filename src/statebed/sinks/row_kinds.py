@@ -1,0 +1,80 @@
+"""Changelogs by key: which rows are new, which are gone, and which took the place of another with the same key.
+
+Between operators a changelog is a set of rows with weights. Whoever reads it row by row wants to know what happened to
+a key. The key is the user's to declare: a row that goes and a row that comes with the same key are an update.
+"""
+
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.format.columns import from_numpy
+from statebed.operators.changelog import consolidated, group_equal, without_weight
+from statebed.operators.rows import weights_of
+
+ROW_KIND = "row_kind"
+Integers = npt.NDArray[np.int64]
+
+
+class RowKind(enum.StrEnum):
+    """What a row of an epoch says about its key; retractions come before additions."""
+
+    DELETE = "delete"
+    UPDATE_BEFORE = "update_before"
+    INSERT = "insert"
+    UPDATE_AFTER = "update_after"
+
+
+_KINDS = list(RowKind)
+
+
+class KeyedChanges:
+    """The net changes of an epoch, told apart by key.
+
+    Retractions first; inside the kinds the order is that of keys, so the n-th row before an update belongs to the n-th
+    row after one.
+    """
+
+    def __init__(self, rows: pa.Table, key: Sequence[str]) -> None:
+        net = consolidated(rows)
+        weights = weights_of(net)
+        numbers = np.repeat(np.arange(net.num_rows, dtype=np.int64), np.abs(weights))
+        added = weights[numbers] > 0
+        groups = group_equal(net.select(list(key))).group_of_rows()[numbers]
+        counts = np.zeros((2, int(groups.max(initial=-1)) + 1), dtype=np.int64)
+        np.add.at(counts, (added.astype(np.int64), groups), 1)
+        updates = counts.min(axis=0)[groups] > _place_in_group(groups, added)
+        kinds = 2 * added.astype(np.int64) + updates
+        order = np.lexsort((groups, kinds))
+        self._kinds = kinds[order]
+        self.rows: pa.Table = without_weight(net).take(from_numpy(numbers[order], pa.int64()))
+
+    def of(self, kind: RowKind) -> pa.Table:
+        """The rows of one kind."""
+        place = _KINDS.index(kind)
+        first, end = np.searchsorted(self._kinds, [place, place + 1])
+        return self.rows.slice(int(first), int(end - first))
+
+    def with_kinds(self) -> pa.Table:
+        """All rows, with their kind as last column."""
+        names = pa.array([kind.value for kind in _KINDS], pa.string())
+        return self.rows.append_column(row_kind_field(), names.take(from_numpy(self._kinds, pa.int64())))
+
+
+def row_kind_field() -> pa.Field:
+    return pa.field(ROW_KIND, pa.string(), nullable=False)
+
+
+def _place_in_group(groups: Integers, added: npt.NDArray[np.bool_]) -> Integers:
+    """How many earlier rows are of the same key and the same direction."""
+    marks = 2 * groups + added
+    order = np.argsort(marks, kind="stable")
+    ordered = marks[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else ordered
+    places = np.empty(len(marks), dtype=np.int64)
+    sizes = np.diff(starts, append=np.int64(len(marks)))
+    places[order] = np.arange(len(marks), dtype=np.int64) - np.repeat(starts, sizes)
+    return places

@@ -1,0 +1,206 @@
+"""PostgreSQL: rows are copied in, and the epoch is compared and written in the same transaction.
+
+A password is no part of the connection string, which is shown in messages: it comes from `password=`, from `PGPASSWORD`
+or from the password file, as with every program of PostgreSQL's. Every wait has a time-out: for the connection, for
+locks, for statements, and for a transaction whose client fell asleep, so that it cannot keep the next run waiting.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from statebed.errors import (
+    InputError,
+    MissingDependencyError,
+    SecretInUrlError,
+    SinkError,
+    SinkUnavailableError,
+    UnsupportedTypeError,
+)
+from statebed.format.columns import one_chunk
+from statebed.sinks.sql.csv_rows import csv_of
+from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
+
+if TYPE_CHECKING:
+    import psycopg
+
+_SECRETS = ("password", "sslpassword")
+_CONNECT_SECONDS = 30
+_LOCK_NUMBER = int.from_bytes(b"statebed", "big")
+_NULLS_NOT_DISTINCT_SINCE = 150_000
+_TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb"})
+_ACCEPTED: tuple[tuple[str, str, frozenset[str]], ...] = (
+    ("bool", "boolean", frozenset({"bool"})),
+    ("int8", "smallint", frozenset({"int2", "int4", "int8", "numeric"})),
+    ("int16", "smallint", frozenset({"int2", "int4", "int8", "numeric"})),
+    ("int32", "integer", frozenset({"int4", "int8", "numeric"})),
+    ("int64", "bigint", frozenset({"int8", "numeric"})),
+    ("uint8", "smallint", frozenset({"int2", "int4", "int8", "numeric"})),
+    ("uint16", "integer", frozenset({"int4", "int8", "numeric"})),
+    ("uint32", "bigint", frozenset({"int8", "numeric"})),
+    ("uint64", "numeric(20)", frozenset({"numeric"})),
+    ("float", "real", frozenset({"float4", "float8"})),
+    ("double", "double precision", frozenset({"float8"})),
+    ("string", "text", _TEXTS),
+    ("large_string", "text", _TEXTS),
+    ("binary", "bytea", frozenset({"bytea"})),
+    ("large_binary", "bytea", frozenset({"bytea"})),
+    ("date32[day]", "date", frozenset({"date"})),
+)
+"""Arrow type, type of a new column, types of existing columns that hold every value."""
+_NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
+
+
+class Postgres:
+    """A database of a PostgreSQL server, by a connection string without password."""
+
+    product = "PostgreSQL"
+    exists = True
+    lock_clause = " for update"
+    temporary_ends = " on commit drop"
+    making_lock = f"select pg_advisory_xact_lock({_LOCK_NUMBER})"
+
+    def __init__(self, dsn: str, *, password: str | None, timeout_seconds: float) -> None:
+        self._psycopg = _driver()
+        try:
+            given = self._psycopg.conninfo.conninfo_to_dict(dsn)
+        except self._psycopg.Error:
+            # Its message repeats the text, and there may be a password in it.
+            raise InputError(
+                "dsn= is no connection string of PostgreSQL's", fix="write 'host=db.example dbname=results user=writer'"
+            ) from None
+        if any(name in given for name in _SECRETS):
+            raise SecretInUrlError(
+                "dsn= carries a password, and connection strings end up in logs",
+                fix="give it as password=, in the variable PGPASSWORD, or in the password file (PGPASSFILE)",
+            )
+        self._given = {"connect_timeout": _CONNECT_SECONDS, **given, "client_encoding": "UTF8"}
+        self._secrets = {} if password is None else {"password": password}
+        self._milliseconds = max(int(timeout_seconds * 1_000), 1)
+        shown = (given.get("host") or given.get("hostaddr"), given.get("port"), given.get("dbname"))
+        self.place = "postgresql " + ("/".join(str(part) for part in shown if part) or "of the environment")
+
+    def parameter(self, number: int) -> str:
+        return f"${number}"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator["PostgresTransaction"]:
+        psycopg = self._psycopg
+        try:
+            with (
+                psycopg.connect(
+                    **self._given,
+                    **self._secrets,
+                    tcp_user_timeout=self._milliseconds,
+                    autocommit=True,
+                    cursor_factory=psycopg.RawCursor,
+                ) as connection,
+                connection.transaction(),
+            ):
+                # Local to the transaction: a pool in between may hand the connection to somebody else.
+                for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
+                    connection.execute(f"set local {setting} = {self._milliseconds}")
+                yield PostgresTransaction(connection)
+        except psycopg.Error as error:
+            text = str(error).strip() or type(error).__name__
+            if isinstance(error, psycopg.OperationalError) and error.sqlstate in {None, "57P01", "57P02", "57P03"}:
+                raise SinkUnavailableError(
+                    f"PostgreSQL cannot be reached, or broke off: {text}",
+                    where=self.place,
+                    fix="see that the server runs and that host, user and password are right; then start the job again",
+                ) from error
+            raise SinkError(f"PostgreSQL refused: {text}", where=self.place, fix="see the message") from error
+
+    def type_of(self, field: pa.Field) -> str:
+        kind = field.type
+        for name, new, _ in _ACCEPTED:
+            if name == str(kind):
+                return new
+        if pa.types.is_decimal(kind):
+            return f"numeric({kind.precision},{kind.scale})"
+        if pa.types.is_timestamp(kind):
+            return "timestamp with time zone" if kind.tz else "timestamp without time zone"
+        if pa.types.is_time(kind):
+            return "time without time zone"
+        if pa.types.is_duration(kind):
+            return "interval"
+        if pa.types.is_nested(kind):
+            return "jsonb"
+        raise UnsupportedTypeError(
+            f"PostgreSQL has no type for {field.name} {kind}", fix="cast the column before it is written"
+        )
+
+    def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
+        wanted, kind = self.type_of(field), field.type
+        accepted = next((kinds for name, _, kinds in _ACCEPTED if name == str(kind)), None)
+        if pa.types.is_nested(kind):
+            accepted = frozenset({"json", "jsonb", "text"})
+        if accepted is None:
+            fits = column.type == wanted or (pa.types.is_decimal(kind) and _holds(column.type, kind))
+        else:
+            fits = column.kind in accepted and (column.kind != "numeric" or column.type == "numeric")
+        return None if fits else f"{field.name} is {kind}, for which {wanted} would do, and the column is {column.type}"
+
+    def staging_type(self, column: ExistingColumn) -> str:
+        return "jsonb" if column.kind == "json" else column.type  # json knows no equality
+
+    def analyse(self, table: str) -> str | None:
+        return f"analyze {table}"
+
+
+class PostgresTransaction:
+    """A transaction of one connection."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self._connection = connection
+
+    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(statement.encode(), values or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        data = csv_of([one_chunk(column) for column in rows.columns])
+        statement = f"copy {table} ({listed(columns)}) from stdin (format csv)"
+        with self._connection.cursor().copy(statement.encode()) as copy:
+            copy.write(data)
+
+    def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
+        found = self.run(
+            """
+            select a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
+                   a.attnotnull and not a.atthasdef and a.attidentity = ''
+            from pg_attribute a
+            join pg_type t on t.oid = a.atttypid
+            join pg_type base on base.oid = case when t.typtype = 'd' then t.typbasetype else t.oid end
+            where a.attrelid = to_regclass($1) and a.attnum > 0 and not a.attisdropped
+            """,
+            table.sql,
+        )
+        return {row[0]: ExistingColumn(*row) for row in found} or None
+
+    def make_unique_index(self, name: str, table: TableName, key: Sequence[str]) -> None:
+        version = int(self.run("show server_version_num")[0][0])
+        nulls = " nulls not distinct" if version >= _NULLS_NOT_DISTINCT_SINCE else ""
+        self.run(f"create unique index {quoted(name)} on {table.sql} ({listed(key)}){nulls}")
+
+
+def _driver() -> Any:
+    try:
+        import psycopg  # noqa: PLC0415 - an extra, needed by this sink alone
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the sink 'postgres' needs psycopg", fix="pip install 'statebed[postgres]'"
+        ) from error
+    return psycopg
+
+
+def _holds(column: str, kind: pa.DataType) -> bool:
+    """Whether a numeric column holds every decimal of a type without rounding it."""
+    found = _NUMERIC.fullmatch(column)
+    if found is None:
+        return column == "numeric"
+    precision, scale = int(found[1]), int(found[2])
+    return bool(scale >= kind.scale and precision - scale >= kind.precision - kind.scale)

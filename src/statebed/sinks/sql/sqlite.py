@@ -1,0 +1,163 @@
+"""SQLite: a file, the standard library, and one writer at a time.
+
+| Arrow | new column | stored as |
+|---|---|---|
+| integers, boolean | INTEGER | |
+| float, double | REAL | NaN becomes NULL: SQLite has no NaN |
+| text, decimal | TEXT | decimals exactly, as text |
+| timestamp, date, time | TEXT | `2026-01-31 12:00:00.000000Z`, which SQLite's own functions read |
+| duration | INTEGER | microseconds |
+| binary | BLOB | |
+| list, struct, map | TEXT | JSON |
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statebed.errors import SinkError, UnsupportedTypeError
+from statebed.format.columns import one_chunk
+from statebed.sinks.json_values import json_texts
+from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
+
+
+class SQLite:
+    """A database in one file."""
+
+    product = "SQLite"
+    lock_clause = ""
+    making_lock = None  # every transaction is alone
+    temporary_ends = ""  # with its connection, which is the transaction's own
+
+    def __init__(self, path: str, *, timeout_seconds: float) -> None:
+        self._path = Path(path)
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    @property
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def parameter(self, number: int) -> str:
+        return f"?{number}"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator["SQLiteTransaction"]:
+        try:
+            with contextlib.closing(
+                sqlite3.connect(self._path, timeout=self._timeout_seconds, isolation_level=None)
+            ) as connection:
+                connection.execute("begin immediate")
+                try:
+                    yield SQLiteTransaction(connection)
+                except BaseException:
+                    connection.rollback()
+                    raise
+                connection.commit()
+        except sqlite3.Error as error:
+            raise SinkError(
+                f"SQLite refused: {error}",
+                where=self.place,
+                fix="see the message; a database that stays locked has another writer",
+            ) from error
+
+    def type_of(self, field: pa.Field) -> str:
+        kind = field.type
+        if pa.types.is_boolean(kind) or pa.types.is_duration(kind) or _is_integer(kind):
+            return "INTEGER"
+        if pa.types.is_floating(kind):
+            return "REAL"
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return "BLOB"
+        if _is_text(kind) or pa.types.is_decimal(kind) or pa.types.is_temporal(kind) or pa.types.is_nested(kind):
+            return "TEXT"
+        raise UnsupportedTypeError(
+            f"SQLite has no type for {field.name} {kind}", fix="cast the column before it is written"
+        )
+
+    def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
+        """SQLite changes values by the affinity of their column: a text of digits becomes a number, and the reverse."""
+        wanted = self.type_of(field)
+        harmless = {
+            "INTEGER": {"INTEGER", "NUMERIC", "BLOB"},
+            "REAL": {"REAL", "NUMERIC", "BLOB"},
+            "TEXT": {"TEXT", "BLOB"} if _is_text(field.type) or pa.types.is_decimal(field.type) else None,
+            "BLOB": None,  # bytes are left alone everywhere, and so are dates and JSON
+        }[wanted]
+        if harmless is None or column.kind in harmless:
+            return None
+        return f"{field.name} is {field.type}, and the column's type {column.type or 'none'} would change its values"
+
+    def staging_type(self, column: ExistingColumn) -> str:
+        return column.type
+
+    def analyse(self, table: str) -> str | None:  # noqa: ARG002 - the planner prefers the index of the large table
+        return None
+
+
+class SQLiteTransaction:
+    """A transaction that holds the write lock from its beginning."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement, values).fetchall()
+
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        marks = ", ".join("?" * len(columns))
+        values = zip(*(_values(one_chunk(column)) for column in rows.columns), strict=True)
+        statement = f"insert into {table} ({listed(columns)}) values ({marks})"  # noqa: S608 - names are quoted
+        self._connection.executemany(statement, values)
+
+    def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
+        found = self._connection.execute(f"pragma main.table_info({quoted(table.table)})").fetchall()
+        columns = {
+            name: ExistingColumn(name, kind, _affinity(kind), bool(not_null) and default is None and not key)
+            for _, name, kind, not_null, default, key in found
+        }
+        return columns or None
+
+    def make_unique_index(self, name: str, table: TableName, key: Sequence[str]) -> None:
+        self.run(f"create unique index main.{quoted(name)} on {quoted(table.table)} ({listed(key)})")
+
+
+def _values(array: pa.Array) -> list[Any]:
+    kind = array.type
+    if pa.types.is_nested(kind):
+        array = json_texts(array)
+    elif pa.types.is_duration(kind):
+        array = array.cast(pa.duration("us")).cast(pa.int64())
+    elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        array = array.cast(pa.string())
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and not kind.equals(pa.uint64()))
+
+
+def _affinity(declared: str) -> str:
+    """The rules of SQLite's documentation, in their order."""
+    name = declared.upper()
+    for affinity, marks in (
+        ("INTEGER", ("INT",)),
+        ("TEXT", ("CHAR", "CLOB", "TEXT")),
+        ("BLOB", ("BLOB",)),
+        ("REAL", ("REAL", "FLOA", "DOUB")),
+    ):
+        if any(mark in name for mark in marks):
+            return affinity
+    return "NUMERIC" if name else "BLOB"

@@ -1,0 +1,284 @@
+"""A table of a SQL database, exactly once: the epoch is compared and written in the transaction that writes its rows.
+
+`_statebed_commits` holds a row per table and sink: the newest run that opened it, the newest epoch that is in it. A
+transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies in
+between leaves nothing behind. Any number of rows goes through in batches of bounded size, in one transaction.
+
+Without a key rows are added. With one, the table has one row per key: additions insert or update it, a retraction
+without an addition deletes it.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.errors import InputError, RollbackError, SinkError, SinkUnavailableError
+from statebed.operators.operator import WEIGHT, Output
+from statebed.protocol import Delivery, Guarantee, SinkPosition
+from statebed.protocol.publication import decide_delivery
+from statebed.sinks.base import BaseSink, outbox_batches
+from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Transaction, listed, quoted
+from statebed.sinks.sql.statements import GONE, NET, STAGED, KeyedTable
+
+COMMITS = "_statebed_commits"
+BATCH_ROWS = 1 << 16
+"""So many rows are in memory as values of the database's at a time."""
+_ATTEMPTS = 3
+_WAIT_SECONDS = 1.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SqlTable:
+    """What is written where."""
+
+    name: TableName
+    output: Output
+    key: tuple[str, ...]
+    """Columns of which the table has one row per value; none: rows are added."""
+    epoch_column: str | None
+    """A column that gets the number of the epoch."""
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """All columns that are written."""
+        epoch = [pa.field(self.epoch_column, pa.int64(), nullable=False)] if self.epoch_column else []
+        return [*self.output.columns, *epoch]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+
+class SqlTableSink(BaseSink):
+    """Publishes epochs to a table of a SQL database."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+
+    def __init__(self, *, sink_id: str, job_id: str, database: Database, table: SqlTable) -> None:
+        super().__init__(sink_id)
+        self._owner = f"{job_id}/{sink_id}"
+        self._database = database
+        self._table = table
+        self._commits = table.name.beside(COMMITS).sql
+        for field in table.fields:
+            database.type_of(field)  # refuses what has none
+
+    @property
+    def described(self) -> str:
+        way = f"one row per {', '.join(self._table.key)}" if self._table.key else "rows are added"
+        return f"{self._where}, {way}"
+
+    @property
+    def _where(self) -> str:
+        return f"{self._database.product} table {self._table.name} in {self._database.place}"
+
+    # ---- before a run opens ----------------------------------------------------------------------------------
+
+    def check(self, *, last_number: int) -> None:
+        if not self._database.exists:
+            return
+        with self._database.transaction() as transaction:
+            self._existing(transaction)
+            has_commits = transaction.columns(self._table.name.beside(COMMITS)) is not None
+            position = self._position(transaction) if has_commits else None
+        if position is not None and max(position.epoch, position.run) > last_number:
+            raise InputError(
+                f"the table holds epoch {position.epoch} of run {position.run}, but the job's log ends at "
+                f"{last_number}: the state was deleted, or it is another one",
+                where=self._where,
+                fix=f"give another table, or remove it and its row in {COMMITS}, or restore the state it belongs to",
+            )
+
+    def probe(self) -> None:
+        """Make what a run would make, and take it back."""
+        with contextlib.suppress(_TakenBackError), self._database.transaction() as transaction:
+            self._make(transaction)
+            raise _TakenBackError
+
+    # ---- the sink --------------------------------------------------------------------------------------------
+
+    def open(self, run: int) -> SinkPosition | None:
+        def opened(transaction: Transaction) -> SinkPosition | None:
+            self._make(transaction)
+            before = self._position(transaction)
+            if before is not None and before.run >= run:
+                raise self.fenced(run, before.run, where=self._where)
+            self._remember(transaction, SinkPosition(run=run, epoch=before.epoch if before else 0))
+            return before
+
+        return self._transacted(opened)
+
+    def roll_back(self, run: int, epoch: int) -> None:
+        """Remove the rows of later epochs, where a column says which they are."""
+
+        def rolled_back(transaction: Transaction) -> None:
+            position = self._position(transaction)
+            if position is not None and position.run != run:
+                raise self.fenced(run, position.run, where=self._where)
+            if position is None or position.epoch <= epoch:
+                return
+            if self._table.epoch_column is None or self._table.key:
+                raise self._cannot_go_back(position.epoch, epoch)
+            later = f"{quoted(self._table.epoch_column)} > {self._database.parameter(1)}"
+            transaction.run(f"delete from {self._table.name.sql} where {later}", epoch)  # noqa: S608 - quoted
+            self._remember(transaction, SinkPosition(run=run, epoch=epoch))
+
+        self._transacted(rolled_back)
+
+    def publish(self, publication: Publication) -> None:
+        if not publication.files:
+            return
+
+        def published(transaction: Transaction) -> None:
+            position = self._position(transaction)
+            delivery = decide_delivery(position, run=publication.run, epoch=publication.epoch)
+            if delivery is Delivery.REFUSE:
+                raise self.fenced(publication.run, position.run if position else 0, where=self._where)
+            if delivery is Delivery.WRITE:
+                self._write(transaction, publication)
+                self._remember(transaction, SinkPosition(run=publication.run, epoch=publication.epoch))
+
+        self._transacted(published)
+
+    def _transacted(self, work: Callable[[Transaction], T]) -> T:
+        """The work in a transaction; again when the database broke off, for what was done is compared then."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self._database.transaction() as transaction:
+                    return work(transaction)
+            except SinkUnavailableError:
+                if attempt == _ATTEMPTS:
+                    raise
+                time.sleep(_WAIT_SECONDS)
+        raise AssertionError
+
+    # ---- inside a transaction --------------------------------------------------------------------------------
+
+    def _write(self, transaction: Transaction, publication: Publication) -> None:
+        table = self._table
+        if not table.key:
+            for batch in self._batches(publication, table.columns):
+                transaction.load(table.name.sql, table.columns, batch)
+            return
+        existing = self._existing(transaction) or {}
+        keyed = KeyedTable(
+            table=table.name.sql,
+            columns=table.columns,
+            key=table.key,
+            types=tuple(self._database.staging_type(existing[name]) for name in table.columns),
+            temporary_ends=self._database.temporary_ends,
+        )
+        transaction.run(keyed.stage())
+        columns = (*table.columns, WEIGHT)
+        for batch in self._batches(publication, columns):
+            transaction.load(STAGED, columns, batch)
+        for statement in (keyed.net(), keyed.gone()):
+            transaction.run(statement)
+        self._check_key(transaction.run(keyed.repeated()), publication)
+        for statement in filter(None, map(self._database.analyse, (NET, GONE))):
+            transaction.run(statement)
+        for nulls in transaction.run(keyed.null_patterns()):
+            for statement in keyed.changes([bool(null) for null in nulls]):
+                transaction.run(statement)
+
+    def _batches(self, publication: Publication, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows with these columns: those that the outbox lacks are the epoch, and a weight of one."""
+        added = {self._table.epoch_column: publication.epoch, WEIGHT: 1}
+        for batch in outbox_batches(publication, BATCH_ROWS):
+            names = batch.schema.names
+            arrays = [
+                batch.column(name) if name in names else pa.repeat(pa.scalar(added[name], pa.int64()), batch.num_rows)
+                for name in columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def _check_key(self, repeated: Sequence[tuple[object, ...]], publication: Publication) -> None:
+        for *key, rows in repeated:
+            named = dict(zip(self._table.key, key, strict=True))
+            raise SinkError(
+                f"epoch {publication.epoch} has {rows} rows with the key {named}",
+                where=self._where,
+                fix="declare a key that tells all rows of the stream apart: write(..., key=[...])",
+            )
+
+    def _make(self, transaction: Transaction) -> None:
+        """The table and the table of commits, where they are not there yet."""
+        table, database = self._table, self._database
+        if database.making_lock:
+            transaction.run(database.making_lock)
+        transaction.run(
+            f"create table if not exists {self._commits} (table_name text not null, owner text not null, "
+            "run bigint not null, epoch bigint not null, primary key (table_name, owner))"
+        )
+        if self._existing(transaction) is None:
+            typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
+            transaction.run(f"create table {table.name.sql} ({typed})")
+            if table.key:
+                transaction.make_unique_index(f"{table.name.table}_by_key", table.name, table.key)
+
+    def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
+        """The columns of the table, if it exists; refused when it cannot take the rows."""
+        columns = transaction.columns(self._table.name)
+        if columns is None:
+            return None
+        fields = {field.name: field for field in self._table.fields}
+        problems = [f"it has no column {name}" for name in fields if name not in columns]
+        problems += [
+            f"its column {name} may not be null, has no default, and is not written"
+            for name, column in columns.items()
+            if column.must_be_given and name not in fields
+        ]
+        misfits = [self._database.misfit(fields[name], columns[name]) for name in fields if name in columns]
+        problems += [problem for problem in misfits if problem]
+        if problems:
+            raise InputError(
+                f"the table cannot take the rows: {'; '.join(problems)}",
+                where=self._where,
+                fix="change the table, select other columns, or let statebed make a table of another name",
+            )
+        return columns
+
+    def _position(self, transaction: Transaction) -> SinkPosition | None:
+        """What the table of commits says, locked until the end of the transaction."""
+        found = transaction.run(
+            f"select run, epoch from {self._commits} where {self._ours(1)}{self._database.lock_clause}",  # noqa: S608
+            *self._identity,
+        )
+        return SinkPosition(run=found[0][0], epoch=found[0][1]) if found else None
+
+    def _remember(self, transaction: Transaction, position: SinkPosition) -> None:
+        marks = [self._database.parameter(number) for number in range(1, 5)]
+        columns = ("table_name", "owner", "run", "epoch")
+        transaction.run(
+            f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "  # noqa: S608 - quoted
+            "on conflict (table_name, owner) do update set run = excluded.run, epoch = excluded.epoch",
+            *self._identity,
+            position.run,
+            position.epoch,
+        )
+
+    @property
+    def _identity(self) -> tuple[str, str]:
+        return (self._table.name.table, self._owner)
+
+    def _ours(self, first: int) -> str:
+        return f"table_name = {self._database.parameter(first)} and owner = {self._database.parameter(first + 1)}"
+
+    def _cannot_go_back(self, held: int, epoch: int) -> RollbackError:
+        return RollbackError(
+            f"the table holds epoch {held} and cannot go back to {epoch} by itself: "
+            + ("rows that were replaced are not kept" if self._table.key else "no column says which rows are newer"),
+            where=self._where,
+            fix=f"bring the table to epoch {epoch} (from a backup) and set epoch = {epoch} in its row of {COMMITS}, or "
+            "write into a new table; a table without key that has epoch_column= goes back by itself",
+        )
+
+
+class _TakenBackError(Exception):
+    """Ends a transaction that was only tried."""

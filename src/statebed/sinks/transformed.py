@@ -1,0 +1,85 @@
+"""A last step before a sink: the rows of each committed epoch go through a function of the user's, then to the sink.
+
+The function gets and gives whole tables. What it gives takes the place of the outbox file, so the sink behind it keeps
+its guarantee: the epoch is compared there, whatever the function did.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.errors import InputError, SinkError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.digest import crc32c, digest
+from statebed.operators.outbox import encode_outbox
+from statebed.protocol import Guarantee, SinkPosition
+from statebed.sinks.base import BaseSink, outbox_rows
+from statebed.storage import MemoryStore
+
+
+class TransformedSink(BaseSink):
+    """Hands what `transform` makes of an epoch's rows to another sink; `schema` is what it must make."""
+
+    def __init__(self, sink: BaseSink, transform: Callable[[pa.Table], pa.Table], *, schema: pa.Schema) -> None:
+        super().__init__(sink.sink_id)
+        self._sink = sink
+        self._transform = transform
+        self._schema = schema
+
+    @property
+    def guarantee(self) -> Guarantee:  # type: ignore[override]  # that of the sink behind it
+        return self._sink.guarantee
+
+    @property
+    def described(self) -> str:
+        return f"a function's rows to {self._sink.described}"
+
+    @property
+    def folder(self) -> str | None:
+        return self._sink.folder
+
+    def check(self, *, last_number: int) -> None:
+        self._sink.check(last_number=last_number)
+
+    def probe(self) -> None:
+        self._sink.probe()
+
+    def open(self, run: int) -> SinkPosition | None:
+        return self._sink.open(run)
+
+    def roll_back(self, run: int, epoch: int) -> None:
+        self._sink.roll_back(run, epoch)
+
+    def publish(self, publication: Publication) -> None:
+        rows = outbox_rows(publication)
+        if rows is None:
+            self._sink.publish(publication)
+            return
+        made = self._made(rows, publication)
+        data = encode_outbox(made)
+        path = f"transformed.{digest(data)}.parquet"
+        store = MemoryStore()
+        store.put(path, data)
+        file = pb.OutboxFile(path=path, size=len(data), rows=made.num_rows, crc32c=crc32c(data))
+        self._sink.publish(replace(publication, files=(file,) if made.num_rows else (), store=store))
+
+    def _made(self, rows: pa.Table, publication: Publication) -> pa.Table:
+        where = f"sink {self._sink_id}, epoch {publication.epoch}, {rows.num_rows} rows"
+        try:
+            made = self._transform(rows)
+        except Exception as error:
+            raise SinkError(
+                f"the function before sink {self._sink_id} failed with {type(error).__name__}: {error}",
+                where=where,
+                fix="mend the function and start the job again: the epoch is committed, and comes first then",
+            ) from error
+        try:
+            return made.select(self._schema.names).cast(self._schema)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"the function before the sink gave {made.schema.names}, not {self._schema.names}: {error}",
+                where=where,
+                fix="let it give the same columns and types for every epoch",
+            ) from error

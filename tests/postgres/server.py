@@ -1,0 +1,146 @@
+"""A real PostgreSQL server for the tests: on a socket of its own folder, as a user without rights, gone at the end."""
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+FOUND_WITHIN_SECONDS = 280.0
+READY_WITHIN_SECONDS = 60.0
+_FIND = Path(__file__).parents[2] / "scripts" / "find-postgres"
+_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=30")
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """Where the server listens, and who may use it."""
+
+    folder: Path
+    password: str
+    process: subprocess.Popen[bytes]
+    user: str = "tester"
+
+    def dsn(self, database: str) -> str:
+        """A connection string without password."""
+        return f"host={self.folder} user={self.user} dbname={database}"
+
+    def connect(self, database: str) -> "psycopg.Connection[Any]":
+        return psycopg.connect(self.dsn(database), password=self.password, autocommit=True, connect_timeout=10)
+
+
+@dataclass(frozen=True)
+class PostgresDatabase:
+    """An empty database that no other test uses."""
+
+    server: PostgresServer
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn(self.name)
+
+    @property
+    def password(self) -> str:
+        return self.server.password
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        with self.server.connect(self.name) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """Make a cluster, start the server, and end it by its id."""
+    programs = _programs()
+    folder = Path(tempfile.mkdtemp(prefix="statebed-pg-"))
+    who = _unprivileged(folder)
+    server_password = secrets.token_hex(16)
+    (folder / "password").write_text(server_password)
+    (folder / "password").chmod(0o644)
+    try:
+        who_may = ("-U", "tester", "--auth=scram-sha-256", f"--pwfile={folder / 'password'}")
+        made = subprocess.run(
+            (str(programs / "initdb"), "-D", str(folder / "data"), *who_may, "-E", "UTF8", "--locale=C", "--no-sync"),
+            capture_output=True,
+            text=True,
+            timeout=READY_WITHIN_SECONDS,
+            check=False,
+            cwd=folder,
+            **who,
+        )
+        assert made.returncode == 0, made.stderr[-2000:]
+        settings = [part for setting in _FAST for part in ("-c", setting)]
+        place = ("-D", str(folder / "data"), "-k", str(folder), "-c", "listen_addresses=")
+        command = (str(programs / "postgres"), *place, *settings)
+        with (folder / "server.log").open("wb") as log:
+            process: subprocess.Popen[bytes] = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, **who
+            )
+        server = PostgresServer(folder, server_password, process)
+        try:
+            _wait_until_ready(server)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> PostgresDatabase:
+    """An empty database."""
+    name = f"t{uuid.uuid4().hex[:12]}"
+    with postgres_server.connect("postgres") as connection:
+        connection.execute(f"create database {name}".encode())
+    return PostgresDatabase(postgres_server, name)
+
+
+def _programs() -> Path:
+    done = subprocess.run([_FIND], capture_output=True, text=True, timeout=FOUND_WITHIN_SECONDS, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"there is no PostgreSQL server for the tests: {done.stderr.strip()[-500:]}")
+    return Path(done.stdout.strip())
+
+
+def _unprivileged(folder: Path) -> dict[str, Any]:
+    """As whom to run: PostgreSQL refuses root, so then as a user that has no rights."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        folder.chmod(0o755)
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    pytest.fail("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
+
+
+def _wait_until_ready(server: PostgresServer) -> None:
+    deadline = time.monotonic() + READY_WITHIN_SECONDS
+    while time.monotonic() < deadline and server.process.poll() is None:
+        try:
+            server.connect("postgres").close()
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+        else:
+            return
+    pytest.fail(f"PostgreSQL was not ready; the end of its log:\n{(server.folder / 'server.log').read_text()[-2000:]}")

@@ -60,6 +60,8 @@ class Collector:
             doomed, garbage = self._sweep(licence, protected, head, in_flight)
         else:
             doomed, garbage = self._follow(records, licence, protected, head)
+            # A compaction may write again what a record that leaves once named.
+            garbage = [path for path in garbage if path not in in_flight]
         if not dry_run:
             for path in garbage:
                 self._log.store.delete(path)

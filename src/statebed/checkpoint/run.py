@@ -267,7 +267,8 @@ class Run:
             dry_run=dry_run,
         )
         if not dry_run:
-            self._collections += 1
+            # A sweep that no record allows yet is still due.
+            self._collections += collected.swept or not sweep
             for number in collected.records:
                 self._view.pop(number, None)
             self._damaged -= set(collected.records)

@@ -7,6 +7,7 @@ from statebed.operators.arithmetic import Function, Retraction
 from statebed.operators.operator import MAIN, Changes, Clock, Input, Operator, Output, StepResult
 from statebed.operators.partials import input_column
 from statebed.operators.subtask import SubtaskReport, SubtaskTask, run_subtask
+from statebed.operators.subtask_compaction import CompactedSubtask, CompactionTask, compact_subtask
 from statebed.operators.window_aggregate import WindowAggregate
 from statebed.operators.windows import Window, cumulative, parse_duration, sliding, tumbling
 
@@ -16,6 +17,8 @@ __all__ = [
     "BoundAggregate",
     "Changes",
     "Clock",
+    "CompactedSubtask",
+    "CompactionTask",
     "Emit",
     "EventTime",
     "Function",
@@ -28,6 +31,7 @@ __all__ = [
     "SubtaskTask",
     "Window",
     "WindowAggregate",
+    "compact_subtask",
     "cumulative",
     "functions",
     "input_column",

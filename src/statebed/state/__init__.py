@@ -42,6 +42,7 @@ from statebed.state.messages import (
 )
 from statebed.state.metrics import CheckpointSpans, CompactionMetrics, ManagerMetrics, TableStatistics
 from statebed.state.migration import MigratableState
+from statebed.state.stored_edit import StoredEdit
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.spill_folder import SpillFolder
@@ -95,6 +96,7 @@ __all__ = [
     "Selection",
     "SpillFolder",
     "StateMessage",
+    "StoredEdit",
     "TableConfig",
     "TableData",
     "TableManager",

@@ -41,20 +41,6 @@ class StoredEdit:
     outputs: tuple[pb.FileEntry, ...]
     """Under their final names."""
 
-    @classmethod
-    def store(cls, edit: Edit, task: TaskInfo, *, table: str, run: int, put: Put) -> Self:
-        """Put the outputs of a merge into the folder of the run's compactions; their local files leave."""
-
-        def name_of(digest: str) -> str:
-            return names.compacted_file(run, task.operator_id, table, task.subtask_index, digest)
-
-        outputs = []
-        for file in edit.outputs:
-            entry, upload = staged(file, name_of)
-            put(upload)
-            outputs.append(entry)
-        return cls(table, edit.inputs, edit.remains, tuple(outputs))
-
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(
             _Wire(self.table, _packed(self.inputs), _packed(self.remains), _packed(self.outputs))
@@ -65,11 +51,6 @@ class StoredEdit:
         wire = msgspec.msgpack.decode(data, type=_Wire)
         return cls(wire.table, _unpacked(wire.inputs), _unpacked(wire.remains), _unpacked(wire.outputs))
 
-    @property
-    def paths(self) -> frozenset[str]:
-        """Of its outputs."""
-        return frozenset(file.path for file in self.outputs)
-
     def applied_to(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[pb.FileEntry, ...] | None:
         """The live files of the subtask with this range; None where the edit has no part in them, or none any more."""
         edit = Edit(inputs=tuple(clipped(self.inputs, owned)), outputs=(), remains=tuple(clipped(self.remains, owned)))
@@ -77,6 +58,28 @@ class StoredEdit:
         if not edit.inputs or not edit.applies_to(files):
             return None
         return edit.applied_to(files, clipped(self.outputs, owned))
+
+
+def stored_edits(merged: Sequence[tuple[str, Edit]], task: TaskInfo, *, run: int, put: Put) -> tuple[StoredEdit, ...]:
+    """Put the outputs of merges, by table, into the folder of the run's compactions; their local files leave."""
+    try:
+        return tuple(_stored(table, edit, task, run=run, put=put) for table, edit in merged)
+    except BaseException:
+        for _, edit in merged:
+            edit.discard()
+        raise
+
+
+def _stored(table: str, edit: Edit, task: TaskInfo, *, run: int, put: Put) -> StoredEdit:
+    def name_of(digest: str) -> str:
+        return names.compacted_file(run, task.operator_id, table, task.subtask_index, digest)
+
+    outputs = []
+    for file in edit.outputs:
+        entry, upload = staged(file, name_of)
+        put(upload)
+        outputs.append(entry)
+    return StoredEdit(table, edit.inputs, edit.remains, tuple(outputs))
 
 
 def edited(parts: Parts, edits: Sequence[bytes]) -> tuple[dict[int, pb.OperatorCheckpointMetadata], int]:

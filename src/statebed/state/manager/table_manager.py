@@ -22,7 +22,6 @@ from typing import Any, Self, TypeVar, overload
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.state.compaction import Edit
 from statebed.state.config import check_configs
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
@@ -45,7 +44,7 @@ from statebed.state.manager.tables import ManagedKeyedTable, ManagedTable, Manag
 from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
 from statebed.state.metrics import ManagerMetrics
-from statebed.state.stored_edit import edited
+from statebed.state.stored_edit import StoredEdit, edited, stored_edits
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.view import TimeKeyedView
@@ -217,10 +216,11 @@ class TableManager:
         chosen = [self._table(name) for name in tables or self._tables]
         return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
 
-    def merge_apart(self, *, most_bytes: int) -> list[tuple[str, Edit]]:
-        """Merge files that are due, of about so many bytes; the edits are the caller's to store, or to discard."""
+    def merge_apart(self, *, run: int, most_bytes: int) -> tuple[StoredEdit, ...]:
+        """Merge files that are due, of about so many bytes, for managers that are restored later: see `edits`."""
         self._check_usable()
-        return self._compactor.merge_apart(most_bytes=most_bytes)
+        merged = self._compactor.merge_apart(most_bytes=most_bytes)
+        return stored_edits(merged, self.task, run=run, put=self._in_flight.upload)
 
     @property
     def due_bytes(self) -> int:

@@ -155,7 +155,8 @@ class ColumnFileWriter:
 
 def mapped(descriptor: int) -> pa.Buffer:
     """The bytes of an open file, mapped; they stay when it is closed or removed."""
-    return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    size = os.fstat(descriptor).st_size
+    return pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
 
 
 def column_file(data: pa.Buffer, path: Path, *, label: str, check: bool) -> ColumnFile:

@@ -1,0 +1,122 @@
+"""What is measured on Spark: which operator, over how many keys, against what, and what is promised.
+
+Everything about time is counted in rows, because rows come at a steady pace of event time: so many rows to a window, to
+the bounds of a join, to the gap of a session. That keeps the state near the number of keys that a case is called by.
+"""
+
+import enum
+from dataclasses import dataclass
+
+ROW_US = 20
+"""Event time from one row to the next: 500,000 rows are ten seconds."""
+FILE_ROWS = 500_000
+DELAY = "1 second"
+_MILLION = 1_000_000
+
+
+class Kind(enum.Enum):
+    """The operators."""
+
+    AGGREGATE = "keyed count+sum"
+    TUMBLING = "tumbling window"
+    JOIN = "interval join"
+    SESSION = "session window"
+    PROCESS = "user function"
+
+
+class Side(enum.Enum):
+    """Who does the work."""
+
+    OURS = "statebed"
+    ROCKSDB = "Spark RocksDB"
+    HDFS = "Spark HDFS-backed"
+    ROWS = "transformWithState"
+    PANDAS = "transf.WithStateInPandas"
+
+
+STORES = (Side.ROCKSDB, Side.HDFS)
+FUNCTIONS = (Side.ROWS, Side.PANDAS)
+_PROMISED = {Kind.AGGREGATE: 3.0, Kind.JOIN: 3.0, Kind.TUMBLING: 2.0, Kind.SESSION: 2.0}
+_PROMISED_FUNCTION = 30.0
+_PROMISED_FEW_KEYS = 1.0
+
+
+@dataclass(frozen=True)
+class Files:
+    """How much input a case has: files that warm up and fill the state, then files that are measured."""
+
+    warm: int
+    warm_rows: int
+    measured: int
+    rows: int = FILE_ROWS
+
+    @property
+    def all(self) -> list[int]:
+        """Rows of each file, in their order."""
+        return [self.warm_rows] * self.warm + [self.rows] * self.measured
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator over so many keys."""
+
+    kind: Kind
+    keys: int
+
+    @property
+    def name(self) -> str:
+        size = f"{self.keys // _MILLION}M" if self.keys >= _MILLION else f"{self.keys // 1000}k"
+        return f"{self.kind.value} {size} keys"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return ("a", "b") if self.kind is Kind.JOIN else ("a",)
+
+    @property
+    def by_time(self) -> bool:
+        """Whether event time matters: then the sources have watermarks."""
+        return self.kind not in {Kind.AGGREGATE, Kind.PROCESS}
+
+    @property
+    def baselines(self) -> tuple[Side, ...]:
+        return FUNCTIONS if self.kind is Kind.PROCESS else STORES
+
+    @property
+    def target(self) -> float:
+        """The least ratio to the best baseline that is promised."""
+        if self.kind is Kind.PROCESS:
+            return _PROMISED_FUNCTION
+        return _PROMISED[self.kind] if self.keys >= _MILLION else _PROMISED_FEW_KEYS
+
+    # ---- lengths in event time ---------------------------------------------------------------------------------
+
+    @property
+    def window_us(self) -> int:
+        """A window has three rows of each key, or three million."""
+        return 3 * max(self.keys, _MILLION) * ROW_US
+
+    @property
+    def interval_us(self) -> int:
+        """In the bounds of a join lie as many rows of both sides as there are keys: each row finds half a partner."""
+        return self.keys * ROW_US
+
+    @property
+    def session_rows(self) -> int:
+        """How many rows go by until other keys have their turn; a session ends after as long a silence."""
+        return FILE_ROWS * max(1, self.keys // _MILLION)
+
+    @property
+    def gap_us(self) -> int:
+        return self.session_rows * ROW_US
+
+    def files(self, *, quick: bool) -> Files:
+        warm_rows = max(FILE_ROWS, self.keys // 2)
+        if self.kind is Kind.PROCESS:
+            return Files(warm=1, warm_rows=FILE_ROWS, measured=1 if quick else 3)
+        return Files(warm=2 if quick else 4, warm_rows=warm_rows, measured=6 if quick else 12)
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """All of them, fewer when in a hurry."""
+    sizes = (10_000, _MILLION) if quick else (10_000, _MILLION, 5 * _MILLION)
+    return [Case(kind, keys) for kind in Kind for keys in sizes]

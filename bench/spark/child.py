@@ -1,0 +1,77 @@
+"""The process of one side: starts Spark, warms up, then goes from batch to batch as it is told.
+
+Arguments: the name of the side, the kind of operator, the number of keys, a folder with `small` and `input`, and a
+folder of its own.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.spark.cases import Case, Kind, Side
+from bench.spark.gate import Gate
+from bench.spark.inputs import COLUMNS
+from bench.spark.ours import run_ours
+from bench.spark.theirs import run_theirs, settings
+from statebed.java import use_java
+
+HEAP = "4g"
+
+
+def main() -> None:
+    gate = Gate()
+    side, case = Side[sys.argv[1]], Case(Kind[sys.argv[2]], int(sys.argv[3]))
+    inputs, own = Path(sys.argv[4]), Path(sys.argv[5])
+    session = _session(side, own)
+    _run(session, side, case, inputs=inputs / "small", own=own / "small", gate=gate)
+    batches = len(list((inputs / "input" / "a").iterdir()))
+    gate.close(batches)
+    phases = _run(session, side, case, inputs=inputs / "input", own=own / "run", gate=gate)
+    gate.say(phases=phases, waited=gate.waited)
+    session.stop()
+
+
+def _run(
+    session: SparkSession, side: Side, case: Case, *, inputs: Path, own: Path, gate: Gate
+) -> list[dict[str, float]]:
+    own.mkdir(parents=True)
+    frames = {source: _stream(session, inputs / source) for source in case.sources}
+    if side is Side.OURS:
+        return run_ours(session, case, frames, own, gate.stop_here)
+    return run_theirs(case, side, frames, own, gate.stop_here)
+
+
+def _stream(session: SparkSession, folder: Path) -> DataFrame:
+    return session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def _session(side: Side, own: Path) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    use_java()
+    builder = SparkSession.builder.master("local[2]").appName(f"bench {side.value}")
+    common = {
+        "spark.driver.memory": HEAP,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(own / "local"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(own / "warehouse"),
+        "spark.python.unix.domain.socket.enabled": "true",
+        # Two halves of each file, however small: both cores read.
+        "spark.sql.files.openCostInBytes": "1",
+    }
+    for name, value in (common | ({} if side is Side.OURS else settings(side))).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""The gate between batches: a side stops there after each, until the benchmark lets it go on.
+
+So the sides take turns, batch by batch, and the time from "go" to the next arrival is everything that one batch costs:
+Spark's own logs, planning, the work, the commit, the output. Messages are lines of JSON.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+class Gate:
+    """In the process of a side. What Java and others print goes to the errors' stream; only messages stay."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._left = 0  # until it is closed, everything passes
+        self.waited: list[float] = []
+        """Seconds spent at the gate, for each batch."""
+
+    def close(self, batches: int) -> None:
+        """Wait for the word to begin; then stop so many batches."""
+        self.say(ready=True)
+        self._await_word()
+        self._left = batches
+
+    def stop_here(self) -> None:
+        """A batch is done and durable."""
+        if self._left == 0:
+            return
+        self._left -= 1
+        began = time.perf_counter()
+        self.say(batch=len(self.waited))
+        self._await_word()
+        self.waited.append(time.perf_counter() - began)
+
+    def _await_word(self) -> None:
+        if not sys.stdin.readline():
+            os._exit(1)  # whoever would give it is gone
+
+    def say(self, **what: Any) -> None:
+        self._out.write(json.dumps(what) + "\n")
+        self._out.flush()

@@ -1,0 +1,105 @@
+"""Our side: the cases as jobs. Output is durable when the epoch is committed, as the files of its outbox."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+import statebed as sb
+from bench.spark.cases import DELAY, Case, Kind
+
+PHASES = ("planning", "action", "commit", "publish", "read", "restore", "step", "checkpoint")
+Frames = dict[str, DataFrame]
+
+
+class OutboxSink:
+    """Remembers the outbox files of every epoch, whose rows are durable already, and says when one has come."""
+
+    def __init__(self, folder: Path, arrived: Callable[[], None]) -> None:
+        self._folder = folder
+        self._arrived = arrived
+        folder.mkdir(parents=True)
+
+    @property
+    def sink_id(self) -> str:
+        return "bench"
+
+    @property
+    def guarantee(self) -> sb.Guarantee:
+        return sb.Guarantee.AT_LEAST_ONCE
+
+    def open(self, run: int) -> None:
+        """It keeps no position."""
+
+    def roll_back(self, run: int, epoch: int) -> None:
+        """It is never asked to."""
+
+    def publish(self, publication: sb.Publication) -> None:
+        self._arrived()
+        for number, file in enumerate(publication.files):
+            # Collecting garbage may remove the file under its own name.
+            kept = self._folder / f"{publication.epoch:06d}-{number}.parquet"
+            os.link(Path(publication.store.url) / file.path, kept)
+
+
+class Totals(sb.Process):
+    """The user's function: a running count and sum of each key."""
+
+    total = sb.ValueState("n bigint, total bigint")
+    output = "k bigint, n bigint, total bigint"
+
+    def on_batch(self, rows: pa.RecordBatch, ctx: sb.Context) -> pa.Table:
+        before = ctx.get(self.total)
+        starts = ctx.key_starts
+        counts = pa.array(np.diff(np.append(starts, rows.num_rows)))
+        added = pa.array(np.add.reduceat(rows["v"].to_numpy(), starts))
+        now = {
+            "n": pc.add(pc.fill_null(before["n"], 0), counts),
+            "total": pc.add(pc.fill_null(before["total"], 0), added),
+        }
+        ctx.put(self.total, pa.table(now))
+        return pa.table({"k": ctx.keys["k"], **now})
+
+
+def run_ours(
+    session: SparkSession, case: Case, frames: Frames, folder: Path, arrived: Callable[[], None]
+) -> list[dict[str, float]]:
+    """Run the job to its end; the phases of each batch's epoch, in seconds, as far as the job says them."""
+    job = sb.Job("bench", state=str(folder / "state"), parallelism=2, spark=session)
+    watermark = ("ts", DELAY) if case.by_time else None
+    streams = {name: job.source(frame, name=name, watermark=watermark) for name, frame in frames.items()}
+    result = _result(case, streams)
+    result.write(OutboxSink(folder / "out", arrived))
+    query = job.start(available_now=True)
+    query.await_termination()
+    epochs = [one for one in query.recent_progress if one.batch_id is not None]
+    return [_phases(one) for one in epochs]
+
+
+def _result(case: Case, streams: dict[str, Any]) -> Any:
+    rows = streams["a"]
+    counted = {"n": sb.count(), "total": sb.sum("v")}
+    if case.kind is Kind.AGGREGATE:
+        return rows.key_by("k", name="totals").agg(**counted)
+    if case.kind is Kind.TUMBLING:
+        return rows.group_by("k", sb.tumbling(_us(case.window_us)), name="windows").agg(**counted)
+    if case.kind is Kind.SESSION:
+        return rows.group_by("k", sb.session(_us(case.gap_us)), name="sessions").agg(**counted)
+    if case.kind is Kind.PROCESS:
+        return rows.key_by("k", name="function").process(Totals())
+    joined = rows.join(streams["b"], "k", within=sb.between("0 s", _us(case.interval_us)), name="pairs")
+    return joined.select("k", "v", "v_right")
+
+
+def _us(length: int) -> str:
+    return f"{length} microseconds"
+
+
+def _phases(epoch: Any) -> dict[str, float]:
+    found = {phase: getattr(epoch, f"{phase}_us", None) for phase in PHASES}
+    return {phase: value / 1e6 for phase, value in found.items() if value is not None}

@@ -1,0 +1,126 @@
+"""Ours and Spark's own, in turns: batch by batch, each side a process tree of its own that starts anew for each case.
+
+A batch is timed from the word to go to its arrival at the gate: all that it costs, Spark's own logs included. The first
+batches warm up and fill the state. Every side reads the same files and writes its rows once as Parquet, and the rows of
+each are compared with DuckDB's answer.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.report import Report, faster, smaller
+from bench.spark.answers import check
+from bench.spark.cases import Case, Files, Side, cases
+from bench.spark.inputs import SMALL, write_inputs
+from bench.spark.racer import Racer
+from bench.spark.watch import Memory, MemoryWatch
+
+_MIB = 1 << 20
+_GATED = "addBatch"
+"""Of Spark's phases the one with the gate in it, for ours and theirs."""
+
+
+def run(report: Report, *, quick: bool, only: str = "") -> int | None:
+    """Measure every case whose name contains `only`; an exit status when there is none."""
+    known = cases(quick=quick)
+    chosen = [case for case in known if only in case.name]
+    if not chosen:
+        print("no such case; there are:", *(case.name for case in known), sep="\n  ", file=sys.stderr)
+        return 2
+    for case in chosen:
+        measure(case, report, files=case.files(quick=quick))
+    return None
+
+
+def measure(case: Case, report: Report, *, files: Files, baselines: Sequence[Side] = ()) -> None:
+    """One case, all sides."""
+    folder = Path(tempfile.mkdtemp(prefix="statebed-bench-"))
+    racers: list[Racer] = []
+    watch = MemoryWatch()
+    watch.start()
+    try:
+        write_inputs(case, SMALL, folder / "small")
+        write_inputs(case, files, folder / "input")
+        for side in (Side.OURS, *(baselines or case.baselines)):
+            racers.append(Racer.start(case, side, folder, folder / side.name))
+            racers[-1].await_ready()
+        for number in range(len(files.all)):
+            turn = number % len(racers)
+            for racer in (*racers[turn:], *racers[:turn]):
+                racer.go(watch)
+        for racer in racers:
+            racer.finish()
+            check(case, files, folder / "input", folder / racer.side.name, racer.side)
+    finally:
+        watch.stop()
+        for racer in racers:
+            racer.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+    _tell(case, report, files, racers, watch.peaks)
+
+
+def _tell(case: Case, report: Report, files: Files, racers: list[Racer], peaks: dict[int, Memory]) -> None:
+    ours, *theirs = racers
+    best = max(theirs, key=lambda racer: _speed(racer, files))
+    for racer in theirs:
+        line = faster(
+            case.name,
+            racer.side.value,
+            "throughput",
+            ours=_speed(ours, files),
+            theirs=_speed(racer, files),
+            unit="rows/s",
+            target=case.target if racer is best else None,
+        )
+        report.add(line)
+        report.add(
+            smaller(
+                case.name,
+                racer.side.value,
+                "processor time",
+                ours=_processor_ms(ours, files),
+                theirs=_processor_ms(racer, files),
+                unit="ms/Mrow",
+            )
+        )
+        report.add(
+            smaller(
+                case.name,
+                racer.side.value,
+                "peak memory",
+                ours=peaks[ours.process.pid].total / _MIB,
+                theirs=peaks[racer.process.pid].total / _MIB,
+                unit="MiB",
+                target=1.0,
+            )
+        )
+    for racer in racers:
+        seconds = [f"{batch.seconds:.2f}" for batch in racer.batches]
+        anonymous = peaks[racer.process.pid].anonymous / _MIB
+        report.note(f"  {racer.side.value}: {' '.join(seconds)} s; {anonymous:,.0f} MiB of the peak are anonymous")
+        report.note(f"    of a batch, ms: {_phases(racer, files)}")
+
+
+def _speed(racer: Racer, files: Files) -> float:
+    return files.measured * files.rows / sum(batch.seconds for batch in racer.batches[files.warm :])
+
+
+def _processor_ms(racer: Racer, files: Files) -> float:
+    spent = sum(batch.processor_seconds for batch in racer.batches[files.warm :])
+    return 1e3 * spent / (files.measured * files.rows / 1e6)
+
+
+def _phases(racer: Racer, files: Files) -> str:
+    """The mean of each phase, without the time at the gate."""
+    measured = list(zip(racer.phases, racer.waited, strict=False))[files.warm :]
+    if not measured:
+        return "not said"
+    gated = "publish" if racer.side is Side.OURS else _GATED
+    sums: dict[str, float] = {}
+    for phases, waited in measured:
+        for name, seconds in phases.items():
+            sums[name] = sums.get(name, 0.0) + seconds - (waited if name in {gated, "triggerExecution"} else 0.0)
+    return ", ".join(f"{name} {1e3 * total / len(measured):.0f}" for name, total in sums.items()) or "not said"

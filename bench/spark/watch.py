@@ -1,0 +1,92 @@
+"""What a tree of processes takes, looked at from outside: memory (proportional set size) and processor time.
+
+The proportional set size counts a page that several processes share once, so the tree of a JVM and its forked Python
+workers can be added up. It includes pages of mapped files, which the kernel could take back; `anonymous` leaves them
+out.
+"""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOOK_SECONDS = 0.2
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """In bytes."""
+
+    total: int
+    anonymous: int
+
+
+def tree_of(root: int) -> list[int]:
+    """The process and everything that it started, as far as it lives."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit() and (stat := _stat(int(place.name))):
+            children.setdefault(int(stat[1]), []).append(int(place.name))
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting.extend(children.get(pid, []))
+    return found
+
+
+def memory_of(root: int) -> Memory:
+    """Of the whole tree, now."""
+    total = anonymous = 0
+    for pid in tree_of(root):
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue  # it has just ended
+        fields = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+        total += fields.get("Pss:", 0)
+        anonymous += fields.get("Pss_Anon:", 0) + fields.get("Pss_Shmem:", 0)
+    return Memory(1024 * total, 1024 * anonymous)
+
+
+def processor_seconds(root: int) -> float:
+    """Of the whole tree so far, with those of it that have ended and were waited for."""
+    ticks = 0
+    for pid in tree_of(root):
+        if stat := _stat(pid):
+            ticks += sum(int(value) for value in stat[11:15])
+    return ticks / _TICKS
+
+
+class MemoryWatch(threading.Thread):
+    """The most that each tree took while it was looked at: one at a time, because looking costs time, too."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="memory-watch")
+        self._root: int | None = None
+        self._done = threading.Event()
+        self.peaks: dict[int, Memory] = {}
+
+    def look_at(self, root: int | None) -> None:
+        """At this tree from now on; None: at nothing."""
+        self._root = root
+
+    def run(self) -> None:
+        while not self._done.wait(_LOOK_SECONDS):
+            root = self._root
+            if root is not None:
+                now, most = memory_of(root), self.peaks.get(root, Memory(0, 0))
+                self.peaks[root] = Memory(max(most.total, now.total), max(most.anonymous, now.anonymous))
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join(10)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/pid/stat from the state on; its name before them may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None

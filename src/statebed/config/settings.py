@@ -163,7 +163,7 @@ class Settings:
         metadata=_about(kinds.size(1 << 20), "bytes of files of one subtask that are merged at a time"),
     )
     probe_timeout: dt.timedelta = field(
-        default=dt.timedelta(minutes=1),
+        default=dt.timedelta(minutes=5),
         metadata=_about(kinds.duration(_MOMENT), "how long the executors may take to answer when a job starts"),
     )
     places: Mapping[str, Place] = field(default_factory=dict, repr=False)

@@ -7,6 +7,7 @@ one host are added up, and the host with the most task slots counts for all, so 
 
 import os
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from statebed.config import Settings, Source, show_size, variable_of
 from statebed.errors import InputError
+from statebed.state.host_cache import HostCache
 from statebed.state.memory.budget import MOST, SHARE
 
 LEAST_PER_TASK = 16 << 20
@@ -23,6 +25,7 @@ LEAST_PER_TASK = 16 << 20
 _DEFAULT_PER_SLOT = 512 << 20
 _PART_OF_DISK = 4
 _IN_MEMORY = {"tmpfs", "ramfs"}
+_FOLDER = "host-cache"
 
 
 @dataclass(frozen=True)
@@ -132,21 +135,36 @@ class TaskShare:
         firm = settings.place_of("cache_folder").source in (Source.KEYWORD, Source.SPARK_CONF)
         return cls(budget.per_task_bytes, budget.cache_bytes, settings.cache_limit, settings.cache_folder, firm)
 
-    def cache_path(self, environ: Mapping[str, str] = os.environ) -> Path:
-        """The folder of the cache on the host that asks: disks differ, so the host's own environment counts."""
-        own = environ.get(variable_of("cache_folder"), "").strip()
-        given = self.cache_folder if self.cache_folder_is_firm or not own else own
-        if given is not None:
-            return Path(given).expanduser()
-        home = environ.get("XDG_CACHE_HOME", "").strip()
-        return (Path(home) if home else Path.home() / ".cache") / "statebed"
+    def open_cache(self) -> HostCache:
+        """The cache of the host that asks."""
+        folder = cache_path(self.cache_folder, firm=self.cache_folder_is_firm)
+        return HostCache(folder, self.cache_limit_at(folder))
 
     def cache_limit_at(self, folder: Path, mounts: Path = Path("/proc/mounts")) -> int:
         """Most bytes of the cache in `folder`: of a disk a part, of memory the share that `memory=` leaves to it."""
         if in_memory(folder, mounts):
             return min(self.cache_limit, self.cache_bytes)
-        there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-        return min(self.cache_limit, shutil.disk_usage(there).total // _PART_OF_DISK)
+        return min(self.cache_limit, shutil.disk_usage(_nearest(folder)).total // _PART_OF_DISK)
+
+
+def cache_path(folder: str | None, *, firm: bool, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of the cache on the host that asks: disks differ, so the host's own environment counts."""
+    own = environ.get(variable_of("cache_folder"), "").strip()
+    given = folder if firm or not own else own
+    if given is not None:
+        return Path(given).expanduser()
+    home = environ.get("XDG_CACHE_HOME", "").strip()
+    usual = (Path(home) if home else Path.home() / ".cache") / "statebed"
+    there = _nearest(usual)
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        # On many clusters the user of the executors has no home.
+        usual = Path(tempfile.gettempdir(), f"statebed-{os.getuid()}")
+    return usual / _FOLDER
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def in_memory(folder: Path, mounts: Path = Path("/proc/mounts")) -> bool:

@@ -1,5 +1,7 @@
 """The memory of a host, divided by what runs there."""
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from statebed.spark.memory import (
     LEAST_PER_TASK,
     Executor,
     TaskShare,
+    cache_path,
     host_budget,
     host_memory,
     host_slots,
@@ -82,22 +85,41 @@ def test_before_any_executor_has_come_the_configuration_says_what_one_has() -> N
     assert host_slots([], {}) == 1
 
 
-def share(folder: Path, **places: dict[str, str]) -> TaskShare:
+def place(folder: Path, host: dict[str, str], **places: dict[str, str]) -> Path:
+    """Where a host with this environment has the cache of a job that says this."""
     keywords, spark, environ = (places.get(name, {}) for name in ("keywords", "spark", "environ"))
     settings = resolve(keywords, spark_conf=spark, environ=environ, folder=folder)
-    return TaskShare.of(host_budget(GIB, 2), settings)
+    share = TaskShare.of(host_budget(GIB, 2), settings)
+    return cache_path(share.cache_folder, firm=share.cache_folder_is_firm, environ=host)
 
 
 def test_the_folder_of_the_cache_is_the_hosts_own_unless_the_job_insists(tmp_path: Path) -> None:
     host = {"STATEBED_CACHE_FOLDER": "/of/host", "XDG_CACHE_HOME": "/of/user"}
-    assert share(tmp_path).cache_path(host) == Path("/of/host")
-    assert share(tmp_path, environ={"STATEBED_CACHE_FOLDER": "/of/driver"}).cache_path(host) == Path("/of/host")
-    assert share(tmp_path, environ={"STATEBED_CACHE_FOLDER": "/of/driver"}).cache_path({}) == Path("/of/driver")
-    assert share(tmp_path, keywords={"cache_folder": "/of/job"}).cache_path(host) == Path("/of/job")
-    assert share(tmp_path, spark={"spark.statebed.cache_folder": "/of/spark"}).cache_path(host) == Path("/of/spark")
-    assert share(tmp_path).cache_path({"XDG_CACHE_HOME": "/of/user"}) == Path("/of/user/statebed")
-    assert share(tmp_path).cache_path({}) == Path.home() / ".cache" / "statebed"
-    assert share(tmp_path, keywords={"cache_folder": "~/fast"}).cache_path({}) == Path.home() / "fast"
+    driver = {"STATEBED_CACHE_FOLDER": "/of/driver"}
+    assert place(tmp_path, host) == Path("/of/host")
+    assert place(tmp_path, host, environ=driver) == Path("/of/host")
+    assert place(tmp_path, {}, environ=driver) == Path("/of/driver")
+    assert place(tmp_path, host, keywords={"cache_folder": "/of/job"}) == Path("/of/job")
+    assert place(tmp_path, host, spark={"spark.statebed.cache_folder": "/of/spark"}) == Path("/of/spark")
+    assert place(tmp_path, {}, keywords={"cache_folder": "~/fast"}) == Path.home() / "fast"
+
+
+def test_without_a_word_the_cache_is_in_the_users_cache_folder_or_among_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert place(tmp_path, {"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "statebed" / "host-cache"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert place(tmp_path, {}) == tmp_path / ".cache" / "statebed" / "host-cache"
+    # A user without a home, as executors often have.
+    (tmp_path / "no-folder").touch()
+    found = place(tmp_path, {"XDG_CACHE_HOME": str(tmp_path / "no-folder")})
+    assert found == Path(tempfile.gettempdir(), f"statebed-{os.getuid()}", "host-cache")
+
+
+def test_a_task_opens_the_cache_of_its_host(tmp_path: Path) -> None:
+    settings = Settings(cache_folder=str(tmp_path / "cache"), cache_limit=3 * MIB)
+    cache = TaskShare.of(host_budget(GIB, 2), settings).open_cache()
+    assert (cache.folder, cache.limit_bytes) == (tmp_path / "cache", 3 * MIB)
 
 
 def test_a_cache_in_memory_is_limited_by_the_memory_of_the_host(tmp_path: Path) -> None:

@@ -23,11 +23,10 @@ from statebed.checkpoint.references import References
 from statebed.errors import InputError
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
-from statebed.operators import parse_duration
-from statebed.sinks import ParquetTableSink
+from statebed.operators import MAIN, parse_duration
 from statebed.spark.controller import Controller
 from statebed.spark.frames import input_error, named_column, prepare
-from statebed.spark.outputs import check_places, make_sink
+from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
@@ -164,11 +163,12 @@ class Job:
         """Make the sink part of the job."""
         made = make_sink(
             sink,
-            operator=operator.operator,
+            output=operator.operator.outputs[MAIN],
+            operator_id=operator.operator_id,
+            job_id=self._job_id,
+            session=self.spark,
             path=path,
             name=name,
-            job_id=self._job_id,
-            to_frame=self.spark.createDataFrame,
         )
         where = f"job {self._job_id}"
         check_places(made, state_url=self._store.url, others=self._sinks.values(), where=where)
@@ -220,12 +220,9 @@ class Job:
             plan.check_continues(recovery.head)
         else:
             plan.check_continues(prepare_opening(log, References(log), options).base)
-        tables = [sink for sink in plan.sinks if isinstance(sink, ParquetTableSink)]
-        for table in tables:
-            table.check(last_number=recovery.last_number)
+        check_sinks(plan.sinks, last_number=recovery.last_number)
         probe_put_if_absent(self._store)
-        for table in tables:
-            table.probe()
+        probe_sinks(plan.sinks)
 
 
 def _marked(df: DataFrame, watermark: tuple[str, str] | None, *, where: str) -> DataFrame:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -263,7 +264,7 @@ def _is_crash(error: BaseException | None) -> bool:
 
 
 EngineMachine.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=examples(15),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model.engine_model import KEYED, TABLES, TIMED, Row
@@ -88,13 +89,13 @@ def check_in_another_order(script: list[Step], seed: int, *, pressure: int) -> N
         other.end()
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(script=scripts, seed=st.integers(0, 99))
 def test_p6_the_order_inside_a_batch_does_not_change_the_bytes(script: list[Step], seed: int) -> None:
     check_in_another_order(script, seed, pressure=0)
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(script=scripts, seed=st.integers(0, 99))
 def test_p6_spilling_does_not_change_the_bytes(script: list[Step], seed: int) -> None:
     check_in_another_order(script, seed, pressure=BUDGET * 9 // 10)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -352,7 +353,7 @@ def value_table(batch: list[Row]) -> pa.Table:
 
 
 TestKeyedView = KeyedViewMachine.TestCase
-TestKeyedView.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestKeyedView.settings = settings(max_examples=examples(12), stateful_step_count=15, deadline=None)
 
 
 @pytest.mark.long

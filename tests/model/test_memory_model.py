@@ -1,6 +1,7 @@
 """The memory controller's accounts against a model that recounts everything that is alive, each time."""
 
 import pyarrow as pa
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -89,5 +90,5 @@ class MemoryModel(RuleBasedStateMachine):
         assert not self.sealed or self.memory.used <= self.memory.high_bytes
 
 
-MemoryModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+MemoryModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestMemoryModel = MemoryModel.TestCase

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -267,7 +268,7 @@ def test_p1_p2_p3_p5_hold_for_any_mix_of_live_runs_zombies_crashes_and_forks() -
     run_state_machine_as_test(
         ProtocolMachine,
         settings=settings(
-            max_examples=120,
+            max_examples=examples(50),
             stateful_step_count=40,
             deadline=None,
             derandomize=True,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -278,4 +279,4 @@ class TimeKeyedMachine(RuleBasedStateMachine):
 
 
 TestTimeKeyedMachine = TimeKeyedMachine.TestCase
-TestTimeKeyedMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestTimeKeyedMachine.settings = settings(max_examples=examples(15), stateful_step_count=20, deadline=None)

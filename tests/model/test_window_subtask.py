@@ -12,6 +12,7 @@ import duck
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -267,7 +268,7 @@ EPOCHS = st.lists(st.tuples(st.lists(ROWS, max_size=12), st.integers(1, 4)), max
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=Window.described)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, drift=st.integers(0, 40))
 def test_p6_subtasks_agree_with_the_model_over_random_streams_cuts_and_rescales(
     window: Window, epochs: list[tuple[list[Row], int]], drift: int
@@ -295,7 +296,7 @@ def shifted(row: Row, by: int) -> Row:
     return Row(row.name, row.zone, time, row.flag, row.i, row.f, row.d)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, seed=st.integers(0, 1 << 32), piece=st.integers(1, 6))
 def test_p6_any_order_inside_a_batch_gives_the_same_names_and_reports(
     epochs: list[tuple[list[Row], int]], seed: int, piece: int
@@ -311,7 +312,7 @@ def test_p6_any_order_inside_a_batch_gives_the_same_names_and_reports(
     assert [info.path for info in one.store.list("")] == [info.path for info in other.store.list("")]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, parallelism=st.integers(2, 5))
 def test_p6_any_parallelism_gives_the_same_output_and_folded_state_after_every_epoch(
     epochs: list[tuple[list[Row], int]], parallelism: int

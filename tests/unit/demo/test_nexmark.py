@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,7 +154,7 @@ def test_another_seed_gives_other_events(events: dict[str, pa.Table]) -> None:
     assert np.mean(other == column(events, "bids", "price")) < 0.01
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     name=st.sampled_from(TABLES),
     seed=st.integers(0, 2**64 - 1),

@@ -6,6 +6,7 @@ from typing import Any
 import duck
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def expected(rows: list[tuple[int, int]]) -> list[tuple[Any, ...]]:
         return db.sql(query).fetchall()
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=examples(8))
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 20), max_size=3), data=st.data())
 def test_p6_the_outer_aggregate_is_that_of_the_last_inner_rows(
     rows: list[tuple[int, int]], cuts: list[int], data: st.DataObject

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def test_a_file_without_times_has_none_in_its_entry() -> None:
     assert not entry.HasField("max_time_us")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(cuts=st.lists(st.integers(0, 400), max_size=6), seed=st.integers(0, 3))
 def test_p6_the_chunking_of_the_input_does_not_show_in_the_bytes(segments: Any, cuts: list[int], seed: int) -> None:
     table = segments.table(400, seed=seed)
@@ -155,7 +156,7 @@ def test_rows_out_of_order_are_refused_and_the_row_is_named(segments: Any, order
         encode_segment(swapped, spec=spec)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -9,6 +9,7 @@ import duck
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,7 +109,7 @@ def same(one: Any, other: Any, *, scale: float) -> bool:
 
 
 @pytest.mark.parametrize("name", OF_DOUBLES)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(rows=ROWS, data=st.data())
 def test_aggregates_of_doubles_equal_duckdbs_in_any_order_and_grouping(
     name: str, rows: list[tuple[Any, ...]], data: st.DataObject
@@ -138,7 +139,7 @@ def varied(rows: list[tuple[Any, ...]]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", OF_INTEGERS)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(rows=ROWS, data=st.data())
 def test_aggregates_of_integers_equal_duckdbs(name: str, rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
     aggregate, sql = OF_INTEGERS[name]
@@ -266,7 +267,7 @@ def test_distinct_sketches_are_within_five_standard_errors(distinct: int) -> Non
     assert sum(len(one) for one in partials[0].to_pylist()) <= min(distinct, 1 << 12)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(rows=ROWS, data=st.data())
 def test_p6_registers_are_the_same_in_any_order_and_grouping(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
     bound = sb.approx_count_distinct("n", precision=4).bind("a", input_types=(pa.int32(),))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(rows=st.lists(row, max_size=25), seed=st.integers(0, 1000))
 def test_each_distinct_row_is_there_once_with_its_net_weight(rows: list[dict[str, Any]], seed: int) -> None:
     found = consolidated(table(rows))
@@ -81,7 +82,7 @@ def bytes_of(rows: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(old=st.lists(row, max_size=12), new=st.lists(row, max_size=12))
 def test_the_difference_turns_old_rows_into_new_ones(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     change = difference(table(old), table(new))

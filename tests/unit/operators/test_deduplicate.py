@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
@@ -69,7 +70,7 @@ def keyed(rows: list[dict[str, Any]]) -> list[str]:
     return sorted(repr((*same((row["k"], row["name"])), row["n"], row["_time"])) for row in rows)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(EPOCHS, st.sampled_from([None, 1, 7, 25]))
 def test_p6_the_first_row_of_a_key_is_put_out_once_until_the_key_is_forgotten(epochs: Any, ttl: int | None) -> None:
     operator = Deduplicate("first", CLICKS, ttl=time_to_live(None if ttl is None else f"{ttl} us"))
@@ -94,7 +95,7 @@ def test_p6_the_first_row_of_a_key_is_put_out_once_until_the_key_is_forgotten(ep
             known = {key: time for key, time in known.items() if time + ttl > watermark}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(EPOCHS)
 def test_p6_folding_the_changes_gives_the_last_row_of_each_key(epochs: Any) -> None:
     operator = Deduplicate("last", CLICKS, keep=Keep.LAST)
@@ -114,7 +115,7 @@ def test_p6_folding_the_changes_gives_the_last_row_of_each_key(epochs: Any) -> N
 
 
 @pytest.mark.parametrize("keep", list(Keep))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_output_and_state_have_the_same_bytes_in_any_order_of_arrival(keep: Keep, epochs: Any) -> None:
     operator = Deduplicate("same", CLICKS, keep=keep)

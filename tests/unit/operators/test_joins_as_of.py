@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, YEAR_20000, Driver, left, output_bytes, shown
@@ -58,7 +59,7 @@ epochs = st.lists(st.tuples(st.lists(row, max_size=5), versions_of_epoch, advanc
 
 
 @pytest.mark.parametrize("how", [JoinKind.LEFT, JoinKind.INNER], ids=op.attrgetter("value"))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), some=epochs, tolerance=st.sampled_from([None, 1, 12]))
 def test_p6_every_row_gets_the_newest_version_that_is_not_after_it(
     how: JoinKind, data: st.DataObject, some: Any, tolerance: int | None

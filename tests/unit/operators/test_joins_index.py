@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ def columns(some: Any) -> tuple[Any, list[pa.Array], Any]:
     return hashes, keys, np.array([number for _, _, number in some], dtype=np.int64)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(indexed=rows, asked=rows, below=st.integers(-4, 4), above=st.integers(-4, 4))
 def test_pairs_have_equal_keys_without_nulls_and_numbers_inside_the_bounds(
     indexed: Any, asked: Any, below: int, above: int
@@ -71,7 +72,7 @@ def test_numbers_are_shifted_without_leaving_64_bits() -> None:
 
 
 @given(seed=st.integers(0, 50), size=st.sampled_from([0, 10, 1025, 5000]), wanted=st.sampled_from([0, 1, 700, 9000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_hashes_are_found_among_others_however_many_there_are(seed: int, size: int, wanted: int) -> None:
     chance = np.random.default_rng(seed)
     some = chance.integers(0, 1 << 63, 9000).astype(np.uint64) * np.uint64(2)

@@ -9,6 +9,7 @@ from typing import Any
 import duck
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
@@ -49,7 +50,7 @@ epochs = st.lists(st.tuples(events, events, st.sampled_from([0, 1, 2, 3, 4, 7, 3
 
 
 @pytest.mark.parametrize("how", JoinKind, ids=op.attrgetter("value"))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), some=epochs, bounds=st.sampled_from([(-3, 5), (0, 10), (-9, -2), (2, 7), (0, 0)]))
 def test_p6_every_kind_gives_the_batch_answer_over_the_admitted_rows(
     how: JoinKind, data: st.DataObject, some: Any, bounds: tuple[int, int]

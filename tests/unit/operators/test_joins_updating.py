@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, Above, Driver, left, output_bytes, right
@@ -76,7 +77,7 @@ epochs = st.lists(st.tuples(st.lists(change, max_size=8), st.lists(change, max_s
 
 
 @pytest.mark.parametrize("how", JoinKind, ids=op.attrgetter("value"))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), some=epochs)
 def test_p6_after_every_epoch_the_changelog_comes_to_the_join_of_what_is_there(
     how: JoinKind, data: st.DataObject, some: Any

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
@@ -70,7 +71,7 @@ epochs = st.lists(st.tuples(events, events, st.sampled_from([0, 1, 2, 3, 5, 9, 4
 
 @pytest.mark.parametrize("shape", WINDOWS)
 @pytest.mark.parametrize("how", JoinKind, ids=op.attrgetter("value"))
-@settings(max_examples=7, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), some=epochs)
 def test_p6_every_kind_gives_the_pairs_of_each_window(
     how: JoinKind, shape: str, data: st.DataObject, some: Any

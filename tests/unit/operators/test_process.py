@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
@@ -101,7 +102,7 @@ def nulls_last(value: Any) -> tuple[Any, ...]:
     return (True,) if value is None else (False, value)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_a_process_is_what_a_loop_over_rows_makes_of_its_states_and_timers(epochs: Any) -> None:
     cards: dict[Any, dict[str, Any]] = {}
@@ -139,7 +140,7 @@ def test_p6_a_process_is_what_a_loop_over_rows_makes_of_its_states_and_timers(ep
         late = watermark
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_a_process_gives_the_same_bytes_in_any_order_of_arrival(epochs: Any) -> None:
     operator = ProcessOperator("totals", PAYMENTS, Totals())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 from unit.operators.test_process import EPOCHS, PAYMENTS, Totals, run
@@ -73,7 +74,7 @@ class TotalsPerKey(ProcessKey):
         }
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_key_by_key_is_the_same_as_batch_by_batch(epochs: Any) -> None:
     batches = ProcessOperator("totals", PAYMENTS, Totals())

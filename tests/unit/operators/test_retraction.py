@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,7 +114,7 @@ def merged(name: str, bound: BoundAggregate, pieces: list[list[Weighted]]) -> tu
 
 
 @pytest.mark.parametrize("name", AGGREGATES)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(25))
 @given(data=st.data())
 def test_p6_taking_rows_back_equals_adding_the_others_alone(name: str, data: st.DataObject) -> None:
     row = st.tuples(*(VALUES[column] for column in AGGREGATES[name][1]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
@@ -101,7 +102,7 @@ def fold(folded: Counter[str], outputs: dict[str, pa.Table]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("numbering", list(Numbering))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, n=st.integers(1, 3), keyed=st.booleans())
 def test_p6_folding_the_changes_gives_the_first_rows_of_all_that_came(
     numbering: Numbering, epochs: Any, n: int, keyed: bool
@@ -117,7 +118,7 @@ def test_p6_folding_the_changes_gives_the_first_rows_of_all_that_came(
 
 
 @pytest.mark.parametrize("numbering", list(Numbering))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, n=st.integers(1, 3))
 def test_p6_rows_that_are_taken_away_make_room_for_those_after_them(numbering: Numbering, epochs: Any, n: int) -> None:
     operator = TopN("top", CHANGES, n, ORDER, numbering, number="number")
@@ -133,7 +134,7 @@ def test_p6_rows_that_are_taken_away_make_room_for_those_after_them(numbering: N
         assert folded == first_rows(standing, n, numbering, keyed=True)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_the_first_rows_have_the_same_bytes_in_any_order_of_arrival(epochs: Any) -> None:
     operator = TopN("top", BIDS, 2, ORDER, number="number")

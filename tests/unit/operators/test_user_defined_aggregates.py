@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +89,7 @@ ROWS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(40))
 @given(rows=ROWS, data=st.data())
 def test_partials_in_pieces_equal_the_answer_of_a_loop(rows: list[tuple[Any, ...]], data: st.DataObject) -> None:
     bound = bound_total(changelog=True)

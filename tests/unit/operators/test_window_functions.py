@@ -9,6 +9,7 @@ import duck
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
@@ -153,7 +154,7 @@ def shown(outputs: list[dict[str, pa.Table]]) -> list[str]:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=Window.described)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, kind=st.sampled_from([BIDS, ALL_BIDS, CHANGES]))
 def test_p6_every_function_is_what_duckdb_says_of_the_admitted_rows(window: Window, epochs: Any, kind: Input) -> None:
     if kind is not CHANGES:
@@ -169,7 +170,7 @@ def test_p6_every_function_is_what_duckdb_says_of_the_admitted_rows(window: Wind
 
 
 @pytest.mark.parametrize("numbering", list(Numbering))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(epochs=EPOCHS, window=st.sampled_from(WINDOWS), kind=st.sampled_from([BIDS, ALL_BIDS, CHANGES]))
 def test_p6_the_first_rows_of_a_window_are_those_duckdb_finds(
     numbering: Numbering, epochs: Any, window: Window, kind: Input
@@ -189,7 +190,7 @@ def test_p6_the_first_rows_of_a_window_are_those_duckdb_finds(
     assert found == duckdb_answer(+rows, query)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS, kind=st.sampled_from([BIDS, CHANGES]))
 def test_p6_closed_windows_and_state_have_the_same_bytes_in_any_order_of_arrival(epochs: Any, kind: Input) -> None:
     operator = WindowTopN("top", kind, sliding("30 us", "10 us"), 2, ORDER)

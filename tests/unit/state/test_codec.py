@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(100))
 @given(values)
 @example([dt.timedelta.min, dt.timedelta.max, dt.date.min, dt.date.max])
 def test_what_goes_in_comes_out_equal_and_of_the_same_type(value: Any) -> None:
@@ -67,7 +68,7 @@ def test_what_goes_in_comes_out_equal_and_of_the_same_type(value: Any) -> None:
     assert alike(codec.decode(codec.encode(value)), value)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(scalars)
 def test_a_key_decodes_to_an_equal_key_and_encodes_to_the_same_bytes_again(key: Any) -> None:
     codec = Codec[Any]()
@@ -198,7 +199,7 @@ def test_bytes_that_nobody_encoded_are_refused_and_run_nothing(data: bytes) -> N
         Codec[Any]().decode(data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=40))
 def test_any_bytes_decode_to_plain_values_or_are_refused(data: bytes) -> None:
     try:

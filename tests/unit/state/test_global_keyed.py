@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster, managers_at
@@ -25,7 +26,7 @@ def files_of(cluster: Cluster, record: pb.CheckpointMetadata, index: int = 0) ->
     return list(metadata.tables[TABLE].subtasks[index].files)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(60))
 @given(st.one_of(st.binary(max_size=40), st.binary(min_size=60, max_size=140)))
 def test_the_hash_of_one_key_is_that_of_a_column_of_keys(key: bytes) -> None:
     assert hash_of(key) == hash_columns([pa.array([key], pa.binary())])[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -117,4 +118,4 @@ class GlobalKeyedMachine(RuleBasedStateMachine):
 
 
 TestGlobalKeyedMachine = GlobalKeyedMachine.TestCase
-TestGlobalKeyedMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestGlobalKeyedMachine.settings = settings(max_examples=examples(15), stateful_step_count=20, deadline=None)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +69,7 @@ some_rows = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(parts=st.lists(some_rows, min_size=1, max_size=5), size=st.integers(1, 7))
 def test_what_comes_out_is_what_one_sort_of_all_rows_gives(parts: list[list[Row]], size: int) -> None:
     rows = [row for part in parts for row in part]
@@ -77,7 +78,7 @@ def test_what_comes_out_is_what_one_sort_of_all_rows_gives(parts: list[list[Row]
     assert text(found) == text(ordered(table(rows), SPEC))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(parts=st.lists(some_rows, min_size=1, max_size=6), limit=st.integers(1, 3_000))
 def test_runs_that_are_cut_into_cells_give_the_same(parts: list[list[Row]], limit: int) -> None:
     runs = [ordered(table(part), SPEC).combine_chunks() for part in parts]
@@ -96,7 +97,7 @@ def test_cells_are_about_as_large_as_they_should_be_whatever_the_runs_hold() -> 
         assert max(sizes) <= 2.5 * limit
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows=some_rows, seed=st.integers(0, 100))
 def test_p6_the_order_in_which_rows_came_does_not_show(rows: list[Row], seed: int) -> None:
     other = list(rows)
@@ -104,7 +105,7 @@ def test_p6_the_order_in_which_rows_came_does_not_show(rows: list[Row], seed: in
     assert text(ordered(table(rows), SPEC)) == text(ordered(table(other), SPEC))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(parts=st.lists(some_rows, min_size=1, max_size=4), size=st.integers(1, 5))
 def test_of_one_key_and_time_the_greatest_sequence_is_kept(parts: list[list[Row]], size: int) -> None:
     rows = [(*row[:2], number + 1, row[3]) for number, row in enumerate(row for part in parts for row in part)]

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def test_one_row_larger_than_the_limit_is_a_piece() -> None:
     assert [piece.num_rows for piece in pieces(table, limit=100)] == [1, 1]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 90), st.integers(1, 10)), min_size=1, max_size=6))
 def test_bytes_held_are_those_of_the_distinct_parents(slices: list[tuple[int, int, int]]) -> None:
     parents = [numbers(100 + index) for index in range(3)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.table_cluster import JOB, OPERATOR, Cluster
@@ -294,7 +295,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("kind", ["keyed", "timed"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(steps=STEPS)
 def test_chains_of_changes_read_as_the_model(kind: str, steps: list[Any]) -> None:
     """Each column of the model is an object, so one that is dropped and added again is another."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.table_cluster import JOB, OPERATOR, Cluster
@@ -105,7 +106,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 2
 OPERATIONS = ["insert", "insert", "insert", "key", "time key", "value", "range", "commit", "restart"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(steps=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.sampled_from(list(TABLES)), ROWS), max_size=14))
 def test_every_operation_does_what_a_model_does(steps: list[tuple[str, str, list[Row]]]) -> None:
     cluster, model = Cluster(1, TABLES, store=MemoryStore()), Model()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, spec
@@ -180,7 +181,7 @@ def test_p4_threads_that_append_ten_times_the_budget_lose_no_row_and_do_not_dead
         assert tiers.memory.used == 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(15))
 @given(st.lists(st.tuples(st.sampled_from(["append", "seal", "spill", "load", "remove"]), st.integers(0, 300))))
 def test_any_sequence_of_steps_keeps_the_rows_and_the_accounts(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]

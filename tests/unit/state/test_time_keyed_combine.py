@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.fare_rows import Row, batch, store_all, view_on
@@ -68,7 +69,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_p2_combining_says_the_same_whatever_is_deleted_and_restored_between(script: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder, opened_tiers(Path(folder)) as tiers:
         store = MemoryStore()

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ some_rows = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rows=some_rows, deleted=st.lists(st.tuples(st.sampled_from(Deleted), st.integers(1, 9), some_rows), max_size=4))
 def test_a_row_is_hidden_by_what_equals_it_and_is_not_older(
     rows: list[Row], deleted: list[tuple[Deleted, int, list[Row]]]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -88,4 +89,4 @@ def _level(store: ObjectStore, prefix: str) -> Any:
 
 
 TestLocalLikeMemory = LocalLikeMemory.TestCase
-TestLocalLikeMemory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLocalLikeMemory.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)

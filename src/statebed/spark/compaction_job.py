@@ -1,0 +1,152 @@
+"""The Spark job of a round of compaction: on one driver thread, in a job group of its own.
+
+It takes few task slots, so that epochs go on beside it; where Spark schedules fairly, it is in the pool
+`statebed_compaction`, whose weight is the cluster's to set. A task runs several subtasks' compactions one after the
+other; what one of them raises comes back as text, and the others are not affected.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from statebed.errors import SubtaskError
+from statebed.format import names
+from statebed.operators import CompactedSubtask, CompactionTask, compact_subtask
+from statebed.storage import ScopedStore, get_storage_provider
+
+POOL = "statebed_compaction"
+SLOTS_SHARE = 4
+"""One in so many task slots is used."""
+STOP_SECONDS = 10.0
+_SCHEMA = "report binary, error string"
+_ROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
+
+Result = CompactedSubtask | str
+"""Of one subtask, or what went wrong."""
+
+
+class Round(Protocol):
+    """A round that has begun."""
+
+    @property
+    def began(self) -> float:
+        """By the monotonic clock."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def wait(self, seconds: float) -> None:
+        """Until it is done, at most so long."""
+
+    def result(self) -> Sequence[Result]:
+        """Of one that is done; raises what made it fail."""
+
+    def cancel(self) -> None:
+        """Give it up; it is done soon."""
+
+
+class Rounds(Protocol):
+    """Who runs rounds, one at a time."""
+
+    def begin(self, tasks: Sequence[CompactionTask]) -> Round: ...
+
+    def close(self) -> None:
+        """Run no more."""
+
+
+class SparkRounds:
+    """Rounds as Spark jobs, one at a time, on a thread that lasts as long as the query."""
+
+    def __init__(self, session: SparkSession, *, state_url: str, job_id: str) -> None:
+        self._session = session
+        self._state_url = state_url
+        self._job_id = job_id
+        self._group = f"statebed compaction of {job_id}"
+        self._orders: SimpleQueue[tuple[Sequence[CompactionTask], Future[list[Result]]] | None] = SimpleQueue()
+        # A daemon: a round that hangs does not keep the driver from ending.
+        self._thread = threading.Thread(target=self._work, name="statebed-compaction", daemon=True)
+        self._thread.start()
+
+    def begin(self, tasks: Sequence[CompactionTask]) -> Round:
+        made: Future[list[Result]] = Future()
+        self._orders.put((tasks, made))
+        return _SparkRound(self._session, self._group, made, time.monotonic())
+
+    def close(self) -> None:
+        self._orders.put(None)
+        self._thread.join(STOP_SECONDS)
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            tasks, made = order
+            try:
+                made.set_result(self._run(tasks))
+            except BaseException as error:  # noqa: BLE001 - it is the answer to whoever asks for the result
+                made.set_exception(error)
+
+    def _run(self, tasks: Sequence[CompactionTask]) -> list[Result]:
+        context = self._session.sparkContext
+        context.setJobGroup(self._group, f"{self._group}, epoch {tasks[0].epoch}", interruptOnCancel=True)
+        if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
+            context.setLocalProperty("spark.scheduler.pool", POOL)
+        slots = min(len(tasks), max(1, context.defaultParallelism // SLOTS_SHARE))
+        function = CompactionFunction(self._state_url, self._job_id, tuple(tasks), slots)
+        rows = self._session.range(0, slots, 1, slots).mapInArrow(function, _SCHEMA).collect()
+        return [
+            str(row["error"]) if row["report"] is None else CompactedSubtask.from_bytes(bytes(row["report"]))
+            for row in rows
+        ]
+
+
+@dataclass(frozen=True)
+class _SparkRound:
+    session: SparkSession
+    group: str
+    made: Future[list[Result]]
+    began: float
+
+    @property
+    def done(self) -> bool:
+        return self.made.done()
+
+    def wait(self, seconds: float) -> None:
+        wait([self.made], timeout=seconds)
+
+    def result(self) -> Sequence[Result]:
+        return self.made.result(timeout=0)
+
+    def cancel(self) -> None:
+        self.session.sparkContext.cancelJobGroup(self.group)
+
+
+@dataclass(frozen=True)
+class CompactionFunction:
+    """For mapInArrow: every partition does each `slots`-th of the tasks."""
+
+    state_url: str
+    job_id: str
+    tasks: tuple[CompactionTask, ...]
+    slots: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass  # the rows only say that the partition is there
+        context = TaskContext.get()
+        if context is None:
+            raise SubtaskError("a compaction runs outside of a Spark task")
+        store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(self.job_id))
+        for task in self.tasks[context.partitionId() :: self.slots]:
+            report, error = None, None
+            try:
+                report = compact_subtask(task, store).to_bytes()
+            except Exception as failure:  # noqa: BLE001 - the files stay as they are; the driver counts it
+                error = f"{task.info.where}: {failure!r}"
+            yield pa.RecordBatch.from_pylist([{"report": report, "error": error}], schema=_ROW)

@@ -125,6 +125,8 @@ class FileTableSink(BaseSink, abc.ABC):
                 return
             contents = self.contents(publication, first=not state.epoch)
             files = tuple(self._copy(publication.epoch, content, state.generation) for content in contents)
+            if not files:
+                return
             entry = self._entry("epoch", run=publication.run, epoch=publication.epoch, state=state, files=files)
             if self._manifest.append(entry, to=state):
                 return

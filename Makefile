@@ -62,6 +62,9 @@ doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 # Each part prints its time; `make test` runs them all. `|| exit`: a shell with -e goes on when one of `a && b` fails.
 
 PYTEST := $(BIN)/python -m pytest -q
+# Tests of one part run in two processes: whole files for those with a Spark of their own, else whichever is next.
+BOTH_CORES := -n 2 --dist worksteal
+BOTH_CORES_BY_FILE := -n 2 --dist loadfile
 # Half the processor time of a Spark that lives for seconds: no second compiler, no parallel collector.
 QUICK_JAVA := JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(WITH_JAVA)
 define timed
@@ -75,29 +78,29 @@ check: env  ## ruff, mypy strict, import directions
 	$(call timed,check,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(PYTEST) tests/architecture)
 
 test-unit: env  ## unit and model tests
-	$(call timed,unit,$(PYTEST) -n 2 tests/unit tests/model)
+	$(call timed,unit,$(PYTEST) $(BOTH_CORES) tests/model tests/unit)
 
 test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
-	$(call timed,crash sweep,$(PYTEST) -n 2 tests/simulation)
+	$(call timed,crash sweep,$(PYTEST) $(BOTH_CORES) tests/simulation)
 
 MUTANTS ?=
 mutants: env  ## bring known failures back, one at a time, and require that a test finds each (MUTANTS="08 17")
 	$(call timed,mutants,$(BIN)/python scripts/run_mutants.py $(MUTANTS))
 
 test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on loopback)
-	$(call timed,s3,$(PYTEST) tests/s3)
+	$(call timed,s3,$(PYTEST) $(BOTH_CORES) tests/s3)
 
 test-conformance: env  ## files read back with nothing but protobuf and DuckDB; operators and Nexmark against DuckDB
-	$(call timed,conformance,$(PYTEST) -n 2 tests/conformance)
+	$(call timed,conformance,$(PYTEST) $(BOTH_CORES) tests/conformance)
 
 test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
-	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) -m "not cluster and not long" tests/spark)
+	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not cluster and not long" tests/spark)
 
 test-cluster: env  ## the pipeline on a Spark cluster of several processes
 	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
 test-docs: env  ## every code block of README and docs
-	$(call timed,docs,$(WITH_JAVA) $(PYTEST) tests/docs)
+	$(call timed,docs,$(WITH_JAVA) $(PYTEST) $(BOTH_CORES) tests/docs)
 
 test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make test)
 	$(call timed,azure,$(PYTEST) tests/azure)
@@ -106,8 +109,9 @@ KILLS ?= 50
 test-kills: env  ## the crash demo with 50 kills (KILLS=50), compared with a batch recomputation
 	$(call timed,kills,$(WITH_JAVA) $(BIN)/statebed demo --crash --kills $(KILLS) --state artifacts/kills)
 
-test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs
+test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, ten times the examples of property tests
 	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
+	$(call timed,property tests at length,STATEBED_EFFORT=10 $(PYTEST) $(BOTH_CORES) -o timeout=3600 tests/model tests/unit)
 
 # ---- benchmarks ------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -124,7 +125,6 @@ def doctor(
 def show_config(json: Json = False) -> None:
     """Show every setting, its value and where it came from."""
     import os
-    from pathlib import Path
 
     from statebed.cli import output
     from statebed.cli.settings import setting_lines, store_lines
@@ -138,6 +138,31 @@ def show_config(json: Json = False) -> None:
     _print_table(output.table("settings", ("setting", "value", "from", "meaning"), rows), (), least=("meaning",))
     if stores:
         _print_table(output.table("stores", ("variable", "value"), [(line.name, line.value) for line in stores]), ())
+
+
+@app.command()
+def pack(
+    output: Annotated[
+        Path | None, typer.Argument(help="The archive to write; statebed-env.tar.gz or statebed.zip if left out.")
+    ] = None,
+    only_statebed: Annotated[
+        bool, typer.Option("--only-statebed", help="Pack statebed alone, for executors that have the rest.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Make the archive to ship to executors that lack statebed."""
+    from statebed.cli import output as printed
+    from statebed.cli import pack as packing
+
+    if only_statebed:
+        made = packing.pack_code(output or Path(f"statebed{packing.CODE_SUFFIX}"))
+    else:
+        made = packing.pack_environment(output or Path(f"{packing.FOLDER}{packing.ENVIRONMENT_SUFFIX}"))
+    if json:
+        printed.print_json({"path": str(made.path), "packages": made.packages, "usage": made.usage})
+        return
+    typer.echo(f"{made.path}: {printed.size(made.path.stat().st_size)}, {', '.join(made.packages)}\n")
+    typer.echo("\n".join(made.usage))
 
 
 @app.command()

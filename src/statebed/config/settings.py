@@ -142,7 +142,7 @@ class Settings:
         metadata=_about(
             kinds.FOLDER,
             "where a host keeps state at hand between epochs, on a local disk",
-            otherwise="`statebed` in XDG_CACHE_HOME of each host, else in `~/.cache`",
+            otherwise="`statebed/host-cache` in XDG_CACHE_HOME of each host, else in `~/.cache`",
         ),
     )
     cache_share: float = field(

@@ -84,6 +84,11 @@ class SparkRounds:
         self._orders.put(None)
         self._thread.join(STOP_SECONDS)
 
+    @property
+    def alive(self) -> bool:
+        """Whether a round may still go on."""
+        return self._thread.is_alive()
+
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
             tasks, made = order

@@ -36,6 +36,8 @@ class Side(enum.Enum):
 
 STORES = (Side.ROCKSDB, Side.HDFS)
 FUNCTIONS = (Side.ROWS, Side.PANDAS)
+_FUNCTION_ROWS = {Side.ROWS: 100_000, Side.PANDAS: 20_000}
+"""With many keys nearly every row is a call of the function, and calls cost the same however many there are."""
 _PROMISED = {Kind.AGGREGATE: 3.0, Kind.JOIN: 3.0, Kind.TUMBLING: 2.0, Kind.SESSION: 2.0}
 _PROMISED_FUNCTION = 30.0
 _PROMISED_FEW_KEYS = 1.0
@@ -109,11 +111,12 @@ class Case:
     def gap_us(self) -> int:
         return self.session_rows * ROW_US
 
-    def files(self, *, quick: bool) -> Files:
-        warm_rows = max(FILE_ROWS, self.keys // 2)
+    def files(self, side: Side, *, quick: bool) -> Files:
+        """As many files for each side; the same ones, but where one would take minutes for each of them."""
         if self.kind is Kind.PROCESS:
-            return Files(warm=1, warm_rows=FILE_ROWS, measured=1 if quick else 3)
-        return Files(warm=2 if quick else 4, warm_rows=warm_rows, measured=6 if quick else 12)
+            rows = _FUNCTION_ROWS.get(side, FILE_ROWS) if self.keys >= _MILLION else FILE_ROWS
+            return Files(warm=1, warm_rows=rows, measured=2 if quick else 4, rows=rows)
+        return Files(warm=2 if quick else 4, warm_rows=max(FILE_ROWS, self.keys // 2), measured=6 if quick else 12)
 
 
 def cases(*, quick: bool) -> list[Case]:

@@ -1,7 +1,7 @@
 """The process of one side: starts Spark, warms up, then goes from batch to batch as it is told.
 
-Arguments: the name of the side, the kind of operator, the number of keys, a folder with `small` and `input`, and a
-folder of its own.
+Arguments: the name of the side, the kind of operator, the number of keys, a folder with input (beside it, in
+`small`, lies some to warm up with), and a folder of its own.
 """
 
 import os
@@ -25,10 +25,10 @@ def main() -> None:
     side, case = Side[sys.argv[1]], Case(Kind[sys.argv[2]], int(sys.argv[3]))
     inputs, own = Path(sys.argv[4]), Path(sys.argv[5])
     session = _session(side, own)
-    _run(session, side, case, inputs=inputs / "small", own=own / "small", gate=gate)
-    batches = len(list((inputs / "input" / "a").iterdir()))
+    _run(session, side, case, inputs=inputs.parent / "small", own=own / "small", gate=gate)
+    batches = len(list((inputs / "a").iterdir()))
     gate.close(batches)
-    phases = _run(session, side, case, inputs=inputs / "input", own=own / "run", gate=gate)
+    phases = _run(session, side, case, inputs=inputs, own=own / "run", gate=gate)
     gate.say(phases=phases, waited=gate.waited)
     session.stop()
 

@@ -8,13 +8,13 @@ each are compared with DuckDB's answer.
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.report import Report, faster, smaller
 from bench.spark.answers import check
 from bench.spark.cases import Case, Files, Side, cases
-from bench.spark.inputs import SMALL, write_inputs
+from bench.spark.inputs import small_files, write_inputs
 from bench.spark.racer import Racer
 from bench.spark.watch import Memory, MemoryWatch
 
@@ -31,29 +31,32 @@ def run(report: Report, *, quick: bool, only: str = "") -> int | None:
         print("no such case; there are:", *(case.name for case in known), sep="\n  ", file=sys.stderr)
         return 2
     for case in chosen:
-        measure(case, report, files=case.files(quick=quick))
+        measure(case, report, {side: case.files(side, quick=quick) for side in (Side.OURS, *case.baselines)})
     return None
 
 
-def measure(case: Case, report: Report, *, files: Files, baselines: Sequence[Side] = ()) -> None:
-    """One case, all sides."""
+def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
+    """One case, all sides: ours first."""
     folder = Path(tempfile.mkdtemp(prefix="statebed-bench-"))
     racers: list[Racer] = []
     watch = MemoryWatch()
     watch.start()
     try:
-        write_inputs(case, SMALL, folder / "small")
-        write_inputs(case, files, folder / "input")
-        for side in (Side.OURS, *(baselines or case.baselines)):
-            racers.append(Racer.start(case, side, folder, folder / side.name))
+        write_inputs(case, small_files(case), folder / "small")
+        inputs = {one: folder / f"input-{number}" for number, one in enumerate(dict.fromkeys(files.values()))}
+        for one, place in inputs.items():
+            write_inputs(case, one, place)
+        for side, one in files.items():
+            racers.append(Racer.start(case, side, inputs[one], folder / side.name))
             racers[-1].await_ready()
-        for number in range(len(files.all)):
+        for number in range(min(len(one.all) for one in files.values())):
             turn = number % len(racers)
             for racer in (*racers[turn:], *racers[:turn]):
                 racer.go(watch)
         for racer in racers:
             racer.finish()
-            check(case, files, folder / "input", folder / racer.side.name, racer.side)
+            one = files[racer.side]
+            check(case, one, inputs[one], folder / racer.side.name, racer.side)
     finally:
         watch.stop()
         for racer in racers:
@@ -62,7 +65,9 @@ def measure(case: Case, report: Report, *, files: Files, baselines: Sequence[Sid
     _tell(case, report, files, racers, watch.peaks)
 
 
-def _tell(case: Case, report: Report, files: Files, racers: list[Racer], peaks: dict[int, Memory]) -> None:
+def _tell(
+    case: Case, report: Report, files: Mapping[Side, Files], racers: list[Racer], peaks: dict[int, Memory]
+) -> None:
     ours, *theirs = racers
     best = max(theirs, key=lambda racer: _speed(racer, files))
     for racer in theirs:
@@ -104,18 +109,20 @@ def _tell(case: Case, report: Report, files: Files, racers: list[Racer], peaks: 
         report.note(f"    of a batch, ms: {_phases(racer, files)}")
 
 
-def _speed(racer: Racer, files: Files) -> float:
-    return files.measured * files.rows / sum(batch.seconds for batch in racer.batches[files.warm :])
+def _speed(racer: Racer, files: Mapping[Side, Files]) -> float:
+    one = files[racer.side]
+    return one.measured * one.rows / sum(batch.seconds for batch in racer.batches[one.warm :])
 
 
-def _processor_ms(racer: Racer, files: Files) -> float:
-    spent = sum(batch.processor_seconds for batch in racer.batches[files.warm :])
-    return 1e3 * spent / (files.measured * files.rows / 1e6)
+def _processor_ms(racer: Racer, files: Mapping[Side, Files]) -> float:
+    one = files[racer.side]
+    spent = sum(batch.processor_seconds for batch in racer.batches[one.warm :])
+    return 1e3 * spent / (one.measured * one.rows / 1e6)
 
 
-def _phases(racer: Racer, files: Files) -> str:
+def _phases(racer: Racer, files: Mapping[Side, Files]) -> str:
     """The mean of each phase, without the time at the gate."""
-    measured = list(zip(racer.phases, racer.waited, strict=False))[files.warm :]
+    measured = list(zip(racer.phases, racer.waited, strict=False))[files[racer.side].warm :]
     if not measured:
         return "not said"
     gated = "publish" if racer.side is Side.OURS else _GATED

@@ -179,7 +179,7 @@ def test_the_promise_is_held_against_the_better_store_and_time_at_the_gate_is_no
     ]
     peaks = {process.pid: Memory(mib << 20, mib << 20) for process, mib in zip(processes, (100, 300, 50), strict=True)}
     report = Report(as_json=False)
-    race._tell(Case(Kind.AGGREGATE, 1_000_000), report, FILES, racers, peaks)
+    race._tell(Case(Kind.AGGREGATE, 1_000_000), report, dict.fromkeys(Side, FILES), racers, peaks)
     printed = capsys.readouterr().out
     assert [(one.baseline, one.metric, one.ratio) for one in report.missed] == [
         ("Spark HDFS-backed", "throughput", 2.0),

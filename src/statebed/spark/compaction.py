@@ -29,11 +29,13 @@ class CompactionOptions:
 
     least_bytes: int = 16 << 20
     """So much worth merging makes a round due."""
-    every_epochs: int = 32
+    every_epochs: int = 8
     """After so many epochs anything does."""
-    round_bytes: int = 256 << 20
-    """Bytes of files that a round merges, about; a single subtask that has more goes alone."""
-    most_debt_bytes: int = 1 << 30
+    subtask_bytes: int = 256 << 20
+    """Bytes of files that a round merges of one subtask, about; a single merge that is larger goes alone."""
+    round_bytes: int = 1 << 30
+    """The same, of all subtasks."""
+    most_debt_bytes: int = 4 << 30
     most_epochs: int = 8
     """With more bytes worth merging, or a round that goes on for more epochs, an epoch waits for the round."""
     wait_seconds: float = 60.0
@@ -99,7 +101,7 @@ def chosen(
     taken: list[SubtaskReport] = []
     total = 0
     for report in due:
-        total += min(report.due_bytes, most_bytes)
+        total += report.due_bytes
         if taken and total > most_bytes:
             break
         taken.append(report)
@@ -186,7 +188,7 @@ class Compaction:
                 parallelism=entries[report.operator_id].parallelism,
                 reference=report.reference.SerializeToString(deterministic=True),
                 epoch_time_us=record.epoch_time_us,
-                most_bytes=self._options.round_bytes,
+                most_bytes=self._options.subtask_bytes,
                 timeout_seconds=self._options.round_seconds,
             )
             for report in taken

@@ -4,6 +4,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -93,7 +94,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             _wait_until_ready(server)
             yield server
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

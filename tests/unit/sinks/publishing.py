@@ -1,0 +1,99 @@
+"""A small job that publishes a changelog, as a library and as a process that tests may kill.
+
+Epoch after epoch a counter goes up by one. Of key k{n % 5} the row gets the value n, and each of the keys f0, f1, ...
+gets it, too, so that a transaction takes a while. What must be there at the end follows from the counter alone.
+"""
+
+import sys
+
+import pyarrow as pa
+
+from statebed.checkpoint import EpochDraft, Publisher, Run, RunOptions, Sink
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.digest import crc32c, digest
+from statebed.operators.operator import Changes, Output
+from statebed.operators.outbox import encode_outbox
+from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink
+from statebed.sinks.sql import Postgres, SQLite, SqlTable, SqlTableSink, TableName
+from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
+
+JOB, SINK = "counts", "out"
+KEYS = 5
+COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
+OUTPUT = Output(COLUMNS, Changes.CHANGELOG)
+SCHEMA = pa.schema([*COLUMNS, pa.field("_weight", pa.int64(), nullable=False)])
+
+
+def make_sink(kind: str, place: str, password: str | None = None) -> Sink:
+    """The sink of the job, of one of four kinds."""
+    if kind == "parquet":
+        return ParquetTableSink(sink_id=SINK, path=place, job_id=JOB, schema=SCHEMA)
+    if kind == "debezium":
+        return DebeziumFilesSink(sink_id=SINK, path=place, envelope=Envelope(JOB, SINK, ("k",)))
+    database = (
+        SQLite(place, timeout_seconds=60)
+        if kind == "sqlite"
+        else Postgres(place, password=password, timeout_seconds=60)
+    )
+    return SqlTableSink(
+        sink_id=SINK, job_id=JOB, database=database, table=SqlTable(TableName("results"), OUTPUT, ("k",), None)
+    )
+
+
+def open_run(store: ObjectStore, options: RunOptions | None = None) -> Run:
+    return Run.open(ScopedStore(store, JOB), JOB, options=options)
+
+
+def counter_of(run: Run) -> int:
+    """How many epochs there were."""
+    return int(run.head.source_position.opaque or b"0")
+
+
+def commit(run: Run, fillers: int = 3) -> None:
+    """One more epoch, not published yet."""
+    count = counter_of(run)
+    rows = [(f"k{count % KEYS}", count - KEYS, -1)] if count >= KEYS else []
+    rows.append((f"k{count % KEYS}", count, 1))
+    if count:
+        rows += [(f"f{number}", count - 1, -1) for number in range(fillers)]
+    rows += [(f"f{number}", count, 1) for number in range(fillers)]
+    files = []
+    for index, part in enumerate((rows[::2], rows[1::2])):
+        data = encode_outbox(pa.table([list(column) for column in zip(*part, strict=True)], schema=SCHEMA))
+        path = names.outbox_file(run.next_epoch, "op", "", index, digest(data))
+        run.store.put(path, data)
+        files.append(
+            pb.OutboxFile(
+                operator_id="op",
+                subtask_index=index,
+                path=path,
+                size=len(data),
+                rows=len(part),
+                crc32c=crc32c(data),
+            )
+        )
+    position = pb.SourcePosition(kind="test", opaque=str(count + 1).encode())
+    entry = pb.SinkEntry(sink_id=SINK, operator_id="op")
+    run.commit(EpochDraft(operators=[], outbox=files, sinks=[entry], source_position=position))
+
+
+def expected(count: int, fillers: int = 3) -> dict[str, int]:
+    """What the table holds after so many epochs."""
+    found = {f"k{number % KEYS}": number for number in range(count)}
+    return found | ({f"f{number}": count - 1 for number in range(fillers)} if count else {})
+
+
+def main(state: str, kind: str, place: str, password: str, fillers: str) -> None:
+    """Publish epochs until somebody ends the process."""
+    run = open_run(get_storage_provider(state))
+    publisher = Publisher(run, [make_sink(kind, place, password)])
+    publisher.open()
+    while True:
+        commit(run, int(fillers))
+        publisher.publish_pending()
+        print(counter_of(run), flush=True)  # noqa: T201 - tells the test how far it is
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

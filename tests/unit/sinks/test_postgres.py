@@ -1,0 +1,191 @@
+"""What is PostgreSQL's own: secrets, time-outs, a server that goes away, existing columns, schemas."""
+
+import threading
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from published import publication
+
+from statebed.errors import InputError, SecretInUrlError, SinkError, SinkUnavailableError
+from statebed.operators.operator import Output
+from statebed.sinks.sql import Postgres, SqlTable, SqlTableSink, TableName
+from statebed.sinks.sql import table as table_module
+
+OUTPUT = Output(pa.schema([("k", pa.string()), ("n", pa.int64())]))
+
+
+def sink(database: Postgres, table: TableName | None = None, output: Output = OUTPUT) -> SqlTableSink:
+    written = SqlTable(table or TableName("results"), output, (), None)
+    return SqlTableSink(sink_id="out", job_id="rides", database=database, table=written)
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    ["postgresql://me:hunter2@db.example/results", "host=db.example password=hunter2", "host=x sslpassword=hunter2"],
+)
+def test_a_password_in_the_connection_string_is_refused_and_not_repeated(dsn: str) -> None:
+    with pytest.raises(SecretInUrlError) as caught:
+        Postgres(dsn, password=None, timeout_seconds=1)
+    assert "hunter2" not in str(caught.value)
+    assert "PGPASSWORD" in caught.value.fix
+
+
+def test_a_broken_connection_string_is_not_repeated_either() -> None:
+    with pytest.raises(InputError, match="no connection string") as caught:
+        Postgres("host=db.example passw ord=hunter2", password=None, timeout_seconds=1)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_password_is_in_no_text_about_the_sink(postgres: Any) -> None:
+    made = sink(Postgres(postgres.dsn, password="wrong-hunter2", timeout_seconds=5))
+    assert "hunter2" not in made.described
+    assert postgres.name in made.described
+    with pytest.raises(SinkUnavailableError, match="password authentication failed") as caught:
+        made.check(last_number=0)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_password_may_come_from_the_environment(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", postgres.password)
+    sink(Postgres(postgres.dsn, password=None, timeout_seconds=30)).check(last_number=0)
+
+
+def test_a_server_that_is_not_there_is_tried_again_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_WAIT_SECONDS", 0.01)
+    made = sink(Postgres("host=/nonexistent dbname=results", password=None, timeout_seconds=5))
+    with pytest.raises(SinkUnavailableError, match="cannot be reached") as caught:
+        made.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
+    assert caught.value.where == "postgresql /nonexistent/results"
+
+
+def test_p2_a_connection_that_breaks_off_in_mid_epoch_is_made_anew_and_the_epoch_written_once(postgres: Any) -> None:
+    made = sink(Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30))
+    made.open(1)
+    broken: list[Any] = []
+
+    class Breaking(type(publication(1, 2))):  # type: ignore[misc]  # a publication that outlives its connection
+        def read(self, file: Any) -> bytes:
+            data: bytes = super().read(file)
+            if not broken:
+                broken.append(
+                    postgres.run(
+                        "select pg_terminate_backend(pid) from pg_stat_activity "
+                        "where datname = current_database() and pid <> pg_backend_pid()"
+                    )
+                )
+            return data
+
+    whole = publication(1, 2, pa.table({"k": ["a"], "n": [1]}), pa.table({"k": ["b"], "n": [2]}))
+    made.publish(Breaking(**vars(whole)))
+    assert broken == [[(True,)]]
+    assert sorted(postgres.run("select k, n from results")) == [("a", 1), ("b", 2)]
+
+
+def test_p3_a_transaction_whose_client_sleeps_does_not_keep_the_next_run_waiting_for_ever(postgres: Any) -> None:
+    sleeper = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=1)
+    made, following = (
+        sink(sleeper),
+        sink(Postgres(postgres.dsn, password=postgres.password, timeout_seconds=60)),
+    )
+    made.open(1)
+    locked, awake = threading.Event(), threading.Event()
+    outcome: list[SinkError] = []
+
+    def sleep_in_a_transaction() -> None:
+        try:
+            with sleeper.transaction() as transaction:
+                made._position(transaction)
+                locked.set()
+                awake.wait(60)
+                transaction.run("select 1")
+        except SinkError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=sleep_in_a_transaction)
+    thread.start()
+    assert locked.wait(30)
+    started = time.monotonic()
+    following.open(4)
+    assert time.monotonic() - started < 30
+    awake.set()
+    thread.join(30)
+    assert "terminat" in outcome[0].what or "timeout" in outcome[0].what
+
+
+def test_a_lock_that_is_not_given_in_time_is_an_error_and_no_wait_for_ever(postgres: Any) -> None:
+    patient = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=60)
+    made = sink(patient)
+    made.open(1)
+    with patient.transaction() as transaction:
+        made._position(transaction)
+        with pytest.raises(SinkError, match=r"lock timeout|statement timeout"):
+            sink(Postgres(postgres.dsn, password=postgres.password, timeout_seconds=0.3)).open(2)
+
+
+def test_a_table_may_be_in_a_schema_and_has_its_commits_there(postgres: Any) -> None:
+    postgres.run('create schema "my results"')
+    made = sink(
+        Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30), TableName("minutes", "my results")
+    )
+    made.check(last_number=0)
+    made.probe()
+    made.open(1)
+    made.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
+    assert postgres.run('select * from "my results".minutes') == [("a", 1)]
+    assert postgres.run('select epoch from "my results"._statebed_commits') == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "fits"),
+    [
+        (pa.string(), "uuid", True),
+        (pa.string(), "character varying(10)", True),
+        (pa.string(), "integer", False),
+        (pa.int32(), "bigint", True),
+        (pa.int64(), "integer", False),
+        (pa.int64(), "numeric", True),
+        (pa.int64(), "numeric(5,0)", False),
+        (pa.float64(), "real", False),
+        (pa.decimal128(10, 2), "numeric(12,2)", True),
+        (pa.decimal128(10, 2), "numeric(12,4)", True),
+        (pa.decimal128(10, 2), "numeric(12,1)", False),
+        (pa.decimal128(10, 2), "numeric", True),
+        (pa.timestamp("us", "UTC"), "timestamp with time zone", True),
+        (pa.timestamp("us", "UTC"), "timestamp without time zone", False),
+        (pa.list_(pa.int64()), "json", True),
+        (pa.list_(pa.int64()), "integer[]", False),
+        (pa.duration("us"), "interval", True),
+        (pa.bool_(), "boolean", True),
+    ],
+)
+def test_an_existing_column_is_used_when_it_holds_every_value(
+    postgres: Any, kind: pa.DataType, column: str, fits: bool
+) -> None:
+    postgres.run(f"create table results (x {column})")
+    made = sink(
+        Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30), output=Output(pa.schema([("x", kind)]))
+    )
+    if fits:
+        made.check(last_number=0)
+    else:
+        with pytest.raises(InputError, match="the table cannot take the rows"):
+            made.check(last_number=0)
+
+
+def test_a_key_of_another_type_is_found_by_that_type(postgres: Any) -> None:
+    one = "00000000-0000-0000-0000-000000000001"
+    postgres.run("create table results (k uuid primary key, n json)")
+    output = Output(pa.schema([("k", pa.string()), ("n", pa.list_(pa.int64()))]))
+    database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
+    made = SqlTableSink(
+        sink_id="out", job_id="rides", database=database, table=SqlTable(TableName("results"), output, ("k",), None)
+    )
+    made.open(1)
+    for epoch, values in ((2, [1]), (3, [1, 2])):
+        made.publish(publication(1, epoch, pa.table({"k": [one], "n": [values]}, schema=output.columns)))
+    assert [(str(key), value) for key, value in postgres.run("select k, n from results")] == [(one, [1, 2])]
+    with pytest.raises(SinkError, match="invalid input syntax for type uuid"):
+        made.publish(publication(1, 4, pa.table({"k": ["no"], "n": [[1]]}, schema=output.columns)))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark import __version__ as spark_version
@@ -12,10 +13,13 @@ from statebed.java import use_java
 
 MINIMUM_SPARK = (4, 1)
 _LOOPBACK = "127.0.0.1"
+_NO_CONNECT = "the controller runs inside the driver, which Connect does not allow"
+_BETWEEN = "\u0001"
 
 
 def default_session(name: str) -> SparkSession:
     """The active classic session, else a local one on all cores that listens on loopback only."""
+    _refuse_remote(os.environ)
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
@@ -37,6 +41,13 @@ def default_session(name: str) -> SparkSession:
     )
 
 
+def configuration(session: SparkSession) -> dict[str, str]:
+    """Everything that is set in this session; one call to the JVM, where `session.conf.getAll` makes thousands."""
+    joined = session._jsparkSession.conf().getAll().mkString(_BETWEEN)  # noqa: SLF001 - no public way as fast
+    pairs = (entry.partition(" -> ") for entry in str(joined).split(_BETWEEN) if entry)
+    return {key: value for key, _, value in pairs}
+
+
 def check_version(version: str = spark_version) -> None:
     """Refuse a Spark that lacks `repartitionById`."""
     parts = version.split(".")
@@ -47,16 +58,31 @@ def check_version(version: str = spark_version) -> None:
         )
 
 
+def _refuse_remote(environ: Mapping[str, str]) -> None:
+    set_here = [name for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED") if environ.get(name)]
+    if set_here:
+        raise InputError(
+            f"{' and '.join(set_here)} makes every new session one of Spark Connect; {_NO_CONNECT}",
+            where="environment",
+            fix=f"unset {' and '.join(set_here)}, or give spark= a classic session",
+        )
+
+
 def check_session(session: Any) -> SparkSession:
     """A classic session of a Spark that is new enough."""
     if _is_connect(session):
         raise InputError(
-            "this is a Spark Connect session; the controller runs inside the driver",
+            f"this is a Spark Connect session; {_NO_CONNECT}",
             fix="run the job in the driver's process with a classic session: SparkSession.builder.master(...)",
         )
     if not isinstance(session, SparkSession):
         raise InputError(
             f"spark= is a {type(session).__name__}, not a SparkSession", fix="give a SparkSession, or leave it out"
+        )
+    if is_stopped(session):
+        raise InputError(
+            "the Spark of this session was stopped",
+            fix="make a new session, and the streaming DataFrames with it, then the job",
         )
     check_version(session.version)
     return session

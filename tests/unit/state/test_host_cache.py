@@ -100,7 +100,7 @@ def flip(at: int) -> Callable[[Path], None]:
     return damage
 
 
-DAMAGES = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "first byte": flip(0),
     "a value": flip(SIZE // 2),
     "directory": flip(-40),

@@ -165,9 +165,12 @@ def test_an_epoch_after_one_on_this_host_reads_no_data_file(shared: HostCache, m
     job.epoch(2, 300, 200)
     read: list[str] = []
     get_range = MemoryStore.get_range
-    monkeypatch.setattr(
-        MemoryStore, "get_range", lambda self, path, *rest: read.append(path) or get_range(self, path, *rest)
-    )
+
+    def counted(store: MemoryStore, path: str, start: int, length: int) -> bytes:
+        read.append(path)
+        return get_range(store, path, start, length)
+
+    monkeypatch.setattr(MemoryStore, "get_range", counted)
     for _ in range(5):
         job.epoch(2, 300, 200)
     assert read == []

@@ -245,6 +245,7 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
         *,
         tiers: Tiers,
         combine: Combine | None = None,
+        cache: HostCache | None = None,
     ) -> None:
         view = TimeKeyedView(
             config,
@@ -254,6 +255,7 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
             tiers=tiers,
             owner=owner_of(task, config.name),
             combine=combine,
+            cache=cache,
         )
         super().__init__(view, config, task, store)
 
@@ -354,6 +356,6 @@ def managed(
         case "keyed":
             return ManagedKeyedTable(config, task, in_flight, parts, tiers=tiers, cache=cache)
         case "time_keyed":
-            return ManagedTimeKeyedTable(config, task, in_flight, parts, tiers=tiers, combine=combine)
+            return ManagedTimeKeyedTable(config, task, in_flight, parts, tiers=tiers, combine=combine, cache=cache)
         case _:
             return ManagedGlobalTable(config, task, in_flight, parts, tiers=tiers)

@@ -210,19 +210,19 @@ class Segment:
         self.pin()
 
         def on_stored() -> None:
-            self.attach(entry, store)
+            self.attach(StoredFile(entry, store))
             self.unpin()
 
         resident = isinstance(data, bytes)
         content = partial(bytes, data) if isinstance(data, bytes) else data.content
         return entry, Upload(entry.path, int(entry.size), content, resident=resident, on_stored=on_stored)
 
-    def attach(self, entry: pb.FileEntry, store: ObjectStore) -> None:
+    def attach(self, stored: StoredFile) -> None:
         """The store has it too: its local file may be dropped when the cache is full."""
         with self._lock:
             if self._closed:
                 return
-            self._stored = StoredFile(entry, store)
+            self._stored = stored
             local = self._local
         if local is not None:
             self._count_local(local)

@@ -21,7 +21,7 @@ from statebed.state.memory.controller import MemoryController
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
 from statebed.state.tiers.spill_cache import LocalCache
-from statebed.state.tiers.spill_files import ParquetFile
+from statebed.state.tiers.spill_files import ParquetFile, StoredFile
 from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.tiers.tier import Layout
 from statebed.storage import ObjectStore
@@ -87,10 +87,11 @@ class Tiers:
         spec: SegmentSpec,
         owner: str,
         layout: Layout = Layout.PARQUET,
+        file: StoredFile | None = None,
     ) -> Segment:
-        """The segment of a data file in the store; nothing is read yet."""
+        """The segment of a data file in the store; nothing is read yet. `file`: how it is read, if not as it lies."""
         segment = Segment(self, entry, spec=spec, owner=owner, layout=layout)
-        segment.attach(entry, store)
+        segment.attach(file or StoredFile(entry, store))
         return segment
 
     def on_disk(self, file: ParquetFile, *, spec: SegmentSpec, owner: str) -> Segment:

@@ -20,6 +20,7 @@ from statebed.format.segment import SegmentSpec
 from statebed.state.compaction import Edit, NameOf
 from statebed.state.evolution.adaptation import SchemaHistory, adapt
 from statebed.state.evolution.column_defaults import defaults_from_bytes
+from statebed.state.host_cache import HostCache
 from statebed.state.live import tombstones
 from statebed.state.live.deletions import Deletions
 from statebed.state.live.files import LiveFiles
@@ -27,11 +28,12 @@ from statebed.state.live.row_set import RowSet
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.spill_files import ParquetFile
-from statebed.state.tiers.tier import Uses
+from statebed.state.tiers.tier import Tier, Uses
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.compaction import TimeKeyedJob, job_of
 from statebed.state.time_keyed.files import NewFiles
+from statebed.state.time_keyed.images import Images
 from statebed.state.time_keyed.row_merge import Combine, combined, newest
 from statebed.state.time_keyed.snapshot import Settle, Snapshot, Wanted, filtered
 from statebed.state.time_keyed.table import TimeKeyedTable
@@ -57,6 +59,7 @@ class TimeKeyedState:
         tiers: Tiers,
         owner: str,
         combine: Combine | None,
+        cache: HostCache | None = None,
     ) -> None:
         kind = config.time_keyed
         columns = schema_from_bytes(kind.schema, where=f"table {config.name!r}")
@@ -75,6 +78,7 @@ class TimeKeyedState:
         self.owner = owner
         self.live = LiveFiles.restore(parts, owned=owned)
         self._store = store
+        self._images = None if cache is None else Images(cache, store, owned=owned, memory=tiers.memory, owner=owner)
         self._defaults = defaults_from_bytes(kind.defaults)
         schema_id, self._schemas = register_schema(self.live.schemas, self.table.file_schema)
         self.spec = self._spec(schema_id, self.table.file_schema)
@@ -208,6 +212,8 @@ class TimeKeyedState:
         entry, upload = segment.staged(
             self._store, name_of=name_of, owned=self.live.owned, applied_sequence=applied_sequence
         )
+        if self._images is not None and segment.tier is Tier.MEMORY:
+            self._images.add(entry, segment.read())
         with self._lock:
             replaced = self._segments.get(entry.path)
             self._segments[entry.path] = segment
@@ -273,7 +279,9 @@ class TimeKeyedState:
         segment = self._segments.get(file.path)
         if segment is None:
             spec = self._spec_of(file)
-            segment = self._segments[file.path] = self.tiers.stored(file, self._store, spec=spec, owner=self.owner)
+            copied = None if self._images is None else self._images.stored(file)
+            segment = self.tiers.stored(file, self._store, spec=spec, owner=self.owner, file=copied)
+            self._segments[file.path] = segment
         return segment
 
     def _deletions(self, live: LiveFiles) -> Deletions:

@@ -24,6 +24,7 @@ from statebed.format.columns import int64_values
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.state.compaction import ALL_BYTES, Edit, NameOf
 from statebed.state.config import TableConfig
+from statebed.state.host_cache import HostCache
 from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.tombstones import Deleted
 from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
@@ -55,11 +56,13 @@ class TimeKeyedView:
         tiers: Tiers | None = None,
         owner: str = "",
         combine: Combine | None = None,
+        cache: HostCache | None = None,
     ) -> None:
         """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
 
         `tiers` has the budget (None: that of the process), `owner` is whom memory is charged to (the table). `combine`
-        makes rows of one key and time fewer when files are written and merged; readers see either form.
+        makes rows of one key and time fewer when files are written and merged; readers see either form. With a
+        `cache` files are read from copies that all processes of this host share.
         """
         self._state = TimeKeyedState(
             config,
@@ -69,6 +72,7 @@ class TimeKeyedView:
             tiers=tiers or Tiers.shared(),
             owner=owner or config.name,
             combine=combine,
+            cache=cache,
         )
         self.table = self._state.table
         self._given = GivenRows(self.table, owned)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duck
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -152,7 +152,7 @@ class Rides:
         shutil.rmtree(self.state / "rides" / "spark")
 
     def _select(self, query: str, **tables: pa.Table) -> list[tuple[Any, ...]]:
-        with duck.cursor() as connection:
+        with duckdb.connect() as connection:
             connection.execute("set timezone = 'UTC'")
             for name, table in tables.items():
                 connection.register(name, table)

@@ -204,6 +204,19 @@ def test_after_a_rescale_a_subtask_copies_only_what_it_owns(shared: HostCache) -
     assert shared.used < 0.25 * before
 
 
+def test_a_manager_that_warms_the_cache_leaves_nothing_to_decode(shared: HostCache) -> None:
+    job = Job(None)
+    job.epoch(2, 300, 200)
+    job.shared = shared
+    for index in range(2):
+        with job.manager(index, 2) as manager:
+            manager.warm()
+    assert shared.counts.written == 4
+    job.epoch(2, 300, 200)
+    assert shared.counts.hits >= 4
+    assert shared.counts.written == 8
+
+
 def test_a_copy_of_other_columns_is_another_copy(shared: HostCache) -> None:
     job = Job(shared)
     job.epoch(1, 300, 200)

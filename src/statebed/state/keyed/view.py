@@ -174,6 +174,10 @@ class KeyedView(KeyedOperations):
         old = [file.path for file in self._durable.files if (names.epoch_of(file.path) or 0) <= epoch]
         self._edits.reading = frozenset(old)
 
+    def warm(self) -> None:
+        """Have copies of all files in the host's cache, so that who is restored from them next decodes nothing."""
+        self._durable.copies(self.owned)
+
     def offer_edit(self, edit: Edit) -> None:
         """Have the next checkpoint apply what a compaction made. By any thread."""
         self._edits.offer(edit)

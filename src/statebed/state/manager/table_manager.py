@@ -227,6 +227,11 @@ class TableManager:
         """Bytes of files that are worth merging."""
         return sum(table.due_bytes for table in self._tables.values())
 
+    def warm(self) -> None:
+        """Have copies of all files in the host's cache."""
+        for table in self._tables.values():
+            table.warm()
+
     @property
     def watermark_us(self) -> int | None:
         """How far the watermark has come; None: not known."""

@@ -87,6 +87,9 @@ class ManagedTable(Protocol):
     def leave_alone(self, epoch: int) -> None:
         """Files of epochs up to this are merged elsewhere, and by checkpoints only when there are far too many."""
 
+    def warm(self) -> None:
+        """Have copies of all its files in the host's cache, if there is one."""
+
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
         """See what other subtasks wrote, where the table shows it."""
 
@@ -125,6 +128,9 @@ class ManagedGlobalTable(GlobalKeyedTable):
 
     def offer_edit(self, edit: Edit) -> None:
         """There are none."""
+
+    def warm(self) -> None:
+        """It is in memory."""
 
     @property
     def due_bytes(self) -> int:
@@ -181,6 +187,9 @@ class _RowTable(Generic[V]):
 
     def offer_edit(self, edit: Edit) -> None:
         self.view.offer_edit(edit)
+
+    def warm(self) -> None:
+        self.view.warm()
 
     @property
     def due_bytes(self) -> int:

@@ -201,6 +201,12 @@ class TimeKeyedState:
             applied_sequence=snapshot.live.next_sequence - 1,
         )
 
+    def warm(self) -> None:
+        """Have copies of all files in the host's cache, if there is one."""
+        if self._images is not None:
+            for file in self.live.files:
+                self._images.rows(file, make=True)
+
     def with_files(self, added: Iterable[pb.FileEntry]) -> LiveFiles:
         """The live files with new ones, and the schema that they have."""
         return replace(self.live, files=(*self.live.files, *added), schemas=self._schemas)

@@ -234,6 +234,10 @@ class TimeKeyedView:
         """Bytes of files that are worth merging."""
         return sum(file.size for file in self._due_files(self._state.live, most_bytes=ALL_BYTES))
 
+    def warm(self) -> None:
+        """Have copies of all files in the host's cache, so that who is restored from them next decodes nothing."""
+        self._state.warm()
+
     def offer_edit(self, edit: Edit) -> None:
         """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""
         self._state.offer_edit(edit)

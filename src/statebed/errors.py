@@ -332,6 +332,10 @@ class SparkStoppedError(StatebedError):
     code = "SPARK_STOPPED"
 
 
+class UnboundedStateWarning(UserWarning):
+    """An operator remembers every key for ever."""
+
+
 class MissingDependencyError(StatebedError, ImportError):
     """A package or program that this part of statebed needs is not installed."""
 

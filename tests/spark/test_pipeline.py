@@ -18,8 +18,8 @@ import statebed as sb
 from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run
 from statebed.errors import InputError, StoreUnavailableError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.spark import controller as controller_module
-from statebed.spark.function import SubtaskFunction
+from statebed.spark import stages as stages_module
+from statebed.spark.stage import StageFunction, Work
 from statebed.storage import ScopedStore, get_storage_provider
 
 
@@ -90,8 +90,8 @@ def test_p9_a_function_sink_sees_every_epoch_with_rows_once_when_nothing_fails(r
 
     rides.add_files(4)
     job = rides.job(sink=collect)
-    assert "extra: at least once" in job.explain()
-    assert "minutes: exactly once" in job.explain()
+    assert "at least once" in job.explain()
+    assert "exactly once" in job.explain()
     query = job.start(available_now=True)
     assert query.await_termination(120)
     assert sum(seen.values()) == sum(row[3] for row in rides.results())
@@ -151,31 +151,31 @@ def test_a_drain_closes_every_window_and_later_rows_of_them_are_late(rides: Any,
         again.stop(drain=True)
 
 
-class FailsOnce(SubtaskFunction):
+class FailsOnce(StageFunction):
     """Does all its work, then fails the task the first time."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done = list(super().__call__(batches))
         flag = Path(self.state_url).parent / "failed"
-        if self.epoch == 3 and not flag.exists():
+        if self.works[0].task.epoch == 3 and not flag.exists():
             flag.touch()
             raise RuntimeError("the executor's disk is on fire")
         yield from done
 
 
-class AlwaysFails(SubtaskFunction):
+class AlwaysFails(StageFunction):
     """Fails as a store does that cannot be reached."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if self.epoch == 3:
+        if self.works[0].task.epoch == 3:
             raise StoreUnavailableError("the store is away")
         yield from super().__call__(batches)
 
 
-class Refuses(SubtaskFunction):
+class Refuses(StageFunction):
     """Raises what no repetition can mend."""
 
-    def _run(self, index: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+    def _subtask(self, work: Work, index: int, rows: Any) -> Iterator[pa.RecordBatch]:
         raise InputError("this cannot be", where="subtask", fix="do something else")
 
 
@@ -183,7 +183,7 @@ class Refuses(SubtaskFunction):
 def subtasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     module = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
-    yield lambda function: monkeypatch.setattr(controller_module, "SubtaskFunction", function)
+    yield lambda function: monkeypatch.setattr(stages_module, "StageFunction", function)
     cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]  # as above
 
 
@@ -204,7 +204,7 @@ def test_subtasks_that_keep_failing_stop_the_query_after_a_bounded_number_of_att
     with pytest.raises(SubtaskError, match=r"failed 3 times.*the store is away"):
         query.await_termination(120)
     assert query.status.state is sb.QueryState.FAILED
-    subtasks(SubtaskFunction)
+    subtasks(StageFunction)
     rides.run()
     assert rides.results() == rides.expected()
 

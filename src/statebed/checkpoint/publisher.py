@@ -123,7 +123,7 @@ class Publisher:
             run.release_sink(record.epoch, entry.sink_id)
             return 0
         run.check_live()
-        files = [f for f in record.outbox if f.operator_id == entry.operator_id and f.stream == entry.stream]
+        files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]
         sink.publish(
             Publication(
                 run=run.number,

@@ -140,6 +140,7 @@ class Run:
         return EpochDraft(
             operators=list(head.operators),
             source_position=head.source_position,
+            sources=list(head.sources),
             epoch_time_us=head.epoch_time_us,
             parallelism=head.parallelism,
             status=status,

@@ -1,8 +1,9 @@
 """Flows: what users chain, as a graph of operators that Spark, a test or a program of one process can run."""
 
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.joins import as_of, between, eq
-from statebed.flow.stream import Flow, GroupedStream, KeyedStream, Stream
+from statebed.flow.stream import Flow, Stream
 
 __all__ = [
     "Edge",

@@ -1,20 +1,22 @@
 """Aggregates bound to the columns of a stream: what they read is compiled, their types are found."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.flow.steps import AggregateValue, EventTimeValue, Value
+from statebed.flow.steps import AggregateValue, EventTimeValue, Expression, Value
 from statebed.operators.aggregates import Aggregate, BoundAggregate, EventTime
-from statebed.operators.expressions import BoundExpression, bind
-from statebed.operators.operator import Changes, Output
+from statebed.operators.operator import Changes
 from statebed.operators.partials import input_column
 
+Bind = Callable[[Any, str], Expression]
+"""From what a user wrote, and where, to a value."""
 Bound = tuple[tuple[BoundAggregate, ...], tuple[tuple[str, Value], ...]]
 
 
-def bind_aggregates(aggregates: Mapping[str, Aggregate], stream: Output, *, where: str) -> Bound:
+def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Changes, *, where: str) -> Bound:
     """The aggregates as subtasks run them, and the values of their input columns."""
     if not aggregates:
         raise InputError("agg() has no aggregate", where=where, fix="write agg(trips=sb.count())")
@@ -26,13 +28,13 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], stream: Output, *, wher
             raise InputError(
                 f"{aggregate!r} is no aggregate of statebed", where=place, fix="use sb.count() or sb.sum('column')"
             )
-        inputs = _values(aggregate, stream, place)
-        condition = None if aggregate.where is None else _condition(aggregate.where, stream.columns, place)
+        inputs = tuple(EventTimeValue() if isinstance(one, EventTime) else bind(one, place) for one in aggregate.inputs)
+        condition = None if aggregate.where is None else _condition(aggregate.where, bind, place)
         one = aggregate.bind(
             name,
             input_types=tuple(value.type for value in inputs),
-            text=_text(aggregate),
-            changelog=stream.changes is Changes.CHANGELOG,
+            text=_text(aggregate, inputs),
+            changelog=changes is Changes.CHANGELOG,
         )
         bound.append(one)
         values += [
@@ -42,15 +44,8 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], stream: Output, *, wher
     return tuple(bound), tuple(values)
 
 
-def _values(aggregate: Aggregate, stream: Output, where: str) -> tuple[Value, ...]:
-    return tuple(
-        EventTimeValue() if isinstance(one, EventTime) else bind(one, stream.columns, where=where)
-        for one in aggregate.inputs
-    )
-
-
-def _condition(text: str, columns: pa.Schema, where: str) -> BoundExpression:
-    condition = bind(text, columns, where=where)
+def _condition(text: str, bind: Bind, where: str) -> Expression:
+    condition = bind(text, where)
     if condition.type != pa.bool_():
         raise InputError(
             f"where={text!r} is {condition.type}, and no condition",
@@ -60,6 +55,8 @@ def _condition(text: str, columns: pa.Schema, where: str) -> BoundExpression:
     return condition
 
 
-def _text(aggregate: Aggregate) -> str:
-    inputs = ", ".join(str(one.value if isinstance(one, EventTime) else one) for one in aggregate.inputs)
-    return inputs if aggregate.where is None else f"{inputs} where {aggregate.where}"
+def _text(aggregate: Aggregate, inputs: Sequence[Value]) -> str:
+    texts = [one.value if isinstance(one, EventTime) else str(one) for one in aggregate.inputs]
+    # A Column of Spark's says itself what it is; text is as the user wrote it.
+    said = [getattr(value, "text", text) for value, text in zip(inputs, texts, strict=True)]
+    return ", ".join(said) + ("" if aggregate.where is None else f" where {aggregate.where}")

@@ -33,6 +33,8 @@ class SourceNode:
     event_time: str | None
     delay_us: int
     """How late rows may be."""
+    idle_after_us: int | None = None
+    """After how long without rows it holds nobody back; None: it always does."""
 
     inputs: tuple[Edge, ...] = ()
 
@@ -111,6 +113,23 @@ class Graph:
 
     def output(self, edge: Edge) -> Output:
         return self.nodes[edge.node].outputs[edge.output]
+
+    def is_timed(self, edge: Edge) -> bool:
+        """Whether the rows of a stream have event times: those of operators do, where theirs had."""
+        node = self.nodes[edge.node]
+        if isinstance(node, SourceNode):
+            return node.event_time is not None
+        return isinstance(node, OperatorNode) or all(self.is_timed(one) for one in node.inputs)
+
+    def origin(self, edge: Edge) -> str:
+        """What a stream comes from, as text; for names of operators that were given none."""
+        node = self.nodes[edge.node]
+        if isinstance(node, SourceNode):
+            return node.name
+        if isinstance(node, OperatorNode):
+            return f"{node.operator.operator_id}.{edge.output}"
+        step = node.step.text if isinstance(node, StepNode) else "union"
+        return f"{step} ({', '.join(self.origin(one) for one in node.inputs)})"
 
     @property
     def sources(self) -> dict[str, SourceNode]:

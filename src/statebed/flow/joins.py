@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from statebed.errors import InputError
 from statebed.operators import Operator, Window
@@ -14,6 +14,8 @@ from statebed.operators.windows import Duration, parse_duration
 
 if TYPE_CHECKING:
     from statebed.flow.stream import Stream
+
+S = TypeVar("S", bound="Stream")
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,14 @@ class JoinTerms:
     ttl_clock: str
 
 
-def joined(left: "Stream", right: "Stream", terms: JoinTerms, *, name: str) -> "Stream":
+def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S:
     """The results of a join."""
-    where = f"operator {name!r}"
+    where = f"operator {name or 'without name'!r}"
     if left.graph is not right.graph:
         raise InputError("the streams belong to two flows", where=where, fix="make both from one Flow")
+    if terms.within or terms.window or terms.as_of:
+        left.check_timed(name)
+        right.check_timed(name)
     several = [terms.on] if isinstance(terms.on, str | Eq) else terms.on
     pairs = [eq(one) if isinstance(one, str) else one for one in several]
     _check_columns(left, [one.left for one in pairs], where)
@@ -92,8 +97,8 @@ def joined(left: "Stream", right: "Stream", terms: JoinTerms, *, name: str) -> "
         left.input_of("left", [one.left for one in pairs]),
         right.input_of("right", [one.right for one in pairs]),
     )
-    operator = _operator(inputs, terms, _kind(terms.how, where), name=name, where=where)
-    return left.add_operator(operator, right)
+    operator = _operator(inputs, terms, _kind(terms.how, where), name=name or "join", where=where)
+    return left.add_operator(operator, right, unnamed=name is None)
 
 
 def _check_columns(stream: "Stream", names: Sequence[str], where: str) -> None:

@@ -1,28 +1,35 @@
 """Keys, orders and names as users write them."""
 
 import enum
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.operators.expressions import BoundExpression
+from statebed.flow.steps import Expression
 from statebed.operators.ordering import OrderBy, order_by
 
+_INPUT = re.compile(r"_a\d", re.IGNORECASE)
 OrderTerms = str | OrderBy | Sequence[str | OrderBy]
 
 
-def key_fields(keys: Sequence[BoundExpression]) -> tuple[pa.Field, ...]:
-    """The key columns of an operator."""
+def key_fields(keys: Sequence[Expression]) -> tuple[pa.Field, ...]:
+    """The key columns of an aggregation, whose other columns are the inputs of its aggregates."""
+    for key in keys:
+        if _INPUT.match(key.name):
+            raise InputError(
+                f"the key name {key.name!r} is reserved", where=key.where, fix="rename the key: 'column as other_name'"
+            )
     return tuple(pa.field(key.name, key.type) for key in keys)
 
 
-def key_values(keys: Sequence[BoundExpression]) -> list[tuple[str, BoundExpression]]:
+def key_values(keys: Sequence[Expression]) -> list[tuple[str, Expression]]:
     """How they are made."""
     return [(key.name, key) for key in keys]
 
 
-def keyed_columns(columns: pa.Schema, keys: Sequence[BoundExpression]) -> pa.Schema:
+def keyed_columns(columns: pa.Schema, keys: Sequence[Expression]) -> pa.Schema:
     """The columns, and keys that are none of them."""
     return pa.schema([*columns, *(pa.field(key.name, key.type) for key in keys if key.name not in columns.names)])
 

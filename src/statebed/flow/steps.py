@@ -15,7 +15,7 @@ from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.aggregates import Aggregate
-from statebed.operators.expressions import BoundExpression, filter_rows
+from statebed.operators.expressions import filter_rows
 from statebed.operators.operator import WEIGHT, Input
 
 
@@ -28,12 +28,33 @@ class Value(Protocol):
     def evaluate(self, batch: pa.Table) -> pa.Array: ...
 
 
+class Expression(Value, Protocol):
+    """A value with a name, as a user wrote it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def nullable(self) -> bool: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def where(self) -> str:
+        """Where it stands, for errors."""
+
+
 class Step(Protocol):
     """What is done with each row."""
 
     @property
     def columns(self) -> pa.Schema:
         """The user's columns that it gives."""
+
+    @property
+    def text(self) -> str:
+        """What it does."""
 
     def apply(self, rows: pa.Table) -> pa.Table: ...
 
@@ -42,8 +63,12 @@ class Step(Protocol):
 class Where:
     """Only rows for which a condition holds."""
 
-    condition: BoundExpression
+    condition: Expression
     columns: pa.Schema
+
+    @property
+    def text(self) -> str:
+        return f"where {self.condition.text}"
 
     def apply(self, rows: pa.Table) -> pa.Table:
         return filter_rows(self.condition, rows)
@@ -53,7 +78,11 @@ class Where:
 class Select:
     """Other columns: names and values, in order."""
 
-    values: tuple[tuple[str, BoundExpression], ...]
+    values: tuple[tuple[str, Expression], ...]
+
+    @property
+    def text(self) -> str:
+        return "select " + ", ".join(f"{value.text} as {name}" for name, value in self.values)
 
     @cached_property
     def columns(self) -> pa.Schema:
@@ -83,7 +112,7 @@ class AggregateValue:
     aggregate: Aggregate
     part: int
     values: tuple[Value, ...]
-    condition: BoundExpression | None
+    condition: Expression | None
     type: pa.DataType
 
     def evaluate(self, batch: pa.Table) -> pa.Array:

@@ -7,38 +7,30 @@
 Every step is checked when it is written. Nothing here runs anything: `statebed.testing.run(flow)` does.
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.flow.aggregates import bind_aggregates
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.joins import AsOf, JoinTerms, On, Within, joined
-from statebed.flow.keys import OrderTerms, key_fields, key_values, keyed_columns, known, ordered_by, quoted
-from statebed.flow.steps import Feed, Select, Value, Where
+from statebed.flow.keys import keyed_columns, quoted
+from statebed.flow.steps import Expression, Feed, Select, Value, Where
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
-from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
-from statebed.operators.deduplicate import Deduplicate, Keep
-from statebed.operators.expressions import BoundExpression, bind
-from statebed.operators.numbering import Numbering
+from statebed.operators import Operator, Window
+from statebed.operators.expressions import bind
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
-from statebed.operators.process import Process, ProcessOperator
-from statebed.operators.session_aggregate import SessionAggregate
-from statebed.operators.time_to_live import time_to_live
-from statebed.operators.top_n import TopN
 from statebed.operators.type_text import schema_of
-from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.operators.window_calls import WindowCall
-from statebed.operators.window_functions import WindowFunctions
-from statebed.operators.window_top_n import WindowTopN
 from statebed.operators.windows import Duration, SessionWindow, parse_duration
 
-Expression = str
-EMITS = {"close": Emit.AT_CLOSE, "early": Emit.EARLY}
+Text: TypeAlias = Any
+"""SQL text; in a job on Spark, before the first operator, a Column of Spark's too."""
 
 
 class Flow:
@@ -48,8 +40,18 @@ class Flow:
         self.name = check_name("job", name)
         self.graph = Graph()
 
-    def source(self, name: str, columns: str | pa.Schema, *, watermark: tuple[str, Duration] | None = None) -> "Stream":
-        """Rows that come from outside. `watermark` names the event-time column and how late rows may be."""
+    def source(
+        self,
+        name: str,
+        columns: str | pa.Schema,
+        *,
+        watermark: tuple[str, Duration] | None = None,
+        idle_after: Duration | None = None,
+    ) -> "Stream":
+        """Rows that come from outside. `watermark` names the event-time column and how late rows may be.
+
+        A source that gave no rows for `idle_after` holds the watermarks of operators with several inputs back no more.
+        """
         schema = schema_of(columns, where=f"source {name!r}")
         check_user_columns(schema.names, where=f"source {name!r}")
         event_time, delay = (None, "0s") if watermark is None else watermark
@@ -61,7 +63,8 @@ class Flow:
                 where=f"source {name!r}",
                 fix="name a column of the type timestamp: watermark=('ts', '10 minutes')",
             )
-        node = SourceNode(name, schema, event_time, parse_duration(delay))
+        idle_us = None if idle_after is None else parse_duration(idle_after)
+        node = SourceNode(name, schema, event_time, parse_duration(delay), idle_us)
         return Stream(self.graph, Edge(self.graph.add(node)))
 
 
@@ -82,11 +85,11 @@ class Stream:
         return list(self.output.columns.names)
 
     @property
-    def late(self) -> "Stream":
+    def late(self) -> Self:
         """The rows that came too late for the operator: the input's columns, late_by, watermark, operator."""
         return self.side(LATE)
 
-    def side(self, name: str) -> "Stream":
+    def side(self, name: str) -> Self:
         """Another output of the operator."""
         outputs = self.graph.nodes[self.edge.node].outputs
         if self.edge.output != MAIN or name not in outputs:
@@ -94,33 +97,33 @@ class Stream:
                 f"there is no output {name!r} here",
                 fix=f"an operator's own outputs can be taken: {[one for one in outputs if one] or 'this has none'}",
             )
-        return Stream(self.graph, Edge(self.edge.node, name))
+        return self.at(Edge(self.edge.node, name))
 
-    def named(self, name: str) -> "Stream":
+    def named(self, name: str) -> Self:
         """The same, known by a name under which its rows can be looked at."""
         self.graph.name(name, self.edge)
         return self
 
     # ---- row by row ------------------------------------------------------------------------------------------
 
-    def where(self, condition: Expression) -> "Stream":
+    def where(self, condition: Text) -> Self:
         """Only rows for which the condition holds."""
         return self._step(Where(self._bound(condition), self.output.columns))
 
-    def select(self, *columns: Expression) -> "Stream":
+    def select(self, *columns: Text) -> Self:
         """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
         bound = [self._bound(column) for column in columns]
         return self._selected([(one.name, one) for one in bound])
 
-    def with_columns(self, **columns: Expression) -> "Stream":
+    def with_columns(self, **columns: Text) -> Self:
         """More columns, or others in the place of those with the same name."""
         made = {name: self._bound(column) for name, column in columns.items()}
         kept = [(name, made.get(name) or self._bound(quoted(name))) for name in self.columns]
         return self._selected([*kept, *((name, one) for name, one in made.items() if name not in self.columns)])
 
-    def union(self, *others: "Stream") -> "Stream":
+    def union(self, *others: "Stream") -> Self:
         """The rows of several streams with the same columns."""
-        streams = (self, *others)
+        streams: list[Stream] = [self, *others]
         for other in others:
             if not other.output.columns.equals(self.output.columns):
                 raise InputError(
@@ -134,7 +137,7 @@ class Stream:
 
     # ---- by key ----------------------------------------------------------------------------------------------
 
-    def group_by(self, *keys: Expression | Window | SessionWindow, name: str | None = None) -> "GroupedStream":
+    def group_by(self, *keys: Text | Window | SessionWindow, name: str | None = None) -> GroupedStream[Self]:
         """Group by keys, or by none, and one window: `group_by("driver", tumbling("1 minute"))`."""
         windows = [key for key in keys if isinstance(key, Window | SessionWindow)]
         if len(windows) != 1:
@@ -143,16 +146,17 @@ class Stream:
                 where=f"operator {name!r}",
                 fix='write group_by("driver", tumbling("1 minute")); without a window it is key_by("driver")',
             )
-        texts = [key for key in keys if isinstance(key, str)]
+        self.check_timed(name)
+        texts = [key for key in keys if not isinstance(key, Window | SessionWindow)]
         return GroupedStream(self, self._keys(texts, name), windows[0], name)
 
-    def key_by(self, *keys: Expression, name: str | None = None) -> "KeyedStream":
+    def key_by(self, *keys: Text, name: str | None = None) -> KeyedStream[Self]:
         """Take rows of one key together, without a window."""
         return KeyedStream(self, self._keys(list(keys), name), name)
 
     def deduplicate(
-        self, *keys: Expression, keep: str = "first", ttl: Duration | None = None, name: str | None = None
-    ) -> "Stream":
+        self, *keys: Text, keep: str = "first", ttl: Duration | None = None, name: str | None = None
+    ) -> Self:
         """One row of each key, see `KeyedStream.deduplicate`."""
         return self.key_by(*keys, name=name).deduplicate(keep=keep, ttl=ttl)
 
@@ -165,12 +169,12 @@ class Stream:
         window: Window | None = None,
         as_of: AsOf | None = None,
         how: str = "inner",
-        condition: Expression | None = None,
+        condition: Text | None = None,
         suffixes: tuple[str, str] = ("", "_right"),
         ttl: Duration | None = None,
         ttl_clock: str = "event_time",
         name: str | None = None,
-    ) -> "Stream":
+    ) -> Self:
         """Rows of two streams with equal columns, and times that belong together.
 
         `bids.join(auctions, on=eq("auction", "id"), within=between("0s", "1 hour"))`. Times: `within=between(...)`, a
@@ -179,180 +183,75 @@ class Stream:
         semi or anti; `condition` is SQL over the columns of a pair.
         """
         terms = JoinTerms(on, within, window, as_of, how, condition, suffixes, ttl, ttl_clock)
-        return joined(self, other, terms, name=name or self.default_name("join"))
+        return joined(self, other, terms, name=name)
 
     def add_operator(
-        self, operator: Operator, *others: "Stream", feeds: Sequence[Sequence[tuple[str, Value]]] = ()
-    ) -> "Stream":
+        self,
+        operator: Operator,
+        *others: "Stream",
+        feeds: Sequence[Sequence[tuple[str, Value]]] = (),
+        unnamed: bool = False,
+    ) -> Self:
         """Put an operator behind this stream and others, one for each of its inputs.
 
-        `feeds` has, for each input, the columns that are not the stream's of the same name.
+        `feeds` has, for each input, the columns that are not the stream's of the same name. An unnamed one is called by
+        what it is and reads, never by its place, so that it finds its state again in a changed program.
         """
-        streams = (self, *others)
+        streams: list[Stream] = [self, *others]
+        if unnamed:
+            what = json.dumps([operator.fingerprint, *(self.graph.origin(one.edge) for one in streams)])
+            name = f"{operator.operator_id}_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
+            operator = replace(cast("Any", operator), operator_id=name)
         made = tuple(Feed(one, tuple(feeds[number]) if feeds else ()) for number, one in enumerate(operator.inputs))
         return self._added(OperatorNode(operator, tuple(one.edge for one in streams), made))
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its rows have event times."""
+        return self.graph.is_timed(self.edge)
+
+    def check_timed(self, name: str | None) -> None:
+        """Refuse an operator that goes by event time on a stream that has none."""
+        if not self.is_timed:
+            raise InputError(
+                "windows and joins by time need one event-time column with a watermark; there is none",
+                where=f"operator {name or 'without name'!r}",
+                fix="give source(..., watermark=('ts', '10 minutes')); in a job df.withWatermark(...) is as good",
+            )
+
     def input_of(self, name: str, keys: Sequence[str], *, columns: pa.Schema | None = None) -> Input:
         """An operator's input with the columns of this stream."""
         return Input(name, columns or self.output.columns, tuple(keys), self.output.changes)
 
-    def keyed_input(self, keys: Sequence[BoundExpression]) -> Input:
+    def keyed_input(self, keys: Sequence[Expression]) -> Input:
         """An operator's input with the columns of this stream, and keys that are none of them."""
         return self.input_of("input", [key.name for key in keys], columns=keyed_columns(self.output.columns, keys))
 
-    def _keys(self, texts: Sequence[str], name: str | None) -> tuple[BoundExpression, ...]:
+    def _keys(self, texts: Sequence[Text], name: str | None) -> tuple[Expression, ...]:
         where = f"operator {name or 'without name'!r}"
         if name is not None:
             check_name("operator", name)
-        return tuple(bind(text, self.output.columns, where=where) for text in texts)
+        return tuple(self.bound(text, where) for text in texts)
 
-    def _bound(self, text: Expression) -> BoundExpression:
-        return bind(text, self.output.columns, where=f"columns {', '.join(self.columns)}")
+    def bound(self, text: Text, where: str) -> Expression:
+        """What a user wrote, as a value of each row."""
+        return bind(text, self.output.columns, where=where)
 
-    def _selected(self, values: Sequence[tuple[str, BoundExpression]]) -> "Stream":
+    def _bound(self, text: Text) -> Expression:
+        return self.bound(text, f"columns {', '.join(self.columns)}")
+
+    def _selected(self, values: Sequence[tuple[str, Expression]]) -> Self:
         check_user_columns([name for name, _ in values], where=f"columns {', '.join(self.columns)}")
         return self._step(Select(tuple(values)))
 
-    def _step(self, step: Where | Select) -> "Stream":
+    def _step(self, step: Where | Select) -> Self:
         return self._added(StepNode(step, (self.edge,), self.output.changes))
 
-    def _added(self, node: Node) -> "Stream":
-        return Stream(self.graph, Edge(self.graph.add(node)))
+    def _added(self, node: Node) -> Self:
+        return self.at(Edge(self.graph.add(node)))
 
-    def default_name(self, kind: str) -> str:
-        """For an operator without one: by its place, so that the same program gives the same names."""
-        return f"{kind}_{len(self.graph.nodes)}"
-
-
-@dataclass(frozen=True)
-class GroupedStream:
-    """Rows grouped by keys and window."""
-
-    stream: Stream
-    keys: tuple[BoundExpression, ...]
-    window: Window | SessionWindow
-    name: str | None = None
-
-    def agg(self, *, emit: str = "close", allowed_lateness: Duration = "0s", **aggregates: Aggregate) -> Stream:
-        """One output column per aggregate: keys, window_start, window_end, aggregates.
-
-        `emit` is "close" (a final result when the watermark closes the window) or "early" (a result in every epoch that
-        changes it, as a changelog). For `allowed_lateness` after its close a window takes late rows and changes its
-        result.
-        """
-        name = self.name or self.stream.default_name("window")
-        where = f"operator {name!r}"
-        if emit not in EMITS:
-            raise InputError(f"emit={emit!r}", where=where, fix=f"use one of {list(EMITS)}")
-        bound, values = bind_aggregates(aggregates, self.stream.output, where=where)
-        common: dict[str, Any] = {
-            "operator_id": name,
-            "keys": key_fields(self.keys),
-            "aggregates": bound,
-            "emit": EMITS[emit],
-            "lateness_us": parse_duration(allowed_lateness),
-            "late_columns": tuple(self.stream.output.columns),
-            "changes": self.stream.output.changes,
-        }
-        operator: Operator
-        if isinstance(self.window, SessionWindow):
-            operator = SessionAggregate(window=self.window, **common)
-        else:
-            operator = WindowAggregate(window=self.window, **common)
-        return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]])
-
-    def top(self, n: int, by: OrderTerms, *, numbering: str = "row_number", number: str | None = None) -> Stream:
-        """The first n rows of each key and window, when it closes; `number` names the column for a row's number."""
-        name = self.name or self.stream.default_name("top")
-        operator = WindowTopN(
-            name,
-            self.stream.keyed_input(self.keys),
-            self._fixed_window(name),
-            n,
-            ordered_by(by),
-            Numbering(known(numbering, Numbering, name)),
-            number,
-        )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
-
-    def over(self, by: OrderTerms = (), **calls: WindowCall) -> Stream:
-        """All rows of each key and window, when it closes, with columns such as `place=row_number()`."""
-        name = self.name or self.stream.default_name("over")
-        operator = WindowFunctions(
-            name, self.stream.keyed_input(self.keys), self._fixed_window(name), ordered_by(by), tuple(calls.items())
-        )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
-
-    def _fixed_window(self, name: str) -> Window:
-        if isinstance(self.window, SessionWindow):
-            raise InputError(
-                "rows of sessions are not kept one by one",
-                where=f"operator {name!r}",
-                fix="use a tumbling, sliding or cumulative window, or aggregate the session with collect_list",
-            )
-        return self.window
-
-
-@dataclass(frozen=True)
-class KeyedStream:
-    """Rows taken together by key."""
-
-    stream: Stream
-    keys: tuple[BoundExpression, ...]
-    name: str | None = None
-
-    def agg(self, *, ttl: Duration | None = None, ttl_clock: str = "event_time", **aggregates: Aggregate) -> Stream:
-        """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""
-        name = self.name or self.stream.default_name("aggregate")
-        bound, values = bind_aggregates(aggregates, self.stream.output, where=f"operator {name!r}")
-        operator = UpdatingAggregate(
-            operator_id=name,
-            keys=key_fields(self.keys),
-            aggregates=bound,
-            ttl=time_to_live(ttl, ttl_clock),
-            late_columns=tuple(self.stream.output.columns),
-            changes=self.stream.output.changes,
-        )
-        return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]])
-
-    def deduplicate(self, *, keep: str = "first", ttl: Duration | None = None, ttl_clock: str = "event_time") -> Stream:
-        """One row of each key: the first, at once; or the last, as a changelog. A key is forgotten after `ttl`."""
-        name = self.name or self.stream.default_name("deduplicate")
-        operator = Deduplicate(
-            name,
-            self.stream.keyed_input(self.keys),
-            Keep(known(keep, Keep, name)),
-            time_to_live(ttl, ttl_clock),
-        )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
-
-    def process(self, process: Process) -> Stream:
-        """Your own function over batches, with keyed states and timers; its other outputs are `.side(name)`."""
-        name = self.name or self.stream.default_name("process")
-        operator = ProcessOperator(name, self.stream.keyed_input(self.keys), process)
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
-
-    def top(
-        self,
-        n: int,
-        by: OrderTerms,
-        *,
-        numbering: str = "row_number",
-        number: str | None = None,
-        ttl: Duration | None = None,
-        ttl_clock: str = "event_time",
-    ) -> Stream:
-        """The first n rows of each key so far, as a changelog: `key_by("category").top(3, "price desc")`."""
-        name = self.name or self.stream.default_name("top")
-        operator = TopN(
-            name,
-            self.stream.keyed_input(self.keys),
-            n,
-            ordered_by(by),
-            Numbering(known(numbering, Numbering, name)),
-            number,
-            time_to_live(ttl, ttl_clock),
-        )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)])
+    def at(self, edge: Edge) -> Self:
+        """Another stream of the same graph."""
+        return replace(self, edge=edge)

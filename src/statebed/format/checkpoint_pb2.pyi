@@ -145,6 +145,7 @@ class CheckpointMetadata(_message.Message):
     SINKS_FIELD_NUMBER: _builtins.int
     WRITTEN_BY_FIELD_NUMBER: _builtins.int
     GRANTED_REQUESTS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -186,6 +187,8 @@ class CheckpointMetadata(_message.Message):
     def granted_requests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """ids of the requests that took effect with this record"""
 
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceWatermark]: ...
     def __init__(
         self,
         *,
@@ -214,10 +217,11 @@ class CheckpointMetadata(_message.Message):
         sinks: _abc.Iterable[Global___SinkEntry] | None = ...,
         written_by: _builtins.str = ...,
         granted_requests: _abc.Iterable[_builtins.str] | None = ...,
+        sources: _abc.Iterable[Global___SourceWatermark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
@@ -269,6 +273,7 @@ class OperatorEntry(_message.Message):
     ROWS_IN_FIELD_NUMBER: _builtins.int
     ROWS_LATE_FIELD_NUMBER: _builtins.int
     ROWS_OUT_FIELD_NUMBER: _builtins.int
+    NEXT_TIMER_US_FIELD_NUMBER: _builtins.int
     operator_id: _builtins.str
     fingerprint: _builtins.str
     """of inputs, keys, kind and configuration"""
@@ -279,6 +284,8 @@ class OperatorEntry(_message.Message):
     rows_in: _builtins.int
     rows_late: _builtins.int
     rows_out: _builtins.int
+    next_timer_us: _builtins.int
+    """the first timer of processing time that waits"""
     @_builtins.property
     def subtasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubtaskReference]: ...
     @_builtins.property
@@ -296,17 +303,22 @@ class OperatorEntry(_message.Message):
         rows_in: _builtins.int = ...,
         rows_late: _builtins.int = ...,
         rows_out: _builtins.int = ...,
+        next_timer_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_output_watermark_us", b"_output_watermark_us", "highest_closed_end_us", b"highest_closed_end_us", "output_watermark_us", b"output_watermark_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "highest_closed_end_us", b"highest_closed_end_us", "next_timer_us", b"next_timer_us", "output_watermark_us", b"output_watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_output_watermark_us", b"_output_watermark_us", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__highest_closed_end_us: _TypeAlias = _typing.Literal["highest_closed_end_us"]  # noqa: Y015
     _WhichOneofArgType__highest_closed_end_us: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us"]  # noqa: Y015
+    _WhichOneofReturnType__next_timer_us: _TypeAlias = _typing.Literal["next_timer_us"]  # noqa: Y015
+    _WhichOneofArgType__next_timer_us: _TypeAlias = _typing.Literal["_next_timer_us", b"_next_timer_us"]  # noqa: Y015
     _WhichOneofReturnType__output_watermark_us: _TypeAlias = _typing.Literal["output_watermark_us"]  # noqa: Y015
     _WhichOneofArgType__output_watermark_us: _TypeAlias = _typing.Literal["_output_watermark_us", b"_output_watermark_us"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__highest_closed_end_us) -> _WhichOneofReturnType__highest_closed_end_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_timer_us) -> _WhichOneofReturnType__next_timer_us | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output_watermark_us) -> _WhichOneofReturnType__output_watermark_us | None: ...
 
@@ -352,40 +364,75 @@ class InputWatermark(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     LATE_US_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
-    MAX_EVENT_TIME_US_FIELD_NUMBER: _builtins.int
     input: _builtins.str
     late_us: _builtins.int
     """rows before this were late in this epoch (the previous epoch's watermark)"""
     watermark_us: _builtins.int
     """state before this was evicted in this epoch"""
-    max_event_time_us: _builtins.int
-    """seen up to and including this epoch"""
     def __init__(
         self,
         *,
         input: _builtins.str = ...,
         late_us: _builtins.int | None = ...,
         watermark_us: _builtins.int | None = ...,
-        max_event_time_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "late_us", b"late_us", "max_event_time_us", b"max_event_time_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_watermark_us", b"_watermark_us", "late_us", b"late_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "input", b"input", "late_us", b"late_us", "max_event_time_us", b"max_event_time_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_watermark_us", b"_watermark_us", "input", b"input", "late_us", b"late_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__late_us: _TypeAlias = _typing.Literal["late_us"]  # noqa: Y015
     _WhichOneofArgType__late_us: _TypeAlias = _typing.Literal["_late_us", b"_late_us"]  # noqa: Y015
-    _WhichOneofReturnType__max_event_time_us: _TypeAlias = _typing.Literal["max_event_time_us"]  # noqa: Y015
-    _WhichOneofArgType__max_event_time_us: _TypeAlias = _typing.Literal["_max_event_time_us", b"_max_event_time_us"]  # noqa: Y015
     _WhichOneofReturnType__watermark_us: _TypeAlias = _typing.Literal["watermark_us"]  # noqa: Y015
     _WhichOneofArgType__watermark_us: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__late_us) -> _WhichOneofReturnType__late_us | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_us) -> _WhichOneofReturnType__watermark_us | None: ...
+
+Global___InputWatermark: _TypeAlias = InputWatermark  # noqa: Y015
+
+@_typing.final
+class SourceWatermark(_message.Message):
+    """How far a source has come in event time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    WATERMARK_US_FIELD_NUMBER: _builtins.int
+    MAX_EVENT_TIME_US_FIELD_NUMBER: _builtins.int
+    LAST_ROWS_US_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    watermark_us: _builtins.int
+    max_event_time_us: _builtins.int
+    """seen up to and including this epoch"""
+    last_rows_us: _builtins.int
+    """epoch time when it last gave rows, or was first asked"""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        watermark_us: _builtins.int | None = ...,
+        max_event_time_us: _builtins.int | None = ...,
+        last_rows_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "last_rows_us", b"last_rows_us", "max_event_time_us", b"max_event_time_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us", "_max_event_time_us", b"_max_event_time_us", "_watermark_us", b"_watermark_us", "last_rows_us", b"last_rows_us", "max_event_time_us", b"max_event_time_us", "source", b"source", "watermark_us", b"watermark_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_rows_us: _TypeAlias = _typing.Literal["last_rows_us"]  # noqa: Y015
+    _WhichOneofArgType__last_rows_us: _TypeAlias = _typing.Literal["_last_rows_us", b"_last_rows_us"]  # noqa: Y015
+    _WhichOneofReturnType__max_event_time_us: _TypeAlias = _typing.Literal["max_event_time_us"]  # noqa: Y015
+    _WhichOneofArgType__max_event_time_us: _TypeAlias = _typing.Literal["_max_event_time_us", b"_max_event_time_us"]  # noqa: Y015
+    _WhichOneofReturnType__watermark_us: _TypeAlias = _typing.Literal["watermark_us"]  # noqa: Y015
+    _WhichOneofArgType__watermark_us: _TypeAlias = _typing.Literal["_watermark_us", b"_watermark_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_rows_us) -> _WhichOneofReturnType__last_rows_us | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_event_time_us) -> _WhichOneofReturnType__max_event_time_us | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__watermark_us) -> _WhichOneofReturnType__watermark_us | None: ...
 
-Global___InputWatermark: _TypeAlias = InputWatermark  # noqa: Y015
+Global___SourceWatermark: _TypeAlias = SourceWatermark  # noqa: Y015
 
 @_typing.final
 class SourcePosition(_message.Message):
@@ -528,6 +575,7 @@ class SinkEntry(_message.Message):
     COMMIT_DATA_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     operator_id: _builtins.str
+    """empty: files of this stream come from several operators"""
     stream: _builtins.str
     @_builtins.property
     def commit_data(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitData]: ...

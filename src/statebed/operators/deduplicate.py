@@ -135,6 +135,12 @@ class Deduplicate:
     def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - keys that are forgotten change no result
         return False
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
     @property
     def _where(self) -> str:
         return f"operator {self.operator_id!r}"

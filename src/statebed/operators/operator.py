@@ -143,6 +143,12 @@ class Operator(Protocol):
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         """Whether the watermark's advance alone, without a row, may change anything."""
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        """The watermark at which nothing is open any more that rows up to this event time have begun."""
+
+    def latest_result(self, event_time_us: int) -> int:
+        """The greatest event time that a result of rows up to this event time can have."""
+
 
 def fingerprint_of(**described: Any) -> str:
     """A digest of a definition."""

@@ -98,6 +98,12 @@ class SessionAggregate(WindowedAggregation):
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or after_us > before_us
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us + self.window.gap_us + self.lateness_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us + self.window.gap_us - 1
+
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered(batches[0], self.inputs[0], where=self.where)
         over = None if clock.late_us is None else clock.late_us - self.window.gap_us - self.lateness_us

@@ -5,8 +5,9 @@ metadata, and reports. Names are digests of bytes, and nothing in the bytes or i
 another, so a retry writes the same objects again and reports the same.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -18,14 +19,36 @@ from statebed.format.columns import uint64_values
 from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.operators.operator import MAIN, WEIGHT, Clock, Operator, StepResult
+from statebed.operators.operator import MAIN, Clock, Operator, StepResult
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.rows import greatest
 from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
+from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore
 
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
 """A subtask ends with its epoch: merges beside it would be lost work, and files that depend on time."""
+
+
+class Delivery(Protocol):
+    """Rows that sinks get: an output of the operator, perhaps after steps that take each row by itself."""
+
+    @property
+    def stream(self) -> str:
+        """Tells the outbox files of one delivery from those of another."""
+
+    def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
+        """The rows of an epoch: the user's columns, `_time`, in a changelog `_weight`."""
+
+
+@dataclass(frozen=True)
+class MainOutput:
+    """The operator's own results, as they are."""
+
+    stream: str = MAIN
+
+    def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
+        return outputs.get(MAIN, pa.table({}))
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,12 @@ class SubtaskTask:
     """What compactions made of the operator's files; those that apply to the base are applied."""
     merging_epoch: int | None = None
     """A compaction under way reads files of epochs up to this: while it can, the checkpoint leaves them to it."""
+    deliveries: tuple["Delivery", ...] = ()
+    """What is published; empty: the main output."""
+
+    def of(self, subtask_index: int) -> "SubtaskTask":
+        """The same for another subtask."""
+        return replace(self, subtask_index=subtask_index)
 
     @property
     def info(self) -> TaskInfo:
@@ -134,10 +163,13 @@ def run_subtask(
     batches: Iterable[pa.RecordBatch],
     *more: Iterable[pa.RecordBatch],
     tiers: Tiers | None = None,
+    cache: HostCache | None = None,
+    forward: Callable[[Mapping[str, pa.Table]], None] | None = None,
 ) -> SubtaskReport:
     """Do the subtask's share of the epoch: restore the base, apply the batches of each input, write, report.
 
-    `store` is the job's folder. Where nothing changes, the base's metadata is handed over as it is.
+    `store` is the job's folder. Where nothing changes, the base's metadata is handed over as it is. `forward` gets the
+    outputs, for the operators that read them. `cache` has copies of files that tasks of this host share.
     """
     operator = task.operator
     with TableManager(
@@ -147,6 +179,7 @@ def run_subtask(
         restore_from=_base_record(task),
         options=OPTIONS,
         tiers=tiers,
+        cache=cache,
         combines=operator.combines,
         edits=task.edits,
         merging_epoch=task.merging_epoch,
@@ -157,7 +190,10 @@ def run_subtask(
         result = operator.step(manager, [_routed(some, task) for some in (batches, *more)], task.clock)
         outbox = _write_outbox(task, store, result)
         taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
-        return _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
+        report = _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
+    if forward is not None:
+        forward(result.outputs)
+    return report
 
 
 def _report(
@@ -177,7 +213,7 @@ def _report(
         outbox=tuple(outbox),
         rows_in=result.rows_in,
         rows_late=result.rows_late,
-        rows_out=sum(file.rows for file in outbox),
+        rows_out=result.outputs[MAIN].num_rows if MAIN in result.outputs else 0,
         max_event_time_us=greatest(result.max_event_times_us),
         state_rows=stored.rows,
         state_bytes=stored.live_bytes,
@@ -239,20 +275,20 @@ def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask) -> Iterator[pa
 
 
 def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult) -> list[pb.OutboxFile]:
-    output = result.outputs.get(MAIN)
-    if output is None or output.num_rows == 0:
-        return []
-    hidden = [name for name in (TIME, WEIGHT) if name in output.schema.names]
-    data = encode_outbox(output.drop_columns(hidden))
-    path = names.outbox_file(task.epoch, task.operator.operator_id, "", task.subtask_index, digest(data))
+    made = [(delivery.stream, delivery.rows(result.outputs)) for delivery in task.deliveries or (MainOutput(),)]
+    return [_outbox_file(task, store, stream, rows) for stream, rows in made if rows.num_rows]
+
+
+def _outbox_file(task: SubtaskTask, store: ObjectStore, stream: str, rows: pa.Table) -> pb.OutboxFile:
+    data = encode_outbox(rows.drop_columns([TIME]) if TIME in rows.schema.names else rows)
+    path = names.outbox_file(task.epoch, task.operator.operator_id, stream, task.subtask_index, digest(data))
     store.put(path, data)
-    return [
-        pb.OutboxFile(
-            operator_id=task.operator.operator_id,
-            subtask_index=task.subtask_index,
-            path=path,
-            size=len(data),
-            rows=output.num_rows,
-            crc32c=crc32c(data),
-        )
-    ]
+    return pb.OutboxFile(
+        operator_id=task.operator.operator_id,
+        subtask_index=task.subtask_index,
+        stream=stream,
+        path=path,
+        size=len(data),
+        rows=rows.num_rows,
+        crc32c=crc32c(data),
+    )

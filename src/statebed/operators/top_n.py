@@ -130,6 +130,12 @@ class TopN:
     def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no row
         return False
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
     @property
     def _where(self) -> str:
         return f"operator {self.operator_id!r}"

@@ -81,6 +81,12 @@ class WindowAggregate(WindowedAggregation):
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us) + self.lateness_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us) - 1
+
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         view = tables.get_time_keyed(PARTIALS)
         folder = Folder(self.inputs[0], self.partials, self.window, self._first_kept(clock.late_us), self.where)

@@ -117,6 +117,12 @@ class WindowFunctions:
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return closing_is_due(self.window, before_us, after_us)
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us)
+
+    def latest_result(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us) - 1
+
     def _check_default(self, call: WindowCall) -> None:
         try:
             pa.scalar(call.default, call.type_in(self.input.columns))

@@ -115,6 +115,12 @@ class WindowTopN:
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return closing_is_due(self.window, before_us, after_us)
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us)
+
+    def latest_result(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us) - 1
+
     def combined(self, rows: pa.Table) -> pa.Table:
         """Of rows of the state the first n of each key and pane."""
         return self._rows.combined_first(rows, self.n, self.numbering)

@@ -19,6 +19,7 @@ class EpochDraft:
     source_position: pb.SourcePosition = field(default_factory=pb.SourcePosition)
     outbox: Sequence[pb.OutboxFile] = ()
     sinks: Sequence[pb.SinkEntry] = ()
+    sources: Sequence[pb.SourceWatermark] = ()
     epoch_time_us: int = 0
     start_time_us: int = 0
     parallelism: int = 1
@@ -77,6 +78,7 @@ def build_run_start(
         record.parallelism = base.parallelism
         record.operators.extend(base.operators)
         record.source_position.CopyFrom(base.source_position)
+        record.sources.extend(base.sources)
     return record
 
 
@@ -106,6 +108,7 @@ def build_epoch(
         source_position=draft.source_position,
         outbox=draft.outbox,
         sinks=draft.sinks,
+        sources=draft.sources,
         written_by=commit.written_by,
         granted_requests=commit.granted_requests,
     )

@@ -3,17 +3,17 @@
 from statebed.spark.exits import exit_codes
 from statebed.spark.job import Job
 from statebed.spark.query import Query, QueryState, QueryStatus
-from statebed.spark.reports import EpochSummary
-from statebed.spark.stream import AggregatedStream, GroupedStream, Stream
+from statebed.spark.reports import EpochSummary, OperatorSummary
+from statebed.spark.stream import JobStream, Transformed
 
 __all__ = [
-    "AggregatedStream",
     "EpochSummary",
-    "GroupedStream",
     "Job",
+    "JobStream",
+    "OperatorSummary",
     "Query",
     "QueryState",
     "QueryStatus",
-    "Stream",
+    "Transformed",
     "exit_codes",
 ]

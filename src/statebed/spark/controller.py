@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
@@ -27,16 +27,26 @@ from statebed.errors import (
     StorageError,
     SubtaskError,
 )
+from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks
 from statebed.format import checkpoint_pb2 as pb
+from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Stop
-from statebed.spark.frames import SUBTASK, heartbeats
-from statebed.spark.function import REPORT_SCHEMA, SubtaskFunction
+from statebed.spark.frames import heartbeats
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection
-from statebed.spark.reports import EpochSummary, accepted, new_entry, operator_entry, summary, watermark_of
+from statebed.spark.reports import (
+    EpochSummary,
+    accepted,
+    new_entry,
+    operator_summary,
+    source_clocks_of,
+    source_entry,
+    watermarks_of,
+)
 from statebed.spark.session import is_stopped
-from statebed.spark.watermark import Watermark, can_close
+from statebed.spark.stage import STAGE_SCHEMA, SUBTASK, StageFunction
+from statebed.spark.stages import stages
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +82,7 @@ class Controller:
         self._failure: BaseException | None = None
         self._halted = False
         self._epochs = 0
+        self._planned_us = self._committed_us = 0
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
         self._stop_wanted: Stop | None = None
@@ -186,24 +197,26 @@ class Controller:
         self._serve_requests(batch.sparkSession)
         if self.stopped:
             raise HaltedError
-        rows = batch.union(self._heartbeats(batch.sparkSession))
+        rows = batch.unionByName(self._heartbeats(batch.sparkSession))
         self._epoch(rows, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
 
     def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:
-        """Commit an epoch without a batch if the watermark closes windows that no batch closed yet."""
-        before = watermark_of(operator_entry(self._run.head, self._plan.operator.operator_id))
-        after = before.next(delay_us=self._plan.event_time.delay_us)
-        if can_close(before, after, self._plan.operator.window):
-            self._epoch(self._heartbeats(session), mark=after, status=status)
+        """Commit an epoch without a batch if time alone changes something that no batch changed yet."""
+        plan, now_us = self._plan, self._environment.now_us()
+        sources = next_clocks(plan.graph, source_clocks_of(self._run.head))
+        clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
+        if is_due(plan.graph, clocks):
+            self._epoch(self._heartbeats(session), clocks=clocks, status=status)
 
     def _drain(self, session: SparkSession) -> None:
-        """Close every window, whatever the watermark says."""
-        before = watermark_of(operator_entry(self._run.head, self._plan.operator.operator_id))
-        if before.max_event_time_us is None:
+        """Close everything that is open, whatever the watermark says."""
+        plan, head = self._plan, self._run.head
+        sources, before = next_clocks(plan.graph, source_clocks_of(head)), watermarks_of(head)
+        clocks = drained_clocks(plan.graph, sources, before, epoch_time_us=self._environment.now_us())
+        if marks_of(clocks) == {name: before.get(name) for name in clocks}:
             self._commit(self._run.carry_over(pb.DRAINED))
         else:
-            mark = before.drained(self._plan.operator.window)
-            self._epoch(self._heartbeats(session), mark=mark, status=pb.DRAINED)
+            self._epoch(self._heartbeats(session), clocks=clocks, status=pb.DRAINED)
         self.drained = True
 
     def _epoch(
@@ -212,50 +225,72 @@ class Controller:
         *,
         batch_id: int | None = None,
         query_id: str = "",
-        mark: Watermark | None = None,
+        clocks: Mapping[str, Clock] | None = None,
         status: pb.RecordStatus.ValueType,
     ) -> None:
+        """One epoch: with the clocks of a drain or of an idle time, else with those that its sources have reached."""
         started_us = self._environment.now_us()
-        head, plan, operator_id = self._run.head, self._plan, self._plan.operator.operator_id
-        entry = operator_entry(head, operator_id)
-        mark = mark or watermark_of(entry).next(delay_us=plan.event_time.delay_us)
-        function = SubtaskFunction(
-            state_url=plan.state_url,
-            job_id=plan.job_id,
-            epoch=self._run.next_epoch,
-            operator=plan.operator,
+        head, plan = self._run.head, self._plan
+        sources = next_clocks(plan.graph, source_clocks_of(head))
+        if clocks is None:
+            clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=started_us)
+        epoch_time_us = next(iter(clocks.values())).epoch_time_us
+        taken = accepted(
+            self._act(rows, stages(plan, head, self._run.next_epoch, clocks)),
+            operators=plan.operators,
             parallelism=plan.parallelism,
-            base=tuple(reference.SerializeToString(deterministic=True) for reference in entry.subtasks),
-            late_us=mark.late_us,
-            watermark_us=mark.watermark_us,
-            epoch_time_us=started_us,
         )
-        reports = accepted(self._act(rows, function), operator_id=operator_id, parallelism=plan.parallelism)
-        mark = mark.seen(report.max_event_time_us for report in reports)
+        acted_us = self._environment.now_us()
         position = head.source_position
         if batch_id is not None:
             position = self._projection.position(
                 epoch=self._run.next_epoch, query_id=query_id, batch_id=batch_id, spark_version=plan.session.version
             )
+        entries = [
+            new_entry(
+                operator,
+                taken.reports[name],
+                clocks[name],
+                parallelism=plan.parallelism,
+                drained=status == pb.DRAINED,
+            )
+            for name, operator in plan.operators.items()
+        ]
         self._commit(
             EpochDraft(
-                operators=[new_entry(plan, reports, mark, drained=status == pb.DRAINED)],
+                operators=entries,
                 source_position=position,
-                outbox=[file for report in reports for file in report.outbox],
-                sinks=[pb.SinkEntry(sink_id=sink.sink_id, operator_id=operator_id) for sink in plan.sinks],
-                epoch_time_us=started_us,
+                sources=[
+                    source_entry(name, clock.seen(taken.seen.get(name), epoch_time_us=epoch_time_us))
+                    for name, clock in sources.items()
+                ],
+                outbox=[file for some in taken.reports.values() for report in some for file in report.outbox],
+                sinks=plan.sink_entries,
+                epoch_time_us=epoch_time_us,
                 start_time_us=started_us,
                 parallelism=plan.parallelism,
                 status=status,
             )
         )
-        took_us = self._environment.now_us() - started_us
+        ended_us = self._environment.now_us()
         self.progress.append(
-            summary(self._run.head, batch_id=batch_id, reports=reports, mark=mark, duration_us=took_us)
+            EpochSummary(
+                epoch=self._run.head.epoch,
+                batch_id=batch_id,
+                operators={name: operator_summary(taken.reports[name], clocks[name]) for name in plan.operators},
+                duration_us=ended_us - started_us,
+                phases_us={
+                    "planning": self._planned_us - started_us,
+                    "action": acted_us - self._planned_us,
+                    "commit": self._committed_us - acted_us,
+                    "publish": ended_us - self._committed_us,
+                },
+            )
         )
 
     def _commit(self, draft: EpochDraft) -> None:
         self._run.commit(draft)
+        self._committed_us = self._environment.now_us()
         self._publisher.publish_pending()
         self._epochs += 1
         self._last_epoch = time.monotonic()
@@ -263,23 +298,27 @@ class Controller:
             self._collect()
         self.epoch = self._run.head.epoch
 
-    def _act(self, rows: DataFrame, function: SubtaskFunction) -> list[Any]:
+    def _act(self, rows: DataFrame, levels: Sequence[StageFunction]) -> list[Any]:
         """The one action of an epoch; a repetition writes the same objects again."""
+        epoch = self._run.next_epoch
         for attempt in range(1, ATTEMPTS + 1):
             # Made anew each time: Spark remembers a failed stage in the plan, and would fail again unread.
-            placed = rows.repartitionById(self._plan.parallelism, F.col(SUBTASK))
-            subtasks = placed.mapInArrow(function, REPORT_SCHEMA)
+            given = rows
+            for level in levels:
+                placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
+                given = placed.mapInArrow(level, STAGE_SCHEMA)
+            self._planned_us = self._environment.now_us()
             try:
-                return subtasks.collect()
+                return given.collect()
             except (PySparkException, Py4JError) as error:
                 cause = _cause(error)
                 if attempt == ATTEMPTS or self._halted:
                     raise SubtaskError(
-                        f"the subtasks of epoch {function.epoch} failed {attempt} times; the last time: {cause}",
-                        where=f"job {function.job_id}, operator {function.operator.operator_id}",
+                        f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
+                        where=f"job {self._plan.job_id}",
                         fix="see the executors' logs; after a start the job goes on from its last committed epoch",
                     ) from error
-                _log.warning("epoch %d, attempt %d of %d failed: %s", function.epoch, attempt, ATTEMPTS, cause)
+                _log.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, ATTEMPTS, cause)
         raise AssertionError
 
     def _heartbeats(self, session: SparkSession) -> DataFrame:

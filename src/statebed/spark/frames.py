@@ -1,31 +1,34 @@
-"""From the user's streaming DataFrame to the rows that subtasks receive.
+"""From the user's streaming DataFrames to the rows that the first level of operators receives.
 
 Everything that Spark can compute is added to the streaming DataFrame, before foreachBatch, where it is still pushed
-down: key columns, `_key_hash`, `_time`, one column per aggregate input, the owning subtask. Inside foreachBatch only
-heartbeat rows are united with it, one per subtask, because the optimiser drops a subtask that provably has no row.
+down. A *branch* is the way of rows of a frame to one input of one operator; all branches of a job are one DataFrame,
+so that one pass feeds all operators: a row says which branch it is of, who owns it, its key hash and event time, and
+its columns lie in *slots* that branches share by type. Inside foreachBatch only heartbeat rows are united with it, one
+per subtask, because the optimiser drops a subtask that provably has no row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import DataType, StructType
 
 from statebed.errors import InputError
+from statebed.flow.graph import Edge
+from statebed.flow.steps import Feed
 from statebed.format.keyhash import HASH_SEED
 from statebed.format.ranges import check_parallelism
-from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators import Aggregate, Function
-from statebed.operators import EventTime as EventTimeInput
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.spark.expressions import analysed, column_of, input_error, named_column
+from statebed.spark.plans import check_steps
+from statebed.spark.stage import BRANCH, HEARTBEAT, SOURCE, SUBTASK, Layout
+from statebed.spark.topology import Branch
 
-SUBTASK = "_subtask"
-IS_ROW = "_row"
-"""True for a row of the user's, false for a heartbeat."""
-_BINARY_COLLATION = StringType().collation
+_WATERMARK_KEY = "spark.watermarkDelayMs"
+HIDDEN = (TIME, SOURCE)
+"""Columns of a frame beside the user's: the event time, and the position of the source."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,18 @@ class EventTime:
     delay_us: int
 
 
-def event_time_of(df: DataFrame, *, where: str) -> EventTime:
+def event_time_of(df: DataFrame, *, where: str) -> EventTime | None:
     """The column that withWatermark marked; the mark travels with the column through select and rename."""
     marked = [field for field in df.schema.fields if _WATERMARK_KEY in (field.metadata or {})]
-    if len(marked) != 1:
-        found = ", ".join(field.name for field in marked) or "none"
-        raise InputError(
-            f"a window needs one event-time column with a watermark; found: {found}",
-            where=where,
-            fix="give job.source(df, watermark=('ts', '10 minutes')), or df.withWatermark(...), and keep the column",
-        )
+    if not marked:
+        return None
     field = marked[0]
+    if len(marked) > 1:
+        raise InputError(
+            f"several columns have a watermark: {', '.join(one.name for one in marked)}",
+            where=where,
+            fix="mark one event-time column with withWatermark, and drop the mark of others with a cast",
+        )
     if [name.lower() for name in df.columns].count(field.name.lower()) > 1:
         raise InputError(
             f"two columns are called {field.name!r} (upper and lower case are not told apart)",
@@ -56,108 +60,127 @@ def event_time_of(df: DataFrame, *, where: str) -> EventTime:
     return EventTime(field.name, int(field.metadata[_WATERMARK_KEY]) * 1_000)
 
 
-_WATERMARK_KEY = "spark.watermarkDelayMs"
+def source_frame(df: DataFrame, event_time: EventTime | None, *, position: int) -> DataFrame:
+    """The user's columns, and the hidden ones."""
+    time = F.lit(None).cast("timestamp") if event_time is None else named_column(event_time.column)
+    return df.select("*", time.alias(TIME), F.lit(position).alias(SOURCE))
 
 
-def analysed(df: DataFrame, columns: Sequence[Column], *, where: str) -> DataFrame:
-    """`df.select(columns)`, with Spark's complaint turned into one that says where."""
+def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> DataFrame:
+    """With the watermark that the source was given."""
+    if watermark is None:
+        return df
+    column, delay_us = watermark
+    if delay_us < 0 or delay_us % 1_000:
+        raise InputError(
+            f"a watermark delay of {delay_us} us", where=where, fix="give whole milliseconds, not below zero"
+        )
     try:
-        return df.select(*columns)
-    except AnalysisException as error:
+        return df.withWatermark(column, f"{delay_us // 1_000} milliseconds")
+    except PySparkException as error:
         raise input_error(error, df, where=where) from error
 
 
-def input_error(error: AnalysisException, df: DataFrame, *, where: str) -> InputError:
-    """What Spark found wrong, with the columns that there are."""
-    text = str(error).splitlines()[0]
-    return InputError(text, where=where, fix=f"columns there are: {', '.join(df.columns)}")
+@dataclass(frozen=True)
+class Feeding:
+    """The one streaming DataFrame of a job, and how subtasks read its rows."""
+
+    df: DataFrame
+    layouts: Mapping[int, Layout]
 
 
-def as_column(df: DataFrame, value: str | Column, *, where: str) -> Column:
-    """A column by name, else SQL text, else as it is."""
-    if isinstance(value, Column):
-        return value
-    if not isinstance(value, str):
-        raise InputError(
-            f"{value!r} is neither a column name, nor SQL text, nor a Column",
-            where=where,
-            fix="write 'fare' or F.col('fare')",
-        )
-    return named_column(value) if value in df.columns else F.expr(value)
-
-
-def named_column(name: str) -> Column:
-    """The column of exactly this name, whatever characters are in it."""
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
-def aggregate_inputs(df: DataFrame, aggregate: Aggregate, time: Column, *, where: str) -> list[Column]:
-    """The columns that an aggregate reads: null where its condition does not hold."""
-    values = [time if isinstance(one, EventTimeInput) else as_column(df, one, where=where) for one in aggregate.inputs]
-    if aggregate.function is Function.COUNT:
-        values = [F.lit(True) if not values else F.when(values[0].isNotNull(), True)]
-    if aggregate.where is None:
-        return values
-    condition = as_column(df, aggregate.where, where=where)
-    return [F.when(condition, value) for value in values]
-
-
-def arrow_field(field: StructField, *, where: str) -> pa.Field:
-    """The Arrow field that a subtask sees; instants are UTC whatever the session's time zone."""
-    if isinstance(field.dataType, TimestampType):
-        return pa.field(field.name, TIMESTAMP)
-    try:
-        kind = to_arrow_type(field.dataType)
-    except Exception as error:
-        raise InputError(
-            f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry",
-            where=where,
-            fix="cast it to a number, string, date or timestamp",
-        ) from error
-    return pa.field(field.name, kind)
-
-
-def check_key(field: StructField, *, inputs: Sequence[str], where: str) -> None:
-    """Refuse a key that is called like a column of ours, or whose equal values have different bytes."""
-    ours = {IS_ROW, SUBTASK, *inputs}
-    if field.name.lower() in ours:
-        raise InputError(
-            f"the key name {field.name!r} is reserved",
-            where=where,
-            fix=f"rename the key with .alias(); reserved here, in any case, are {', '.join(sorted(ours))}",
-        )
-    if isinstance(field.dataType, StringType) and field.dataType.collation != _BINARY_COLLATION:
-        raise InputError(
-            f"the key {field.name!r} has the type {field.dataType.simpleString()}: keys are grouped by their bytes",
-            where=where,
-            fix="group by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
-        )
-
-
-def prepare(
-    df: DataFrame,
-    *,
-    keys: Sequence[Column],
-    time: Column,
-    inputs: Sequence[Column],
-    parallelism: int,
-    where: str,
-) -> DataFrame:
-    """The streaming DataFrame that subtasks are fed from; `inputs` are named by `input_column`."""
-    columns = [
-        # Without keys all rows have one owner: the hash of nothing is its seed.
-        (F.xxhash64(*keys) if keys else F.lit(HASH_SEED)).cast("bigint").alias(KEY_HASH),
-        *keys,
-        time.alias(TIME),
-        *inputs,
-    ]
+def feeding(frames: Mapping[Edge, DataFrame], branches: Sequence[Branch], *, parallelism: int, where: str) -> Feeding:
+    """All branches as one DataFrame; those that share a frame in one pass over it."""
+    columns = {
+        branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, operator {branch.operator_id!r}")
+        for branch in branches
+    }
+    slots = _Slots()
+    places = {number: slots.place(kinds) for number, (_, kinds) in columns.items()}
+    several = any(len(branch.sources) > 1 for branch in branches)
+    pieces = []
+    for edge in dict.fromkeys(branch.edge for branch in branches):
+        rows = [
+            slots.row(branch.number, columns[branch.number][0], places[branch.number], with_source=several)
+            for branch in branches
+            if branch.edge == edge
+        ]
+        pieces.append(_in_one_pass(frames[edge], rows))
+    df = pieces[0]
+    for piece in pieces[1:]:
+        df = df.unionByName(piece)
     high = F.shiftrightunsigned(F.col(KEY_HASH), 32)
     owner = F.shiftrightunsigned(high * F.lit(check_parallelism(parallelism)).cast("bigint"), 32).cast("int")
-    return analysed(df, columns, where=where).select("*", F.lit(True).alias(IS_ROW), owner.alias(SUBTASK))
+    layouts = {
+        branch.number: Layout(
+            schema=branch.feed.input.schema,
+            columns=tuple(slots.name(place) for place in places[branch.number]),
+            sources=branch.sources,
+        )
+        for branch in branches
+    }
+    return Feeding(df.select("*", owner.alias(SUBTASK)), layouts)
+
+
+def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:
+    """The columns that an input takes, behind its key hash, and the types of those that lie in slots."""
+    columns = _feed_columns(feed)
+    found = analysed(frame, columns, where=where)
+    check_steps(frame, found, where=where)
+    keys = [columns[feed.input.columns.names.index(key)] for key in feed.input.keys]
+    # Without keys all rows have one owner: the hash of nothing is its seed.
+    hashed = (F.xxhash64(*keys) if keys else F.lit(HASH_SEED)).cast("bigint")
+    analysed(frame, [hashed], where=where)
+    return [hashed, *columns], [field.dataType for field in found.schema.fields]
+
+
+def _feed_columns(feed: Feed) -> list[Column]:
+    made = dict(feed.values)
+    return [column_of(made[name]) if name in made else named_column(name) for name in feed.input.columns.names]
+
+
+class _Slots:
+    """Columns that branches share: as many of a type as the branch that needs most."""
+
+    def __init__(self) -> None:
+        self._kinds: list[DataType] = []
+
+    def place(self, kinds: Sequence[DataType]) -> tuple[int, ...]:
+        taken: list[int] = []
+        for kind in kinds:
+            free = [n for n, one in enumerate(self._kinds) if one == kind and n not in taken]
+            if not free:
+                self._kinds.append(kind)
+            taken.append(free[0] if free else len(self._kinds) - 1)
+        return tuple(taken)
+
+    def name(self, slot: int) -> str:
+        return f"s{slot}"
+
+    def row(self, branch: int, columns: Sequence[Column], places: Sequence[int], *, with_source: bool) -> list[Column]:
+        hashed, *values = columns
+        filled = dict(zip(places, values, strict=True))
+        return [
+            F.lit(branch).alias(BRANCH),
+            *([F.col(SOURCE)] if with_source else []),
+            hashed.alias(KEY_HASH),
+            F.col(TIME),
+            *(
+                (filled[slot] if slot in filled else F.lit(None).cast(kind)).alias(self.name(slot))
+                for slot, kind in enumerate(self._kinds)
+            ),
+        ]
+
+
+def _in_one_pass(frame: DataFrame, rows: Sequence[Sequence[Column]]) -> DataFrame:
+    if len(rows) == 1:
+        return frame.select(*rows[0])
+    return frame.select(F.explode(F.array(*(F.struct(*row) for row in rows))).alias("row")).select("row.*")
 
 
 def heartbeats(session: SparkSession, schema: StructType, parallelism: int) -> DataFrame:
     """One row per subtask, null but for its owner."""
-    nulls = [F.lit(None).cast(f.dataType).alias(f.name) for f in schema.fields if f.name not in {IS_ROW, SUBTASK}]
-    owner = F.col("id").cast("int").alias(SUBTASK)
-    return session.range(0, parallelism, 1, 1).select(*nulls, F.lit(False).alias(IS_ROW), owner)
+    owner, branch = F.col("id").cast("int").alias(SUBTASK), F.lit(HEARTBEAT).alias(BRANCH)
+    values = {SUBTASK: owner, BRANCH: branch}
+    columns = [values.get(f.name, F.lit(None).cast(f.dataType).alias(f.name)) for f in schema.fields]
+    return session.range(0, parallelism, 1, 1).select(*columns)

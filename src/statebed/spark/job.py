@@ -9,33 +9,39 @@
 Mistakes are found before `start` writes anything.
 """
 
-import re
-from collections.abc import Callable
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Publisher, Run, RunOptions, Sink
 from statebed.checkpoint.opening import prepare_opening
 from statebed.checkpoint.references import References
+from statebed.config import Settings, resolve
 from statebed.errors import InputError
+from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
-from statebed.operators import MAIN, parse_duration
+from statebed.format.schema import check_user_columns
+from statebed.operators import parse_duration
+from statebed.operators.windows import Duration
 from statebed.spark.controller import Controller
-from statebed.spark.frames import input_error, named_column, prepare
+from statebed.spark.explain import explained
+from statebed.spark.expressions import arrow_field
+from statebed.spark.frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
+from statebed.spark.probe import probe_executors
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
-from statebed.spark.session import check_session, check_state_reachable, check_streaming, default_session
-from statebed.spark.stream import AggregatedStream, Stream
+from statebed.spark.resources import job_budget
+from statebed.spark.session import check_session, check_streaming, default_session
+from statebed.spark.stream import Frame, JobStream, Transform
+from statebed.spark.topology import topology
 from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_provider, probe_put_if_absent
-
-DEFAULT_STATE = "./statebed-state"
-_MEMORY = re.compile(r"\d+\s*[kmgt]i?b?", re.IGNORECASE)
 
 
 class Job:
@@ -45,21 +51,21 @@ class Job:
         self,
         name: str,
         *,
-        state: str | Path = DEFAULT_STATE,
-        memory: str | None = None,
+        state: str | Path | None = None,
+        memory: str | int | None = None,
         parallelism: int | None = None,
         spark: SparkSession | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
+        """`settings` are others by name, see docs/reference/configuration.md."""
         self._job_id = check_name("job", name)
-        self._store = get_storage_provider(state)
-        self._memory = memory
-        self._parallelism = None if parallelism is None else check_parallelism(parallelism)
+        self._keywords = {"state": state, "memory": memory, "parallelism": parallelism, **(settings or {})}
         self._session = None if spark is None else check_session(spark)
-        self._source: tuple[str, Stream] | None = None
-        self._operator: AggregatedStream | None = None
-        self._sinks: dict[str, Sink] = {}
-        if memory is not None and not _MEMORY.fullmatch(memory):
-            raise InputError(f"memory={memory!r} is no size", where=f"job {name}", fix="write '512m' or '2g'")
+        self._store = get_storage_provider(self._settings().state)
+        self._sinks: dict[str, tuple[Sink, Edge]] = {}
+        self.graph = Graph()
+        self.frames: dict[Edge, Frame] = {}
+        """The streams that Spark computes."""
         if isinstance(self._store, MemoryStore):
             raise InputError(
                 "a state in memory:// lives in one process, and Spark's workers are others",
@@ -78,27 +84,44 @@ class Job:
             self._session = check_session(default_session(self._job_id))
         return self._session
 
-    def source(self, df: DataFrame, *, name: str = "source", watermark: tuple[str, str] | None = None) -> Stream:
-        """Rows to read: a streaming DataFrame, with `df.withWatermark(...)` or `watermark=("ts", "10 minutes")`."""
+    def source(
+        self,
+        df: DataFrame,
+        *,
+        name: str = "source",
+        watermark: tuple[str, Duration] | None = None,
+        idle_after: Duration | None = None,
+    ) -> JobStream:
+        """Rows to read: a streaming DataFrame, with `df.withWatermark(...)` or `watermark=("ts", "10 minutes")`.
+
+        A source that gave no rows for `idle_after` holds the watermarks of operators with several inputs back no more.
+        """
         where = f"job {self._job_id}, source {check_name('source', name)!r}"
-        if self._source is not None:
-            raise InputError(
-                f"the job has the source {self._source[0]!r} already; this version takes one source per job",
-                where=where,
-                fix="unite the streaming DataFrames (df.union) before job.source, or make a job for each",
-            )
         frame = check_streaming(df, source=name)
         session = check_session(frame.sparkSession)
         if self._session is not None and self._session.sparkContext is not session.sparkContext:
             raise InputError("the DataFrame belongs to another Spark than spark=", where=where, fix="use one session")
         self._session = self._session or session
-        stream = Stream(self, _marked(frame, watermark, where=where), source=name)
-        self._source = (name, stream)
-        return stream
+        given = None if watermark is None else (watermark[0], parse_duration(watermark[1]))
+        frame = marked(frame, given, where=where)
+        time = event_time_of(frame, where=where)
+        check_user_columns(frame.columns, where=where)
+        columns = pa.schema([arrow_field(field, where=where) for field in frame.schema.fields])
+        node = SourceNode(
+            name,
+            columns,
+            None if time is None else time.column,
+            0 if time is None else time.delay_us,
+            None if idle_after is None else parse_duration(idle_after),
+        )
+        position = len(self.graph.sources)
+        edge = Edge(self.graph.add(node))
+        self.frames[edge] = Frame(source_frame(frame, time, position=position), time is not None, position)
+        return JobStream(self.graph, edge, self)
 
     def explain(self) -> str:
         """What the job will do, as text; finds the same mistakes as `start`."""
-        return self._plan().explain()
+        return explained(self._plan())
 
     def start(
         self,
@@ -124,6 +147,7 @@ class Job:
                 f"processing_time={processing_time!r} is negative", where=f"job {self._job_id}", fix="write '1 second'"
             )
         plan = self._plan()
+        plan.warn_of_unbounded_state()
         environment = Environment()
         store = ScopedStore(self._store, job_folder(self._job_id))
         self._check_against_log(plan, store, options or RunOptions())
@@ -141,75 +165,78 @@ class Job:
 
     # ---- called by the streams -------------------------------------------------------------------------------
 
-    def add_operator(self, operator: AggregatedStream) -> AggregatedStream:
-        """Make the operator part of the job."""
-        if self._operator is not None:
-            raise InputError(
-                f"the job has the operator {self._operator.operator_id!r} already; this version takes one per job",
-                where=f"job {self._job_id}, operator {operator.operator_id!r}",
-                fix="put all aggregates into one agg(...), or make a job for each",
-            )
-        self._operator = operator
-        return operator
-
     def add_sink(
         self,
-        operator: AggregatedStream,
-        sink: str | Callable[[Any, int], object] | Sink,
+        stream: JobStream,
+        sink: Any,
         *,
         path: str | None,
         name: str | None,
+        key: str | Sequence[str] | None,
+        options: Mapping[str, object],
+        transforms: Sequence[Transform] = (),
     ) -> None:
         """Make the sink part of the job."""
+        given = stream.forwarded()
         made = make_sink(
             sink,
-            output=operator.operator.outputs[MAIN],
-            operator_id=operator.operator_id,
+            output=given.output,
+            operator_id=self._origin(given),
             job_id=self._job_id,
             session=self.spark,
             path=path,
             name=name,
+            key=key,
+            options=options,
+            transform=_composed(transforms),
         )
         where = f"job {self._job_id}"
-        check_places(made, state_url=self._store.url, others=self._sinks.values(), where=where)
-        self._sinks[made.sink_id] = made
+        others = [other for other, _ in self._sinks.values()]
+        check_places(made, state_url=self._store.url, others=others, where=where)
+        self._sinks[made.sink_id] = (made, given.edge)
+
+    def _origin(self, stream: JobStream) -> str:
+        """The name of a sink that is given none: the operator's, and its output's."""
+        node = self.graph.nodes[stream.edge.node]
+        if not isinstance(node, OperatorNode):
+            return f"rows_{stream.edge.node}"
+        return "_".join(filter(None, [node.operator.operator_id, stream.edge.output]))
 
     # ---- from the graph to a plan ----------------------------------------------------------------------------
 
+    def _settings(self) -> Settings:
+        conf = {} if self._session is None else self._session.conf.getAll
+        return resolve(self._keywords, spark_conf=conf, environ=os.environ, folder=Path.cwd())
+
     def _plan(self) -> JobPlan:
         where = f"job {self._job_id}"
-        if self._source is None or self._operator is None:
+        if not self.graph.sources:
             raise InputError(
-                "the job has no source" if self._source is None else "the job has no stateful operator",
+                "the job has no source",
                 where=where,
                 fix="write job.source(df).group_by('key', sb.tumbling('1 minute')).agg(n=sb.count())",
             )
         if not self._sinks:
             raise InputError("the job has no sink", where=where, fix="write results.write('parquet', path='out')")
-        session = self.spark
+        session, settings = self.spark, self._settings()
         local_state = Path(self._store.url) if isinstance(self._store, LocalStore) else None
-        check_state_reachable(session, local_state=local_state is not None, state=self._store.url)
-        parallelism = self._parallelism or check_parallelism(session.sparkContext.defaultParallelism)
-        grouped = self._operator.grouped
+        parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
+        ways = topology(self.graph, self.frames, {name: edge for name, (_, edge) in self._sinks.items()})
+        frames = {edge: frame.df for edge, frame in self.frames.items()}
+        feed = feeding(frames, ways.branches, parallelism=parallelism, where=where)
         return JobPlan(
             job_id=self._job_id,
             state_url=self._store.url,
             local_state=local_state,
-            memory=self._memory,
             parallelism=parallelism,
             session=session,
-            source=self._source[0],
-            event_time=grouped.event_time,
-            operator=self._operator.operator,
-            prepared=prepare(
-                grouped.df,
-                keys=grouped.keys,
-                time=named_column(grouped.event_time.column),
-                inputs=self._operator.inputs,
-                parallelism=parallelism,
-                where=where,
-            ),
-            sinks=tuple(self._sinks.values()),
+            graph=self.graph,
+            topology=ways,
+            prepared=feed.df,
+            layouts=feed.layouts,
+            sinks=tuple(sink for sink, _ in self._sinks.values()),
+            settings=settings,
+            budget=job_budget(session, settings),
         )
 
     def _check_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> None:
@@ -222,17 +249,18 @@ class Job:
             plan.check_continues(prepare_opening(log, References(log), options).base)
         check_sinks(plan.sinks, last_number=recovery.last_number)
         probe_put_if_absent(self._store)
+        probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
         probe_sinks(plan.sinks)
 
 
-def _marked(df: DataFrame, watermark: tuple[str, str] | None, *, where: str) -> DataFrame:
-    if watermark is None:
+def _composed(functions: Sequence[Transform]) -> Transform | None:
+    """One function that is all of them, one after the other."""
+    if not functions:
+        return None
+
+    def composed(df: DataFrame) -> DataFrame:
+        for function in functions:
+            df = function(df)
         return df
-    column, delay = watermark
-    delay_us = parse_duration(delay)
-    if delay_us < 0 or delay_us % 1_000:
-        raise InputError(f"a watermark delay of {delay!r}", where=where, fix="give whole milliseconds, not below zero")
-    try:
-        return df.withWatermark(column, f"{delay_us // 1_000} milliseconds")
-    except AnalysisException as error:
-        raise input_error(error, df, where=where) from error
+
+    return composed

@@ -1,82 +1,114 @@
 """A job as it will run: everything checked, nothing written yet."""
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statebed.checkpoint import Guarantee, Sink
-from statebed.errors import InputError
+from statebed.checkpoint import Sink
+from statebed.config import Settings
+from statebed.errors import InputError, UnboundedStateWarning
+from statebed.flow.graph import Graph
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.ranges import owned_range
-from statebed.operators import MAIN, WindowAggregate
-from statebed.spark.frames import EventTime
+from statebed.operators import Operator
+from statebed.operators.session_aggregate import SessionAggregate
+from statebed.spark.memory import HostBudget, TaskShare
+from statebed.spark.stage import Layout
+from statebed.spark.topology import Topology
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """One source, one operator, its sinks."""
+    """Sources, operators, sinks, and how they run."""
 
     job_id: str
     state_url: str
     local_state: Path | None
     """The state's folder when it is on this machine."""
-    memory: str | None
     parallelism: int
     session: SparkSession
-    source: str
-    event_time: EventTime
-    operator: WindowAggregate
+    graph: Graph
+    topology: Topology
     prepared: DataFrame
-    """The streaming DataFrame that subtasks are fed from."""
+    """The streaming DataFrame that the first level is fed from."""
+    layouts: Mapping[int, Layout]
     sinks: tuple[Sink, ...]
+    settings: Settings
+    budget: HostBudget
 
-    def explain(self) -> str:
-        """The plan as text."""
-        operator = self.operator
-        keys = ", ".join(f"{key.name} {key.type}" for key in operator.keys) or "no key: one subtask has all rows"
-        aggregates = ", ".join(f"{one.name} = {one.function.value}({one.text})" for one in operator.aggregates)
-        event_time = self.event_time
-        share = (owned_range(0, self.parallelism).last + 1) / 2**64
-        lines = [
-            f"job {self.job_id}",
-            f"  state        {self.state_url}",
-            f"  parallelism  {self.parallelism} subtasks, each owns {share:.2%} of the key-hash space",
-            f"  memory       {self.memory or 'no budget given'} (not enforced by this version)",
-            f"  source       {self.source}: event time {event_time.column}, late after {event_time.delay_us / 1e6:g} s",
-            f"  operator     {operator.operator_id}: {operator.window.described()} by {keys}",
-            f"               {aggregates}",
-            f"               gives {', '.join(operator.outputs[MAIN].columns.names)}",
+    @property
+    def share(self) -> TaskShare:
+        """What a task may use of its host."""
+        return TaskShare.of(self.budget, self.settings)
+
+    @property
+    def operators(self) -> dict[str, Operator]:
+        """By name, in an order in which rows can go through them."""
+        return {place.operator.operator_id: place.operator for place in self.topology.places}
+
+    @property
+    def sink_entries(self) -> list[pb.SinkEntry]:
+        """What each sink is to get of an epoch, for its record."""
+        streams = self.topology.sinks
+        return [
+            pb.SinkEntry(
+                sink_id=sink.sink_id,
+                operator_id=streams[sink.sink_id].operator_id,
+                stream=streams[sink.sink_id].stream,
+            )
+            for sink in self.sinks
         ]
-        lines += [f"  sink         {sink.sink_id}: {_promise(sink.guarantee)}" for sink in self.sinks]
-        return "\n".join(lines)
+
+    def warn_of_unbounded_state(self) -> None:
+        """State that grows with the number of keys, and never forgets one, is a decision that should be made."""
+        for name, operator in self.operators.items():
+            tables = unbounded_tables(operator)
+            if tables:
+                warnings.warn(
+                    f"operator {name!r} remembers every key for ever (table {', '.join(tables)}): give it a ttl=, or "
+                    "make sure that there is a bounded number of keys",
+                    UnboundedStateWarning,
+                    stacklevel=3,
+                )
 
     def check_continues(self, record: pb.CheckpointMetadata | None) -> None:
         """Refuse to go on from a record whose operators are not this plan's."""
-        for entry in record.operators if record else ():
-            where = f"job {self.job_id}, operator {entry.operator_id}"
-            if entry.operator_id != self.operator.operator_id:
-                raise InputError(
-                    f"the state holds the operator {entry.operator_id!r}, which the job no longer has",
-                    where=where,
-                    fix=f"keep its name with group_by(..., name={entry.operator_id!r}), or start a job of another name",
-                )
-            if entry.fingerprint != self.operator.fingerprint:
+        if record is None:
+            return
+        there, here = {entry.operator_id: entry for entry in record.operators}, self.operators
+        gone, new = [name for name in there if name not in here], [name for name in here if name not in there]
+        if gone:
+            raise InputError(
+                f"the state holds operators that the job no longer has: {', '.join(gone)}; the job has "
+                f"{', '.join(here)}" + (f", of which {', '.join(new)} have no state yet" if new else ""),
+                where=f"job {self.job_id}",
+                fix=f"keep names with name={gone[0]!r} on the operator, or start a job of another name",
+            )
+        for name, entry in there.items():
+            if entry.fingerprint != here[name].fingerprint:
                 raise InputError(
                     "the operator's keys, window or aggregates are not those that its state was written with",
-                    where=where,
+                    where=f"job {self.job_id}, operator {name}",
                     fix="give the changed operator another job name, or restore its definition",
                 )
-            inputs = [mark.input for mark in entry.inputs]
-            if inputs and inputs != [self.source]:
-                raise InputError(
-                    f"the operator's state was fed by source {inputs[0]!r}, now it is {self.source!r}",
-                    where=where,
-                    fix=f"keep the name: job.source(df, name={inputs[0]!r})",
-                )
+        known = [one.source for one in record.sources]
+        unknown = [name for name in known if name not in self.graph.sources]
+        if unknown:
+            raise InputError(
+                f"the state was fed by the sources {', '.join(known)}, now they are {', '.join(self.graph.sources)}",
+                where=f"job {self.job_id}",
+                fix=f"keep the names: job.source(df, name={unknown[0]!r})",
+            )
 
 
-def _promise(guarantee: Guarantee) -> str:
-    if guarantee is Guarantee.EXACTLY_ONCE:
-        return "exactly once"
-    return "at least once: after a crash it may see an epoch again, with the same rows and number"
+def unbounded_tables(operator: Operator) -> list[str]:
+    """Tables that keep a row of each key until somebody removes it."""
+    if isinstance(operator, SessionAggregate):
+        return []
+    return [
+        name
+        for name, config in operator.tables.items()
+        if config.WhichOneof("kind") == "keyed" and not config.keyed.HasField("time_to_live_us")
+    ]

@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from statebed.errors import InputError
-from statebed.spark.frames import input_error
+from statebed.spark.expressions import input_error
 
 _STATEFUL = frozenset(
     {

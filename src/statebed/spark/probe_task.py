@@ -57,7 +57,7 @@ def answer(wanted: dict[str, Any]) -> dict[str, Any]:
 
 def identity() -> dict[str, Any]:
     """Version and code of the statebed of this process, and versions of what results depend on."""
-    package = importlib.import_module("statebed.spark.function")  # all that a subtask needs
+    package = importlib.import_module("statebed.spark.stage")  # all that a subtask needs
     return {
         "statebed": _version("statebed"),
         "code": code_digest(importlib.import_module(package.__name__.partition(".")[0])),

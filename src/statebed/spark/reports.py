@@ -1,15 +1,33 @@
 """What subtasks report, and what an epoch makes of it: one report each, summed for the record and for people."""
 
 import pickle
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from statebed.errors import NondeterminismError, StatebedError, SubtaskError
+from statebed.flow.clocks import SourceClock
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators import SubtaskReport
-from statebed.spark.plan import JobPlan
-from statebed.spark.watermark import Watermark
+from statebed.operators import Clock, Operator, SubtaskReport
+from statebed.spark.stage import BRANCH, FAILED, PAYLOAD, REPORT
+
+Reports = Mapping[str, Sequence[SubtaskReport]]
+"""By operator, in the order of subtasks."""
+
+
+@dataclass(frozen=True)
+class OperatorSummary:
+    """What one operator did in an epoch."""
+
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    watermark_us: int | None
+    state_rows: int
+    state_bytes: int
+    state_files: int
 
 
 @dataclass(frozen=True)
@@ -19,39 +37,88 @@ class EpochSummary:
     epoch: int
     batch_id: int | None
     """None: an epoch without a batch."""
-    rows_in: int
-    rows_late: int
-    rows_out: int
-    watermark_us: int | None
-    state_rows: int
-    state_bytes: int
-    state_files: int
+    operators: Mapping[str, OperatorSummary]
     duration_us: int
+    phases_us: Mapping[str, int] = field(default_factory=dict)
+    """Of the duration: building Spark's plan, its one action, the record, the sinks."""
+
+    @property
+    def rows_in(self) -> int:
+        return sum(one.rows_in for one in self.operators.values())
+
+    @property
+    def rows_late(self) -> int:
+        return sum(one.rows_late for one in self.operators.values())
+
+    @property
+    def rows_out(self) -> int:
+        return sum(one.rows_out for one in self.operators.values())
+
+    @property
+    def state_rows(self) -> int:
+        return sum(one.state_rows for one in self.operators.values())
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(one.state_bytes for one in self.operators.values())
+
+    @property
+    def state_files(self) -> int:
+        return sum(one.state_files for one in self.operators.values())
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The least of all operators; None as long as one has none."""
+        marks = [one.watermark_us for one in self.operators.values()]
+        known = [mark for mark in marks if mark is not None]
+        return min(known) if known and len(known) == len(marks) else None
 
 
-def accepted(rows: Iterable[Any], *, operator_id: str, parallelism: int) -> list[SubtaskReport]:
-    """Exactly one report per subtask, in their order; what a subtask raised is raised here."""
-    found: dict[int, SubtaskReport] = {}
+@dataclass(frozen=True)
+class Accepted:
+    """The reports of an epoch."""
+
+    reports: Reports
+    seen: Mapping[str, int]
+    """The greatest event time of each source that gave rows."""
+
+
+def accepted(rows: Iterable[Any], *, operators: Collection[str], parallelism: int) -> Accepted:
+    """Exactly one report per operator and subtask; what a subtask raised is raised here."""
+    found: dict[tuple[str, int], SubtaskReport] = {}
+    seen: dict[str, int] = {}
+    failures: list[StatebedError] = []
     for row in rows:
-        if row["error"] is not None:
-            raise _shipped_error(bytes(row["error"]))
-        report = SubtaskReport.from_bytes(bytes(row["report"]))
-        other = found.setdefault(report.subtask_index, report)
-        if other.reference != report.reference or other.outbox != report.outbox:
-            raise NondeterminismError(
-                f"two attempts at subtask {report.subtask_index} gave different results",
-                where=f"operator {operator_id}: {other.reference.path} and {report.reference.path}",
-                fix="look for functions that are not deterministic, such as a Python UDF that reads a clock",
-            )
-    missing = sorted(set(range(parallelism)) - set(found))
-    surplus = sorted(set(found) - set(range(parallelism)))
+        payload = bytes(row[PAYLOAD])
+        if row[BRANCH] == FAILED:
+            failures.append(_shipped_error(payload))
+        elif row[BRANCH] == REPORT:
+            _take(found, SubtaskReport.from_bytes(payload))
+        else:
+            for source, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():
+                seen[source] = max(latest, seen.get(source, latest))
+    if failures:
+        raise failures[0]
+    wanted = {(name, index) for name in operators for index in range(parallelism)}
+    missing, surplus = sorted(wanted - set(found)), sorted(set(found) - wanted)
     if missing or surplus:
         raise SubtaskError(
-            f"of {parallelism} subtasks, {missing or 'none'} did not report, and {surplus or 'none'} should not exist",
-            where=f"operator {operator_id}",
+            f"of {len(wanted)} subtasks, {missing or 'none'} did not report, and {surplus or 'none'} should not exist",
+            where=f"operators {', '.join(operators)}",
             fix="start the job again; if it happens again, report it with the Spark version",
         )
-    return [found[index] for index in range(parallelism)]
+    reports = {name: [found[name, index] for index in range(parallelism)] for name in operators}
+    return Accepted(reports, seen)
+
+
+def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport) -> None:
+    other = found.setdefault((report.operator_id, report.subtask_index), report)
+    if other.reference != report.reference or other.outbox != report.outbox:
+        raise NondeterminismError(
+            f"two attempts at subtask {report.subtask_index} gave different results",
+            where=f"operator {report.operator_id}: {other.reference.path} and {report.reference.path}",
+            fix="look for functions that are not deterministic, such as a Python UDF that reads a clock",
+        )
 
 
 def operator_entry(record: pb.CheckpointMetadata, operator_id: str) -> pb.OperatorEntry:
@@ -60,52 +127,66 @@ def operator_entry(record: pb.CheckpointMetadata, operator_id: str) -> pb.Operat
     return found[0] if found else pb.OperatorEntry(operator_id=operator_id)
 
 
-def watermark_of(entry: pb.OperatorEntry) -> Watermark:
-    """The operator's watermark; it has one input."""
-    return Watermark.of(entry.inputs[0]) if entry.inputs else Watermark()
+def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:
+    """The watermark that each operator had in the record's epoch."""
+    marks: dict[str, int | None] = {}
+    for entry in record.operators:
+        known = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+        marks[entry.operator_id] = known[0] if known else None
+    return marks
+
+
+def source_clocks_of(record: pb.CheckpointMetadata) -> dict[str, SourceClock]:
+    """How far each source had come in the record's epoch."""
+    return {
+        one.source: SourceClock(
+            one.watermark_us if one.HasField("watermark_us") else None,
+            one.max_event_time_us if one.HasField("max_event_time_us") else None,
+            one.last_rows_us if one.HasField("last_rows_us") else None,
+        )
+        for one in record.sources
+    }
+
+
+def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
+    """For the record."""
+    return pb.SourceWatermark(
+        source=name,
+        watermark_us=clock.watermark_us,
+        max_event_time_us=clock.max_event_time_us,
+        last_rows_us=clock.last_rows_us,
+    )
 
 
 def new_entry(
-    plan: JobPlan, reports: Sequence[SubtaskReport], mark: Watermark, *, drained: bool = False
+    operator: Operator, reports: Sequence[SubtaskReport], clock: Clock, *, parallelism: int, drained: bool = False
 ) -> pb.OperatorEntry:
     """The operator's entry in the epoch's record."""
-    output_watermark_us = None
-    if mark.watermark_us is not None:
-        output_watermark_us = plan.operator.output_watermark(mark.watermark_us)
+    mark = clock.watermark_us
     return pb.OperatorEntry(
-        operator_id=plan.operator.operator_id,
-        fingerprint=plan.operator.fingerprint,
-        parallelism=plan.parallelism,
+        operator_id=operator.operator_id,
+        fingerprint=operator.fingerprint,
+        parallelism=parallelism,
         subtasks=[report.reference for report in reports],
-        inputs=[mark.entry(plan.source)],
-        output_watermark_us=output_watermark_us,
-        highest_closed_end_us=mark.watermark_us if drained else None,
+        inputs=[pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=mark) for one in operator.inputs],
+        output_watermark_us=None if mark is None else operator.output_watermark(mark),
+        highest_closed_end_us=mark if drained else None,
         rows_in=sum(report.rows_in for report in reports),
         rows_late=sum(report.rows_late for report in reports),
         rows_out=sum(report.rows_out for report in reports),
     )
 
 
-def summary(
-    record: pb.CheckpointMetadata,
-    *,
-    batch_id: int | None,
-    reports: Sequence[SubtaskReport],
-    mark: Watermark,
-    duration_us: int,
-) -> EpochSummary:
-    """The epoch in figures."""
-    return EpochSummary(
-        epoch=record.epoch,
-        batch_id=batch_id,
+def operator_summary(reports: Sequence[SubtaskReport], clock: Clock) -> OperatorSummary:
+    """One operator in figures."""
+    return OperatorSummary(
         rows_in=sum(report.rows_in for report in reports),
         rows_late=sum(report.rows_late for report in reports),
         rows_out=sum(report.rows_out for report in reports),
-        watermark_us=mark.watermark_us,
+        watermark_us=clock.watermark_us,
         state_rows=sum(report.state_rows for report in reports),
         state_bytes=sum(report.state_bytes for report in reports),
         state_files=sum(report.state_files for report in reports),
-        duration_us=duration_us,
     )
 
 

@@ -111,16 +111,5 @@ def check_streaming(df: Any, *, source: str) -> DataFrame:
     return df
 
 
-def check_state_reachable(session: SparkSession, *, local_state: bool, state: str) -> None:
-    """A state in a local folder is seen by every executor only if they run on this machine."""
-    master = session.sparkContext.master or ""
-    if local_state and not master.startswith("local"):
-        raise InputError(
-            f"the state is a local folder, but Spark runs on {master}, whose executors may be on other machines",
-            where=state,
-            fix="put the state on shared storage, for example state='s3://bucket/state'",
-        )
-
-
 def _is_connect(value: Any) -> bool:
     return type(value).__module__.startswith("pyspark.sql.connect")

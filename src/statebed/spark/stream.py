@@ -1,202 +1,236 @@
-"""What users chain: a stream of rows, grouped by keys and window, aggregated, written to sinks.
+"""Streams of a job on Spark: those of a flow, with Spark's own expressions before the first operator, and sinks.
 
-Each step is checked when it is written: Spark analyses the expression at once, so an unknown column is reported at its
-line. Nothing here touches the state.
+Until rows reach an operator, steps are Spark's: any expression and function, pushed down into the source; each is
+analysed at once, so that a mistake is reported at its line. Behind an operator, steps are SQL text on Arrow. Nothing
+here touches the state.
 """
 
-import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 
-from statebed.checkpoint import Sink
 from statebed.errors import InputError
-from statebed.format.names import check_name
-from statebed.operators import Aggregate, BoundAggregate, Window, WindowAggregate, input_column
-from statebed.operators import EventTime as EventTimeInput
-from statebed.operators.windows import SessionWindow
-from statebed.spark.frames import (
-    EventTime,
-    aggregate_inputs,
-    analysed,
-    arrow_field,
-    as_column,
-    check_key,
-    event_time_of,
-    input_error,
-    named_column,
-)
-from statebed.spark.plans import check_steps
+from statebed.flow.graph import Edge, Node, OperatorNode, StepNode, UnionNode
+from statebed.flow.keys import quoted
+from statebed.flow.steps import Expression, Select, Where
+from statebed.flow.stream import Stream, Text
+from statebed.operators.forward import Forward
+from statebed.operators.operator import MAIN, Changes
+from statebed.spark.expressions import FrameExpression, arrow_field, check_key, frame_expression, input_error, sql_text
+from statebed.spark.frames import HIDDEN, event_time_of, projected, source_frame
 
 if TYPE_CHECKING:
     from statebed.spark.job import Job
 
+Transform = Callable[[DataFrame], DataFrame]
 
-class Stream:
-    """Rows of a source after stateless steps; every method gives a new stream."""
 
-    def __init__(self, job: "Job", df: DataFrame, *, source: str) -> None:
-        self._job = job
-        self._df = df
-        self._source = source
+@dataclass(frozen=True)
+class Frame:
+    """A stream that Spark computes: a streaming DataFrame with the user's columns and ours."""
+
+    df: DataFrame
+    is_timed: bool
+    position: int | None
+    """Of its source; None: it has several."""
+
+
+@dataclass(frozen=True)
+class FrameStep:
+    """What a function of the user's made of a DataFrame."""
+
+    columns: pa.Schema
+    text: str
+
+    def apply(self, rows: pa.Table) -> pa.Table:  # noqa: ARG002 - the protocol's argument
+        raise InputError(
+            f"only Spark can run {self.text}",
+            fix="test the job on Spark, or the operators behind it with a source of what the function gives",
+        )
+
+
+@dataclass(frozen=True)
+class JobStream(Stream):
+    """Rows of a job; every method gives a new stream."""
+
+    job: "Job"
 
     @property
-    def columns(self) -> list[str]:
-        return list(self._df.columns)
-
-    def where(self, condition: str | Column) -> "Stream":
-        """Only rows for which the condition holds."""
-        return self._step(lambda: self._df.where(condition))
-
-    def select(self, *columns: str | Column) -> "Stream":
-        """Only these columns; text is a column name or SQL, such as 'fare * 2 as double_fare'."""
-        where = self._where()
-        return self._step(lambda: self._df.select(*(as_column(self._df, column, where=where) for column in columns)))
-
-    def with_columns(self, **columns: str | Column) -> "Stream":
-        """More columns, by name."""
-        where = self._where()
-        return self._step(
-            lambda: self._df.withColumns(
-                {name: as_column(self._df, column, where=where) for name, column in columns.items()}
-            )
-        )
-
-    def group_by(self, *keys: str | Column | Window, name: str | None = None) -> "GroupedStream":
-        """Group by key columns, or by none, and one window: `group_by("driver", sb.tumbling("1 minute"))`."""
-        where = self._where(name)
-        if any(isinstance(key, SessionWindow) for key in keys):
-            raise InputError(
-                "session windows run in flows, not yet in jobs on Spark",
-                where=where,
-                fix="use a tumbling, sliding or cumulative window, or run the flow with sb.Flow",
-            )
-        windows = [key for key in keys if isinstance(key, Window)]
-        columns = [key for key in keys if not isinstance(key, Window)]
-        if len(windows) != 1:
-            raise InputError(
-                f"group_by has {len(windows)} windows, it takes one",
-                where=where,
-                fix='write group_by("driver", sb.tumbling("1 minute"))',
-            )
-        if name is not None:
-            check_name("operator", name)
-        selected = [as_column(self._df, column, where=where) for column in columns]
-        analysed(self._df, selected, where=where)
-        return GroupedStream(
-            job=self._job,
-            df=self._df,
-            source=self._source,
-            name=name,
-            keys=tuple(selected),
-            window=windows[0],
-            event_time=event_time_of(self._df, where=where),
-        )
-
-    def _step(self, build: Callable[[], DataFrame]) -> "Stream":
-        try:
-            return Stream(self._job, build(), source=self._source)
-        except AnalysisException as error:
-            raise input_error(error, self._df, where=self._where()) from error
-
-    def _where(self, operator: str | None = None) -> str:
-        return f"source {self._source!r}" + (f", operator {operator!r}" if operator else "")
-
-
-@dataclass(frozen=True)
-class GroupedStream:
-    """Rows grouped by keys and window, waiting for their aggregates."""
-
-    job: "Job"
-    df: DataFrame
-    source: str
-    name: str | None
-    keys: tuple[Column, ...]
-    window: Window
-    event_time: EventTime
-
-    def agg(self, **aggregates: Aggregate) -> "AggregatedStream":
-        """One output column per aggregate: `agg(trips=sb.count(), total=sb.sum("fare"))`."""
-        where = f"source {self.source!r}, operator {self.name or 'without name'!r}"
-        if not aggregates:
-            raise InputError("agg() has no aggregate", where=where, fix="write agg(trips=sb.count())")
-        inputs: list[Column] = []
-        bound: list[BoundAggregate] = []
-        for position, (name, aggregate) in enumerate(aggregates.items()):
-            columns, kinds = self._inputs(position, name, aggregate, where=where)
-            inputs += columns
-            bound.append(aggregate.bind(name, input_types=kinds, text=_text(aggregate)))
-        fields = analysed(self.df, self.keys, where=where).schema.fields
-        for field in fields:
-            check_key(field, inputs=analysed(self.df, inputs, where=where).columns, where=where)
-        keys = tuple(arrow_field(field, where=where) for field in fields)
-        _check_distinct([*(key.name for key in keys), "window_start", "window_end", *aggregates], where=where)
-        operator = WindowAggregate(
-            operator_id=self.name or "unnamed", keys=keys, window=self.window, aggregates=tuple(bound)
-        )
-        if self.name is None:
-            operator = replace(operator, operator_id=_default_name(self.source, operator.fingerprint))
-        check_steps(self.df, analysed(self.df, [*self.keys, *inputs], where=where), where=where)
-        return self.job.add_operator(
-            AggregatedStream(job=self.job, grouped=self, operator=operator, inputs=tuple(inputs))
-        )
-
-    def _inputs(
-        self, position: int, name: str, aggregate: Aggregate, *, where: str
-    ) -> tuple[list[Column], tuple[pa.DataType, ...]]:
-        """The columns that an aggregate reads, under the names that subtasks know, and their types."""
-        where = f"{where}, aggregate {name!r}"
-        if not isinstance(aggregate, Aggregate):
-            raise InputError(
-                f"{aggregate!r} is no aggregate of statebed", where=where, fix="use sb.count() or sb.sum('column')"
-            )
-        if not aggregate.needs_input:
-            return [], ()
-        columns = [
-            column.alias(input_column(position, part))
-            for part, column in enumerate(
-                aggregate_inputs(self.df, aggregate, named_column(self.event_time.column), where=where)
-            )
-        ]
-        fields = analysed(self.df, columns, where=where).schema.fields
-        return columns, tuple(arrow_field(field, where=where).type for field in fields)
-
-
-@dataclass(frozen=True)
-class AggregatedStream:
-    """The results of an operator: keys, window_start, window_end, aggregates."""
-
-    job: "Job"
-    grouped: GroupedStream
-    operator: WindowAggregate
-    inputs: tuple[Column, ...]
+    def frame(self) -> Frame | None:
+        """What Spark computes; None behind an operator."""
+        return self.job.frames.get(self.edge)
 
     @property
     def operator_id(self) -> str:
-        return self.operator.operator_id
+        """The operator that gives these rows."""
+        node = self.graph.nodes[self.edge.node]
+        if not isinstance(node, OperatorNode):
+            raise InputError("this stream is no operator's own output", fix="ask the stream that agg, join, ... gave")
+        return node.operator.operator_id
+
+    @property
+    def is_timed(self) -> bool:
+        return super().is_timed if self.frame is None else self.frame.is_timed
+
+    def transform(self, function: Transform) -> "JobStream | Transformed":
+        """Apply a function of a DataFrame: before the first operator, or behind the last, on the way to a sink."""
+        if self.frame is None:
+            return Transformed(self, (function,))
+        name = getattr(function, "__name__", type(function).__name__)
+        where = f"transform({name})"
+        if self.frame.position is None:
+            raise InputError("transform behind a union of sources", where=where, fix="transform each source before")
+        try:
+            df = function(self.frame.df.drop(*HIDDEN))
+        except PySparkException as error:
+            raise input_error(error, self.frame.df, where=where) from error
+        if not isinstance(df, DataFrame) or not df.isStreaming:
+            raise InputError("the function gave no streaming DataFrame", where=where, fix="return the changed df")
+        time = event_time_of(df, where=where)
+        columns = pa.schema([arrow_field(field, where=where) for field in df.schema.fields])
+        step = FrameStep(columns, where)
+        edge = Edge(self.graph.add(StepNode(step, (self.edge,), Changes.APPEND)))
+        made = source_frame(df, time, position=self.frame.position)
+        self.job.frames[edge] = Frame(made, time is not None, self.frame.position)
+        return self.at(edge)
+
+    def union(self, *others: "Stream") -> Self:
+        """The rows of several streams with the same columns."""
+        streams: list[Stream] = [self, *others]
+        framed = [one.edge in self.job.frames for one in streams]
+        if any(framed) and not all(framed):
+            # Where some rows come from operators, those of sources go through one, too, to meet them.
+            streams = [
+                self.at(one.edge).forwarded() if there else one for one, there in zip(streams, framed, strict=True)
+            ]
+        return super(JobStream, self.at(streams[0].edge)).union(*streams[1:])
 
     def write(
-        self, sink: str | Callable[..., Any] | Sink, *, path: str | None = None, name: str | None = None
-    ) -> "AggregatedStream":
-        """Publish the results: `write("parquet", path="out/")`, or `write(function)` with function(df, epoch)."""
-        self.job.add_sink(self, sink, path=path, name=name)
+        self,
+        sink: Any,
+        *,
+        path: str | None = None,
+        name: str | None = None,
+        key: str | Sequence[str] | None = None,
+        **options: object,
+    ) -> Self:
+        """Publish the rows: `write("parquet", path="out/")`, or `write(function)` with function(df, epoch)."""
+        self.job.add_sink(self, sink, path=path, name=name, key=key, options=options)
+        return self
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def bound(self, text: Text, where: str) -> Expression:
+        if self.frame is not None:
+            return frame_expression(self.frame.df, text, self.output.columns, where=where)
+        return super().bound(sql_text(text) if isinstance(text, Column) else text, where)
+
+    def select(self, *columns: Text) -> Self:
+        """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
+        named = [one for text in columns for one in (map(quoted, self.columns) if _is_star(text) else [text])]
+        return super().select(*named)
+
+    def forwarded(self) -> Self:
+        """The same rows as the output of an operator, from which sinks and unions can take them."""
+        if self.frame is None:
+            return self
+        keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
+        return self.add_operator(Forward("forward", self.input_of("input", keys)), unnamed=True)
+
+    def _keys(self, texts: Sequence[Text], name: str | None) -> tuple[Expression, ...]:
+        keys = super()._keys(texts, name)
+        for key in keys:
+            if isinstance(key, FrameExpression):
+                check_key(key, where=key.where)
+        return keys
+
+    def _added(self, node: Node) -> Self:
+        if isinstance(node, OperatorNode):
+            self._check(node)
+        made = super()._added(node)
+        frame = self._derived(node)
+        if frame is not None:
+            self.job.frames[made.edge] = frame
+        return made
+
+    def _check(self, node: OperatorNode) -> None:
+        """Find what Spark or the state would refuse, at the line that adds the operator."""
+        where = f"job {self.job.name}, operator {node.operator.operator_id!r}"
+        check_distinct(node.operator.outputs[MAIN].columns.names, where=where)
+        for edge, feed in zip(node.inputs, node.feeds, strict=True):
+            if edge in self.job.frames:
+                projected(self.job.frames[edge].df, feed, where=where)
+
+    def _derived(self, node: Node) -> Frame | None:
+        """What Spark makes of a step on what it computes already."""
+        if isinstance(node, UnionNode) and all(one in self.job.frames for one in node.inputs):
+            frames = [self.job.frames[one] for one in node.inputs]
+            df = frames[0].df
+            for other in frames[1:]:
+                df = df.union(other.df)
+            positions = {frame.position for frame in frames}
+            return Frame(df, all(one.is_timed for one in frames), positions.pop() if len(positions) == 1 else None)
+        if self.frame is None or not isinstance(node, StepNode):
+            return None
+        df = self.frame.df
+        try:
+            if isinstance(node.step, Where):
+                made = df.where(_column(node.step.condition))
+            else:
+                assert isinstance(node.step, Select)
+                made = df.select(*(_named(name, value) for name, value in node.step.values), *HIDDEN)
+        except PySparkException as error:
+            raise input_error(error, df, where=f"columns {', '.join(self.columns)}") from error
+        return Frame(made, self.frame.is_timed, self.frame.position)
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """Rows on their way to a sink, through functions of DataFrames."""
+
+    stream: JobStream
+    functions: tuple[Transform, ...]
+
+    def transform(self, function: Transform) -> "Transformed":
+        """Apply another function behind."""
+        return Transformed(self.stream, (*self.functions, function))
+
+    def write(
+        self,
+        sink: Any,
+        *,
+        path: str | None = None,
+        name: str | None = None,
+        key: str | Sequence[str] | None = None,
+        **options: object,
+    ) -> "Transformed":
+        """Publish what the functions make of the rows of each epoch."""
+        self.stream.job.add_sink(
+            self.stream, sink, path=path, name=name, key=key, options=options, transforms=self.functions
+        )
         return self
 
 
-def _text(aggregate: Aggregate) -> str:
-    inputs = ", ".join(str(one.value if isinstance(one, EventTimeInput) else one) for one in aggregate.inputs)
-    return inputs if aggregate.where is None else f"{inputs} where {aggregate.where}"
+def _is_star(text: Text) -> bool:
+    return isinstance(text, str) and text.strip() == "*"
 
 
-def _default_name(source: str, fingerprint: str) -> str:
-    return f"op_{hashlib.sha256(f'{source} {fingerprint}'.encode()).hexdigest()[:12]}"
+def _column(value: Expression) -> Column:
+    assert isinstance(value, FrameExpression)
+    return value.column
 
 
-def _check_distinct(names: list[str], *, where: str) -> None:
+def _named(name: str, value: Expression) -> Column:
+    column = _column(value)
+    return column if value.name == name else column.alias(name)
+
+
+def check_distinct(names: Sequence[str], *, where: str) -> None:
+    """Refuse columns that SQL cannot tell apart."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
+from statebed.flow.clocks import SourceClock, marks_of, operator_clocks
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, int64_values, uint64_values, validity
@@ -16,7 +17,6 @@ from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.operator import MAIN, WEIGHT, Changes, Clock, Output, StepResult
 from statebed.state import ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
 from statebed.storage import ObjectStore, ScopedStore
-from statebed.testing.clocks import SourceClock, node_clock, node_watermarks
 
 Tables = dict[Edge, pa.Table]
 TIMEOUT_SECONDS = 60.0
@@ -51,7 +51,7 @@ class Cluster:
         self._settings = settings
         self._managers: dict[str, list[TableManager]] = {}
         self.parallelism = parallelism
-        self._pending: tuple[list[int | None], int] = ([], 0)
+        self._pending: tuple[dict[str, Clock], int] = ({}, 0)
         self.restart(parallelism)
 
     def restart(self, parallelism: int) -> None:
@@ -81,7 +81,7 @@ class Cluster:
 
     def epoch(self, fed: Mapping[str, pa.Table], clocks: Mapping[str, SourceClock], epoch_time_us: int) -> EpochResult:
         """Let rows go through the graph; nothing is durable before `commit`."""
-        after = node_watermarks(self.graph, clocks)
+        after = operator_clocks(self.graph, clocks, self._before, epoch_time_us=epoch_time_us)
         result = EpochResult({})
         for number, node in enumerate(self.graph.nodes):
             given = [result.outputs[edge] for edge in node.inputs]
@@ -90,7 +90,7 @@ class Cluster:
             elif isinstance(node, StepNode):
                 made = {MAIN: node.step.apply(given[0])}
             elif isinstance(node, OperatorNode):
-                clock = node_clock(node, self._before, after, epoch_time_us)
+                clock = after[node.operator.operator_id]
                 made, result.results[node.operator.operator_id] = self._steps(node, given, clock)
             else:
                 made = {MAIN: pa.concat_tables([_with_weight(one, node.outputs[MAIN]) for one in given])}
@@ -104,7 +104,7 @@ class Cluster:
         waiting = []
         epoch, least = self.run.next_epoch, self.run.head.min_epoch
         for node in self._operators():
-            clock = node_clock(node, self._before, after, epoch_time_us)
+            clock = after[node.operator.operator_id]
             waiting.append(
                 [
                     manager.checkpoint(epoch, least, clock.watermark_us, time=epoch_time_us)
@@ -114,7 +114,7 @@ class Cluster:
         entries = [operator_entry([one.result(TIMEOUT_SECONDS) for one in some]) for some in waiting]
         for entry, node in zip(entries, self._operators(), strict=True):
             entry.fingerprint = node.operator.fingerprint
-        position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, after))
+        position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, marks_of(after)))
         record = self.run.commit(
             EpochDraft(
                 operators=entries,
@@ -123,7 +123,7 @@ class Cluster:
                 parallelism=self.parallelism,
             )
         )
-        self.sources, self._before = dict(clocks), after
+        self.sources, self._before = dict(clocks), marks_of(after)
         return record
 
     def compact(self) -> None:
@@ -202,17 +202,17 @@ def latest_event_time(rows: pa.Table) -> int | None:
     return int(known.max()) if len(known) else None
 
 
-def _encoded(clocks: Mapping[str, SourceClock], marks: list[int | None]) -> bytes:
-    sources = {name: [one.watermark_us, one.max_event_time_us] for name, one in clocks.items()}
-    return json.dumps({"sources": sources, "nodes": marks}).encode()
+def _encoded(clocks: Mapping[str, SourceClock], marks: Mapping[str, int | None]) -> bytes:
+    sources = {name: [one.watermark_us, one.max_event_time_us, one.last_rows_us] for name, one in clocks.items()}
+    return json.dumps({"sources": sources, "operators": dict(marks)}).encode()
 
 
-def _restored(graph: Graph, record: pb.CheckpointMetadata) -> tuple[dict[str, SourceClock], list[int | None]]:
-    """The clocks of sources and the watermarks of nodes, as the head left them."""
+def _restored(graph: Graph, record: pb.CheckpointMetadata) -> tuple[dict[str, SourceClock], dict[str, int | None]]:
+    """The clocks of sources and the watermarks of operators, as the head left them."""
     clocks = {name: SourceClock() for name in graph.sources}
-    marks: list[int | None] = [None] * len(graph.nodes)
+    marks: dict[str, int | None] = {}
     if record.source_position.kind == SOURCE_KIND:
         found = json.loads(record.source_position.opaque)
         clocks |= {name: SourceClock(*numbers) for name, numbers in found["sources"].items() if name in clocks}
-        marks = found["nodes"] if len(found["nodes"]) == len(marks) else marks
+        marks = found["operators"]
     return clocks, marks

@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.flow import Edge, Flow, OperatorNode, SourceNode
+from statebed.flow import Edge, Graph, OperatorNode, SourceNode
+from statebed.flow.clocks import SourceClock, next_clocks
 from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.changelog import consolidated
 from statebed.operators.operator import WEIGHT, Changes
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
 from statebed.storage import MemoryStore, ObjectStore
-from statebed.testing.clocks import SourceClock
 from statebed.testing.cluster import Cluster, EpochResult, Settings, latest_event_time
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
@@ -29,9 +29,19 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
+class Runnable(Protocol):
+    """A flow, or a job on Spark: the same graph."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def graph(self) -> Graph: ...
+
+
 @contextmanager
 def run(
-    flow: Flow,
+    flow: Runnable,
     *,
     parallelism: int = 1,
     memory: int = DEFAULT_MEMORY,
@@ -58,7 +68,7 @@ class TestRun:
 
     __test__ = False  # no test case, whatever its name
 
-    def __init__(self, flow: Flow, cluster: Cluster, tiers: Tiers) -> None:
+    def __init__(self, flow: Runnable, cluster: Cluster, tiers: Tiers) -> None:
         self._graph = flow.graph
         self._cluster = cluster
         self._tiers = tiers
@@ -186,7 +196,9 @@ class TestRun:
         clocks = clocks or self._clocks()
         result = self._cluster.epoch(fed, clocks, self._now_us)
         latest = {name: latest_event_time(rows) for name, rows in fed.items()}
-        self._cluster.commit({name: one.seen(latest.get(name)) for name, one in clocks.items()})
+        self._cluster.commit(
+            {name: one.seen(latest.get(name), epoch_time_us=self._now_us) for name, one in clocks.items()}
+        )
         self._keep(result)
 
     def _clocks(self) -> dict[str, SourceClock]:
@@ -194,7 +206,7 @@ class TestRun:
         clocks = self._cluster.sources
         if self._said:
             return dict(clocks)
-        return {name: clocks[name].next(node.delay_us) for name, node in self._graph.sources.items()}
+        return next_clocks(self._graph, clocks)
 
     def _keep(self, result: EpochResult) -> None:
         for edge, rows in result.outputs.items():

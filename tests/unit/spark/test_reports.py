@@ -3,12 +3,14 @@
 import pickle
 from typing import Any
 
+import msgspec
 import pytest
 
 from statebed.errors import CorruptObjectError, NondeterminismError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import SubtaskReport
 from statebed.spark.reports import accepted
+from statebed.spark.stage import FAILED, REPORT, SEEN
 
 
 def row(index: int, path: str = "a") -> dict[str, Any]:
@@ -27,33 +29,41 @@ def row(index: int, path: str = "a") -> dict[str, Any]:
         state_files=0,
         bytes_written=0,
     )
-    return {"operator_id": "op", "subtask_index": index, "report": report.to_bytes(), "error": None}
+    return {"_subtask": index, "_branch": REPORT, "_payload": report.to_bytes()}
 
 
 def test_reports_come_in_the_order_of_their_subtasks() -> None:
-    reports = accepted([row(1), row(0)], operator_id="op", parallelism=2)
+    reports = accepted([row(1), row(0)], operators=["op"], parallelism=2).reports["op"]
     assert [report.subtask_index for report in reports] == [0, 1]
 
 
 def test_two_equal_reports_of_a_subtask_count_as_one() -> None:
-    assert len(accepted([row(0), row(0)], operator_id="op", parallelism=1)) == 1
+    assert len(accepted([row(0), row(0)], operators=["op"], parallelism=1).reports["op"]) == 1
 
 
 def test_p6_two_different_reports_of_a_subtask_are_nondeterminism() -> None:
     with pytest.raises(NondeterminismError, match="subtask 0") as caught:
-        accepted([row(0, "a"), row(0, "b")], operator_id="op", parallelism=1)
+        accepted([row(0, "a"), row(0, "b")], operators=["op"], parallelism=1)
     assert "a and b" in caught.value.where
 
 
 @pytest.mark.parametrize(("rows", "parallelism"), [([row(0)], 2), ([], 1), ([row(0), row(1)], 1)])
 def test_a_subtask_that_is_missing_or_should_not_exist_is_an_error(rows: list[Any], parallelism: int) -> None:
     with pytest.raises(SubtaskError):
-        accepted(rows, operator_id="op", parallelism=parallelism)
+        accepted(rows, operators=["op"], parallelism=parallelism)
 
 
 def test_what_a_subtask_raised_is_raised_with_all_its_parts() -> None:
     error = CorruptObjectError("flipped", where="file x", fix="restore it")
-    shipped = {"operator_id": "op", "subtask_index": 0, "report": None, "error": pickle.dumps(error)}
+    shipped = {"_subtask": 0, "_branch": FAILED, "_payload": pickle.dumps(error)}
     with pytest.raises(CorruptObjectError) as caught:
-        accepted([shipped], operator_id="op", parallelism=1)
+        accepted([shipped], operators=["op"], parallelism=1)
     assert (caught.value.what, caught.value.where, caught.value.fix) == ("flipped", "file x", "restore it")
+
+
+def test_the_greatest_event_time_of_a_source_is_taken_from_all_subtasks() -> None:
+    seen = [
+        {"_subtask": index, "_branch": SEEN, "_payload": msgspec.msgpack.encode(times)}
+        for index, times in enumerate([{"rides": 5, "fares": 9}, {"rides": 7}])
+    ]
+    assert accepted([row(0), *seen], operators=["op"], parallelism=1).seen == {"rides": 7, "fares": 9}

@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -62,7 +62,22 @@ def bind(expression: Expression, schema: pa.Schema, *, where: str = "") -> Bound
     return BoundExpression(expression, schema, where, expression, name, term.type, term.nullable, term.columns, term)
 
 
-def filter_rows(condition: BoundExpression, batch: B) -> B:
+class Condition(Protocol):
+    """Anything that says of each row whether it holds."""
+
+    @property
+    def type(self) -> pa.DataType: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def where(self) -> str: ...
+
+    def evaluate(self, batch: pa.Table) -> pa.Array: ...
+
+
+def filter_rows(condition: Condition, batch: B) -> B:
     """The rows for which a condition holds; null counts as false."""
     if condition.type != pa.bool_() and condition.type != pa.null():
         raise UnsupportedTypeError(

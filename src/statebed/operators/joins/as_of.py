@@ -140,6 +140,12 @@ class AsOfJoin:
         """Rows may wait for any time."""
         return before_us is None or after_us > before_us
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         columns = replace(self.columns, right=self.right)
         rows = gathered_sides(columns, batches, where=f"operator {self.operator_id!r}")

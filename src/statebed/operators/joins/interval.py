@@ -106,15 +106,18 @@ class IntervalJoin:
 
     def output_watermark(self, watermark_us: int) -> int:
         """Pairs have the later time of their rows, one of which is new; others wait until they can have no partner."""
-        waits = [self.reach(side) for side in SIDES if self.how.gives_unmatched(side)]
-        if self.how is JoinKind.SEMI:
-            waits.append(self.reach(Side.LEFT))
-        return watermark_us - max([0, *waits])
+        return watermark_us - self._longest_wait
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         """Only rows that are in no pair wait for the watermark."""
         waits = any(self.how.gives_unmatched(side) for side in SIDES)
         return waits and (before_us is None or after_us > before_us)
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us + self._longest_wait
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
@@ -129,6 +132,12 @@ class IntervalJoin:
     def reach(self, side: Side) -> int:
         """How long after its own time a row of a side may get a new partner."""
         return self.upper_us if side is Side.LEFT else -self.lower_us
+
+    @property
+    def _longest_wait(self) -> int:
+        """How long after its own time a row may be given that waits to be in no pair, or in one."""
+        waits = [self.reach(side) for side in SIDES if self.how.gives_unmatched(side)]
+        return max([0, *waits, *([self.reach(Side.LEFT)] if self.how is JoinKind.SEMI else [])])
 
     def _retention(self, side: Side) -> int:
         """How far behind the watermark rows of a side are needed; below zero: they are not even needed at once."""

@@ -113,6 +113,12 @@ class UpdatingJoin:
         """Rows that expire change no result."""
         return False
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
         sides = Sides(

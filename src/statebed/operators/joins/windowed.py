@@ -100,6 +100,12 @@ class WindowJoin:
         """When a window closes."""
         return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us)
+
+    def latest_result(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us) - 1
+
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
         admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}

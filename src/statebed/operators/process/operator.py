@@ -140,6 +140,12 @@ class ProcessOperator:
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return self.process.has_timers() and (before_us is None or after_us > before_us)
 
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
     def run(self, method: str, function: Callable[[], object], rows: int) -> object:
         """Call the user's code: its errors say where they were, and an instance that changes is refused."""
         method = self.process.shown_names.get(method, method)

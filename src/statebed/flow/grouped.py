@@ -1,0 +1,160 @@
+"""Streams whose rows are taken together, by key and window or by key alone, and the operators on them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from statebed.errors import InputError
+from statebed.flow.aggregates import bind_aggregates
+from statebed.flow.keys import OrderTerms, key_fields, key_values, known, ordered_by
+from statebed.flow.steps import Expression
+from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
+from statebed.operators.deduplicate import Deduplicate, Keep
+from statebed.operators.numbering import Numbering
+from statebed.operators.process import Process, ProcessOperator
+from statebed.operators.session_aggregate import SessionAggregate
+from statebed.operators.time_to_live import time_to_live
+from statebed.operators.top_n import TopN
+from statebed.operators.updating_aggregate import UpdatingAggregate
+from statebed.operators.window_calls import WindowCall
+from statebed.operators.window_functions import WindowFunctions
+from statebed.operators.window_top_n import WindowTopN
+from statebed.operators.windows import Duration, SessionWindow, parse_duration
+
+if TYPE_CHECKING:
+    from statebed.flow.stream import Stream
+
+S = TypeVar("S", bound="Stream")
+EMITS = {"close": Emit.AT_CLOSE, "early": Emit.EARLY}
+
+
+@dataclass(frozen=True)
+class GroupedStream(Generic[S]):
+    """Rows grouped by keys and window."""
+
+    stream: S
+    keys: tuple[Expression, ...]
+    window: Window | SessionWindow
+    name: str | None = None
+
+    def agg(self, *, emit: str = "close", allowed_lateness: Duration = "0s", **aggregates: Aggregate) -> S:
+        """One output column per aggregate: keys, window_start, window_end, aggregates.
+
+        `emit` is "close" (a final result when the watermark closes the window) or "early" (a result in every epoch that
+        changes it, as a changelog). For `allowed_lateness` after its close a window takes late rows and changes its
+        result.
+        """
+        name = self.name or "window"
+        where = f"operator {name!r}"
+        if emit not in EMITS:
+            raise InputError(f"emit={emit!r}", where=where, fix=f"use one of {list(EMITS)}")
+        bound, values = bind_aggregates(aggregates, self.stream.bound, self.stream.output.changes, where=where)
+        common: dict[str, Any] = {
+            "operator_id": name,
+            "keys": key_fields(self.keys),
+            "aggregates": bound,
+            "emit": EMITS[emit],
+            "lateness_us": parse_duration(allowed_lateness),
+            "late_columns": tuple(self.stream.output.columns),
+            "changes": self.stream.output.changes,
+        }
+        operator: Operator
+        if isinstance(self.window, SessionWindow):
+            operator = SessionAggregate(window=self.window, **common)
+        else:
+            operator = WindowAggregate(window=self.window, **common)
+        return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]], unnamed=self.name is None)
+
+    def top(self, n: int, by: OrderTerms, *, numbering: str = "row_number", number: str | None = None) -> S:
+        """The first n rows of each key and window, when it closes; `number` names the column for a row's number."""
+        name = self.name or "top"
+        operator = WindowTopN(
+            name,
+            self.stream.keyed_input(self.keys),
+            self._fixed_window(name),
+            n,
+            ordered_by(by),
+            Numbering(known(numbering, Numbering, name)),
+            number,
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+
+    def over(self, by: OrderTerms = (), **calls: WindowCall) -> S:
+        """All rows of each key and window, when it closes, with columns such as `place=row_number()`."""
+        name = self.name or "over"
+        operator = WindowFunctions(
+            name, self.stream.keyed_input(self.keys), self._fixed_window(name), ordered_by(by), tuple(calls.items())
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+
+    def _fixed_window(self, name: str) -> Window:
+        if isinstance(self.window, SessionWindow):
+            raise InputError(
+                "rows of sessions are not kept one by one",
+                where=f"operator {name!r}",
+                fix="use a tumbling, sliding or cumulative window, or aggregate the session with collect_list",
+            )
+        return self.window
+
+
+@dataclass(frozen=True)
+class KeyedStream(Generic[S]):
+    """Rows taken together by key."""
+
+    stream: S
+    keys: tuple[Expression, ...]
+    name: str | None = None
+
+    def agg(self, *, ttl: Duration | None = None, ttl_clock: str = "event_time", **aggregates: Aggregate) -> S:
+        """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""
+        name = self.name or "aggregate"
+        stream = self.stream
+        bound, values = bind_aggregates(aggregates, stream.bound, stream.output.changes, where=f"operator {name!r}")
+        operator = UpdatingAggregate(
+            operator_id=name,
+            keys=key_fields(self.keys),
+            aggregates=bound,
+            ttl=time_to_live(ttl, ttl_clock),
+            late_columns=tuple(self.stream.output.columns),
+            changes=self.stream.output.changes,
+        )
+        return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]], unnamed=self.name is None)
+
+    def deduplicate(self, *, keep: str = "first", ttl: Duration | None = None, ttl_clock: str = "event_time") -> S:
+        """One row of each key: the first, at once; or the last, as a changelog. A key is forgotten after `ttl`."""
+        name = self.name or "deduplicate"
+        operator = Deduplicate(
+            name,
+            self.stream.keyed_input(self.keys),
+            Keep(known(keep, Keep, name)),
+            time_to_live(ttl, ttl_clock),
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+
+    def process(self, process: Process, *, name: str | None = None) -> S:
+        """Your own function over batches, with keyed states and timers; its other outputs are `.side(name)`."""
+        name = name or self.name
+        operator = ProcessOperator(name or "process", self.stream.keyed_input(self.keys), process)
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=name is None)
+
+    def top(
+        self,
+        n: int,
+        by: OrderTerms,
+        *,
+        numbering: str = "row_number",
+        number: str | None = None,
+        ttl: Duration | None = None,
+        ttl_clock: str = "event_time",
+    ) -> S:
+        """The first n rows of each key so far, as a changelog: `key_by("category").top(3, "price desc")`."""
+        name = self.name or "top"
+        operator = TopN(
+            name,
+            self.stream.keyed_input(self.keys),
+            n,
+            ordered_by(by),
+            Numbering(known(numbering, Numbering, name)),
+            number,
+            time_to_live(ttl, ttl_clock),
+        )
+        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)

@@ -1,0 +1,69 @@
+"""An operator that remembers nothing: rows go through as they are.
+
+It brings the rows of a source to a sink, or to where they meet the results of other operators: everything that is
+published has an operator whose outbox it is.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from statebed.format import names
+from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.rows import admit, gathered, in_total_order, without_routing
+from statebed.state import Combine, TableConfig
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The definition of the operator."""
+
+    operator_id: str
+    input: Input
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        return {MAIN: Output(self.input.columns, self.input.changes)}
+
+    @property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        columns = [[field.name, str(field.type)] for field in self.input.columns]
+        return fingerprint_of(kind="forward", keys=self.input.keys, columns=columns, changes=self.input.changes.value)
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:  # noqa: ARG002 - it has no state, and to it no row is late
+        rows = gathered(batches[0], self.input, where=f"operator {self.operator_id!r}")
+        given = without_routing(rows).select(self.outputs[MAIN].schema.names)
+        return StepResult(
+            {MAIN: in_total_order(given)},
+            rows_in=rows.num_rows,
+            max_event_times_us=(admit(rows, None).max_event_time_us,),
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - nothing waits here
+        return False
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us

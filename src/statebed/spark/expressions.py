@@ -1,0 +1,157 @@
+"""Expressions before the first operator: Spark analyses and computes them, so any function of Spark's can be used.
+
+Where our own expressions can say the same, they are bound beside it: a job then runs in `statebed.testing` without
+Spark, too.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StringType, StructField, TimestampType
+
+from statebed.errors import InputError, StatebedError
+from statebed.flow.steps import AggregateValue, EventTimeValue, Value
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.operators import Function
+from statebed.operators.expressions import BoundExpression, bind
+
+_BINARY_COLLATION = StringType().collation
+
+
+@dataclass(frozen=True, eq=False)
+class FrameExpression:
+    """A value of each row of a DataFrame."""
+
+    column: Column
+    name: str
+    type: pa.DataType
+    spark_type: DataType
+    nullable: bool
+    text: str
+    where: str
+    own: BoundExpression | None
+    """The same in our own expressions, where they can say it."""
+
+    def evaluate(self, batch: pa.Table) -> pa.Array:
+        """Its values without Spark, for tests."""
+        if self.own is None:
+            raise InputError(
+                f"only Spark can compute {self.text!r}",
+                where=self.where,
+                fix="write it as SQL text with functions of docs/reference/expressions.md, or test the job on Spark",
+            )
+        return self.own.evaluate(batch)
+
+
+def frame_expression(df: DataFrame, value: Any, columns: pa.Schema, *, where: str) -> FrameExpression:
+    """A column by name, else SQL text, else a Column, analysed by Spark at once."""
+    column = as_column(df, value, where=where)
+    fields = analysed(df, [column], where=where).schema.fields
+    if len(fields) != 1:
+        raise InputError(
+            f"{value!r} makes {len(fields)} columns",
+            where=where,
+            fix="use transform(lambda df: df.select(...)) before the first operator",
+        )
+    field = fields[0]
+    kind = arrow_field(field, where=where)
+    text = value if isinstance(value, str) else sql_text(value)
+    own = _own(text, columns, kind.type)
+    return FrameExpression(column, field.name, kind.type, field.dataType, field.nullable, text, where, own)
+
+
+def _own(text: str, columns: pa.Schema, kind: pa.DataType) -> BoundExpression | None:
+    try:
+        bound = bind(text, columns)
+    except StatebedError:
+        return None
+    return bound if bound.type == kind else None
+
+
+def sql_text(column: Any) -> str:
+    """A Column as SQL text, as far as Spark can say it."""
+    try:
+        return str(column._jc.node().sql())  # noqa: SLF001 - no public way
+    except (AttributeError, TypeError, Py4JError):
+        return str(column)
+
+
+def column_of(value: Value) -> Column:
+    """What an operator reads, as a column of the frame."""
+    if isinstance(value, FrameExpression):
+        return value.column
+    if isinstance(value, EventTimeValue):
+        return F.col(TIME)
+    assert isinstance(value, AggregateValue)
+    columns = [column_of(one) for one in value.values]
+    if value.aggregate.function is Function.COUNT:
+        columns = [F.lit(True) if not columns else F.when(columns[0].isNotNull(), True)]
+    made = columns[value.part]
+    return made if value.condition is None else F.when(column_of(value.condition), made)
+
+
+def analysed(df: DataFrame, columns: list[Column], *, where: str) -> DataFrame:
+    """`df.select(columns)`, with Spark's complaint turned into one that says where."""
+    try:
+        return df.select(*columns)
+    except PySparkException as error:
+        raise input_error(error, df, where=where) from error
+
+
+def input_error(error: PySparkException, df: DataFrame, *, where: str) -> InputError:
+    """What Spark found wrong, with the columns that there are."""
+    text = str(error).splitlines()[0]
+    there = ", ".join(name for name in df.columns if not name.startswith("_"))
+    return InputError(text, where=where, fix=f"columns there are: {there}")
+
+
+def as_column(df: DataFrame, value: Any, *, where: str) -> Column:
+    """A column by name, else SQL text, else as it is."""
+    if isinstance(value, Column):
+        return value
+    if not isinstance(value, str):
+        raise InputError(
+            f"{value!r} is neither a column name, nor SQL text, nor a Column",
+            where=where,
+            fix="write 'fare' or F.col('fare')",
+        )
+    try:
+        return named_column(value) if value in df.columns else F.expr(value)
+    except PySparkException as error:
+        raise input_error(error, df, where=where) from error
+
+
+def named_column(name: str) -> Column:
+    """The column of exactly this name, whatever characters are in it."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def arrow_field(field: StructField, *, where: str) -> pa.Field:
+    """The Arrow field that a subtask sees; instants are UTC whatever the session's time zone."""
+    if isinstance(field.dataType, TimestampType):
+        return pa.field(field.name, TIMESTAMP)
+    try:
+        kind = to_arrow_type(field.dataType)
+    except Exception as error:
+        raise InputError(
+            f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry",
+            where=where,
+            fix="cast it to a number, string, date or timestamp, or drop it before job.source",
+        ) from error
+    return pa.field(field.name, kind)
+
+
+def check_key(key: FrameExpression, *, where: str) -> None:
+    """Refuse a key whose equal values have different bytes."""
+    if isinstance(key.spark_type, StringType) and key.spark_type.collation != _BINARY_COLLATION:
+        raise InputError(
+            f"the key {key.name!r} has the type {key.spark_type.simpleString()}: keys are grouped by their bytes",
+            where=where,
+            fix="group by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
+        )

@@ -1,0 +1,37 @@
+"""What the tasks of a job may use of their hosts, and what those of one worker process share: the budget of memory, the
+folder for spilled state, the host's cache.
+
+The driver computes plain numbers, which travel with tasks. A worker makes what they say when a task first asks, and
+keeps it for those that follow.
+"""
+
+import functools
+import os
+
+from pyspark.sql import SparkSession
+
+from statebed.config import Settings
+from statebed.spark.memory import HostBudget, TaskShare, executors_of, host_budget, host_memory, host_slots
+from statebed.state import MemoryController, Tiers
+from statebed.state.host_cache import HostCache
+from statebed.state.memory.budget import available_memory
+
+_KEPT = 4
+"""A worker serves few jobs with different budgets."""
+
+
+def job_budget(session: SparkSession, settings: Settings) -> HostBudget:
+    """How the memory of a host is divided for this job."""
+    slots = settings.task_slots or host_slots(executors_of(session), dict(session.conf.getAll))
+    memory = host_memory(settings.memory, available=available_memory(), slots=slots)
+    return host_budget(memory, slots, cache_share=settings.cache_share)
+
+
+def resources(share: TaskShare) -> tuple[Tiers, HostCache]:
+    """Those of this process; a forked child makes its own."""
+    return _made(os.getpid(), share)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _made(_process: int, share: TaskShare) -> tuple[Tiers, HostCache]:
+    return Tiers(MemoryController(share.memory_bytes)), share.open_cache()

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,32 @@ def test_p6_every_operator_gives_the_same_rows_and_state_with_and_without_compac
         assert outbox[0] == outbox[1], "the bytes of the output depend on compaction"
         applied += sum(report.edits_applied for report in merged.reports)
         told = Told(edits_of(merged.compact()))
+    assert applied, "the test merged nothing"
+    assert merged.state() == plain.state()
+
+
+@pytest.mark.parametrize("operator", ["updating_aggregate", "process", "session", "interval_join_full", "tumbling"])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+def test_p6_edits_that_come_late_twice_or_never_and_rescales_change_no_answer(operator: str, seed: int) -> None:
+    node, chance = node_of(OPERATORS[operator]), Random(f"{operator} {seed}")
+    merged, plain = SubtaskWorld(node), SubtaskWorld(node)
+    made: list[tuple[int, tuple[bytes, ...]]] = []
+    applied = 0
+    for epoch in range(2 * EPOCHS):
+        if chance.random() < 0.15:
+            merged.parallelism = plain.parallelism = chance.randrange(1, 4)
+        handed = [one for one in made if chance.random() < 0.5]
+        made = [one for one in made if one not in handed or chance.random() < 0.2]
+        reading = min((base for base, _ in made), default=None)
+        told = Told(tuple(edit for _, edits in handed for edit in edits), reading)
+        given = fed(plain, epoch, count=25, step_us=3)
+        for world, some in ((merged, told), (plain, Told())):
+            world.epoch(given, watermark_us=epoch // 6 * 18 - 10, told=some)
+        outbox = [[file.path for report in world.reports for file in report.outbox] for world in (merged, plain)]
+        assert outbox[0] == outbox[1], "the bytes of the output depend on compaction"
+        applied += sum(report.edits_applied for report in merged.reports)
+        if chance.random() < 0.6:
+            made.append((merged.run.head.epoch, edits_of(merged.compact())))
     assert applied, "the test merged nothing"
     assert merged.state() == plain.state()
 

@@ -1,7 +1,5 @@
 """Seven ways in which streaming systems lose or repeat data, each as a short story with a given end."""
 
-import re
-
 import pytest
 from simulation.world import World
 
@@ -10,7 +8,6 @@ from statebed.errors import FencedError, ReplayError, RollbackError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol import Replay, decide_replay
-from statebed.protocol.projection import FolderFacts, ProjectionAction, SourceLogFact, decide_projection
 from statebed.storage import FaultStore, Operation, SimulatedCrash, Verb
 
 
@@ -272,7 +269,7 @@ def test_p5_a_crash_loop_of_50_run_starts_pushes_no_history_out(world: World) ->
     world.check_no_orphans()  # and the 50 run_starts have left with the epochs before them
 
 
-# ---- 7: Spark's checkpoint deleted, stale, or of another job ---------------------------------------------------
+# ---- 7: a batch from Spark's checkpoint of another time or job ---------------------------------------------------
 
 
 def position_of(batch: int, *, query_id: str = "ours", salt: str = "") -> pb.SourcePosition:
@@ -285,46 +282,6 @@ def position_of(batch: int, *, query_id: str = "ours", salt: str = "") -> pb.Sou
         commits=[pb.LogEntry(name=str(batch), content=b"{}")],
         source_logs=[pb.SourceLogFile(name=f"sources/0/{batch}", path="p", size=3, crc32c=7)],
     )
-
-
-def folder_of(position: pb.SourcePosition, *, planned: bool = False) -> FolderFacts:
-    """Spark's checkpoint folder as it stands after that batch, with the next batch planned or not."""
-    offsets = {int(entry.name): entry.content for entry in position.offsets}
-    if planned:
-        offsets[position.batch_id + 1] = b"planned"
-    logs = {log.name: SourceLogFact(size=log.size, crc32c=log.crc32c) for log in position.source_logs}
-    return FolderFacts(position.query_id, offsets, frozenset({position.batch_id}), logs)
-
-
-def test_p2_sparks_checkpoint_is_kept_only_if_it_agrees_with_the_record() -> None:
-    position = position_of(7)
-    assert decide_projection(position, folder_of(position)).action is ProjectionAction.KEEP
-    assert decide_projection(position, folder_of(position, planned=True)).action is ProjectionAction.KEEP
-
-
-@pytest.mark.parametrize(
-    ("folder", "reason"),
-    [
-        pytest.param(FolderFacts(), "missing", id="deleted"),
-        pytest.param(folder_of(position_of(4)), "stale", id="stale"),
-        pytest.param(folder_of(position_of(9)), "ahead", id="ahead"),
-        pytest.param(
-            folder_of(position_of(7, query_id="theirs")), "another|belongs to query theirs", id="another job's"
-        ),
-        pytest.param(folder_of(position_of(7, salt="other ")), "other offsets", id="of an abandoned lineage"),
-        pytest.param(
-            FolderFacts("ours", folder_of(position_of(7)).offsets, frozenset({7}), {}),
-            "source log",
-            id="cut source log",
-        ),
-    ],
-)
-def test_p2_sparks_checkpoint_deleted_stale_or_of_another_job_is_rebuilt_from_the_record(
-    folder: FolderFacts, reason: str
-) -> None:
-    decision = decide_projection(position_of(7), folder)
-    assert decision.action is ProjectionAction.REBUILD
-    assert re.search(reason, decision.reason)
 
 
 def test_p2_a_batch_offered_from_a_foreign_or_stale_checkpoint_is_refused_whatever_the_folder_says() -> None:

@@ -1,4 +1,4 @@
-"""Spark's checkpoint is a projection: deleted, stale, ahead, forked or another job's, the results stay right."""
+"""Spark's checkpoint is a projection: whatever stands in its place, a run builds it from the record."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 import statebed as sb
 from statebed.checkpoint import Origin, RollbackPolicy, RunOptions
-from statebed.errors import RollbackError
+from statebed.errors import CorruptObjectError, RollbackError
 
 
 def test_p2_without_sparks_checkpoint_the_job_goes_on_from_the_record(rides: Any) -> None:
@@ -23,40 +23,45 @@ def test_p2_without_sparks_checkpoint_the_job_goes_on_from_the_record(rides: Any
     assert rides.results() == rides.expected() != []
 
 
-def test_p2_an_older_copy_of_sparks_checkpoint_neither_repeats_nor_skips_rows(rides: Any) -> None:
+def test_p2_what_stands_in_the_place_of_a_runs_checkpoint_is_not_believed(rides: Any) -> None:
     rides.add_files(2)
     rides.run()
-    shutil.copytree(rides.checkpoint, rides.folder / "older")
+    older = shutil.copytree(rides.checkpoint, rides.folder / "older")
     rides.add_files(2)
     rides.run()
-    shutil.rmtree(rides.checkpoint)
-    shutil.copytree(rides.folder / "older", rides.state / "rides" / "spark" / rides.record().lineage)
-    rides.add_files(1)
-    query = rides.run()
-    assert [progress.rows_in for progress in query.recent_progress] == [120, 0]
-    assert rides.results() == rides.expected()
+    query_id = rides.record().source_position.query_id
+    cut = shutil.copytree(rides.checkpoint, rides.folder / "cut")
+    (cut / "sources" / "0" / "1").unlink()
+    foreign = shutil.copytree(rides.checkpoint, rides.folder / "foreign")
+    (foreign / "metadata").write_text(json.dumps({"id": "11111111-2222-3333-4444-555555555555"}))
+    for wrong in (older, cut, foreign):
+        next_run = rides.record().epoch + 1
+        shutil.copytree(wrong, rides.checkpoint.with_name(f"{next_run:012d}"))
+        rides.add_files(1)
+        query = rides.run()
+        assert query.run == next_run
+        assert [progress.rows_in for progress in query.recent_progress] == [120, 0]
+        assert rides.results() == rides.expected()
+    assert rides.record().source_position.query_id == query_id
 
 
-def test_p2_the_checkpoint_of_another_job_is_not_believed(rides: Any) -> None:
+def test_p7_a_damaged_copy_of_a_source_log_is_named(rides: Any) -> None:
     rides.add_files(2)
     rides.run()
-    position = rides.record().source_position
-    (rides.checkpoint / "metadata").write_text(json.dumps({"id": "11111111-2222-3333-4444-555555555555"}))
-    shutil.copy(rides.checkpoint / "offsets" / "0", rides.checkpoint / "offsets" / "1")
-    rides.add_files(1)
-    rides.run()
-    assert rides.record().source_position.query_id == position.query_id
-    assert rides.results() == rides.expected()
+    log = rides.record().source_position.source_logs[0]
+    path = rides.state / "rides" / log.path
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(CorruptObjectError, match=f"the copy of the source log {log.name} is not what the record says"):
+        rides.run()
 
 
-def test_p2_a_cut_source_log_is_noticed_before_spark_could_read_files_again(rides: Any) -> None:
-    rides.add_files(3)
-    rides.run()
-    (rides.checkpoint / "sources" / "0" / "1").unlink()
-    rides.add_files(1)
-    query = rides.run()
-    assert [progress.rows_in for progress in query.recent_progress] == [120, 0]
-    assert rides.results() == rides.expected()
+def test_p5_only_the_folders_of_this_run_and_the_one_before_are_left(rides: Any) -> None:
+    for _ in range(4):
+        rides.add_files(1, rows=10)
+        query = rides.run()
+    folders = sorted(int(folder.name) for folder in rides.checkpoint.parent.iterdir())
+    assert len(folders) == 2
+    assert folders[-1] == query.run
 
 
 def test_p2_many_batches_with_a_compacted_source_log_restart_from_the_record_alone(rides: Any) -> None:
@@ -73,7 +78,7 @@ def test_p2_many_batches_with_a_compacted_source_log_restart_from_the_record_alo
     assert rides.results() == rides.expected()
 
 
-def test_a_batch_whose_record_exists_is_published_and_not_computed_again(rides: Any) -> None:
+def test_an_epoch_whose_record_exists_is_published_and_not_computed_again(rides: Any) -> None:
     rides.add_files(2)
     rides.run()
     head = rides.record()
@@ -82,8 +87,6 @@ def test_a_batch_whose_record_exists_is_published_and_not_computed_again(rides: 
     marker.unlink()
     max((rides.out / "_statebed").iterdir()).unlink()
     assert rides.results() == []
-    for name in ("1", ".1.crc"):
-        (rides.checkpoint / "commits" / name).unlink()
     query = rides.run()
     assert query.recent_progress == []
     assert marker.exists()
@@ -111,4 +114,3 @@ def test_p3_a_fork_replays_the_same_batch_ids_with_other_rows_and_takes_publishe
     assert [progress.batch_id for progress in query.recent_progress] == [2, 3, None]
     assert rides.results() == rides.expected() != []
     assert query.status.state is sb.QueryState.FINISHED
-    assert [folder.name for folder in (rides.state / "rides" / "spark").iterdir()] == [rides.record().lineage]

@@ -97,8 +97,8 @@ def answer(request_id: str) -> str:
     return f"{REQUESTS}/{check_part('request', request_id)}.answer"
 
 
-def spark_folder(lineage: str) -> str:
-    return f"{SPARK}/{check_part('lineage', lineage)}"
+def spark_folder(run: int) -> str:
+    return f"{SPARK}/{_number(run)}"
 
 
 def epoch_of(path: str) -> int | None:

@@ -156,10 +156,10 @@ class Job:
         publisher = Publisher(run, plan.sinks)
         publisher.open()
         folder = projection_folder(
-            local_state=plan.local_state, state_url=plan.state_url, job_id=self._job_id, lineage=run.lineage
+            local_state=plan.local_state, state_url=plan.state_url, job_id=self._job_id, run=run.number
         )
         projection = SparkProjection(folder, store)
-        projection.align(run.head.source_position)
+        projection.build(run.head.source_position)
         controller = Controller(plan=plan, run=run, publisher=publisher, projection=projection, environment=environment)
         return Query.start(plan, controller, trigger, checkpoint_location=projection.location)
 

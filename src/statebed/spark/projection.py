@@ -1,10 +1,10 @@
 """Spark's checkpoint folder, derived from the record and never given by the user.
 
 Going out, the folder is read after Spark planned a batch: its offsets, the ones before, and the log files of each
-source become part of the epoch's source position. Coming back, the folder is compared with the record and built again
-where it does not agree. Measured on Spark 4.3: a restart after batch b needs `metadata`, `offsets/b-1`, `offsets/b`,
-`commits/b` and of each source log the newest compacted file and all that follows; `.crc` files are not needed, and
-stale ones would be harmful, so a folder is built from nothing.
+source become part of the epoch's source position. Coming back, each run builds a folder of its own from the record, so
+a superseded driver that still lives never meets the new one in Spark's logs. Measured on Spark 4.3: a restart after
+batch b needs `metadata`, `offsets/b-1`, `offsets/b`, `commits/b` and of each source log the newest compacted file and
+all that follows; `.crc` files are not needed.
 """
 
 import hashlib
@@ -12,38 +12,29 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-from statebed.errors import CorruptObjectError, ReplayError
+from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.protocol.projection import (
-    SPARK_KIND,
-    FolderFacts,
-    ProjectionAction,
-    ProjectionDecision,
-    SourceLogFact,
-    decide_projection,
-    needed_source_logs,
-)
+from statebed.protocol.projection import SPARK_KIND, check_position, needed_source_logs
 from statebed.storage import ObjectStore
 
 _log = logging.getLogger(__name__)
 
 
-def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, lineage: str) -> Path:
-    """Where Spark's checkpoint of a lineage lies: beside a local state, else in this user's cache folder."""
+def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, run: int) -> Path:
+    """Where Spark's checkpoint of a run lies: beside a local state, else in this user's cache folder."""
     if local_state is not None:
-        return local_state / names.job_folder(job_id) / names.spark_folder(lineage)
+        return local_state / names.job_folder(job_id) / names.spark_folder(run)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     place = hashlib.sha256(state_url.encode()).hexdigest()[:16]
-    return cache / "statebed" / place / names.job_folder(job_id) / names.spark_folder(lineage)
+    return cache / "statebed" / place / names.job_folder(job_id) / names.spark_folder(run)
 
 
 class SparkProjection:
-    """The checkpoint folder of one lineage."""
+    """The checkpoint folder of one run."""
 
     def __init__(self, folder: Path, store: ObjectStore) -> None:
         self._folder = folder
@@ -56,40 +47,18 @@ class SparkProjection:
         """For Spark's option checkpointLocation; explicit, because a cluster's default file system may be another."""
         return self._folder.absolute().as_uri()
 
-    def align(self, position: pb.SourcePosition) -> ProjectionDecision:
-        """Make the folder agree with the position of the record, before a query starts on it."""
-        decision = decide_projection(position, self.facts())
-        _log.info("Spark's checkpoint %s: %s (%s)", self._folder, decision.action.value, decision.reason)
-        if decision.action is ProjectionAction.REFUSE:
-            raise ReplayError(
-                f"Spark's checkpoint cannot be built from the record: {decision.reason}",
-                where=str(self._folder),
-                fix="start another job name, or fork to an epoch that a Spark query committed",
-            )
-        if decision.action is ProjectionAction.REBUILD:
-            self._rebuild(position)
-        self._remove_other_lineages()
+    def build(self, position: pb.SourcePosition) -> None:
+        """Make the folder from the position of the record, before a query starts on it."""
+        check_position(position, where=str(self._folder))
+        _log.info("Spark's checkpoint %s is built from the record", self._folder)
+        logs = {log.name: self._checked(log) for log in position.source_logs}
+        if self._folder.exists():
+            shutil.rmtree(self._folder)  # of another job that had this name and place, or cut short in the building
+        self._folder.mkdir(parents=True)
+        if position.HasField("batch_id"):
+            self._write_all(position, logs)
         self._known_logs = {log.name: log for log in position.source_logs}
-        return decision
-
-    def facts(self) -> FolderFacts:
-        """What the folder holds now."""
-        return FolderFacts(
-            query_id=self._query_id(),
-            offsets={number: path.read_bytes() for number, path in self._log_entries("offsets").items()},
-            commits=frozenset(self._log_entries("commits")),
-            source_logs={name: _fact(self._folder / name) for name in self._source_logs()},
-            orphans=frozenset(
-                path.relative_to(self._folder).as_posix()
-                for path in self._folder.rglob(".*.crc")
-                if not path.with_name(path.name[1:].removesuffix(".crc")).exists()
-            ),
-            torn=frozenset(
-                path.relative_to(self._folder).as_posix()
-                for path in self._folder.rglob("*")
-                if path.is_file() and not path.name.startswith(".") and not path.read_bytes().strip(b"\0")
-            ),
-        )
+        self._remove_older()
 
     def offsets(self, batch_id: int) -> bytes:
         """The entry of a batch in Spark's offset log, which Spark writes before it hands the batch over."""
@@ -118,25 +87,22 @@ class SparkProjection:
         self._store.put(path, data)
         return pb.SourceLogFile(name=name, path=path, size=len(data), crc32c=crc32c(data))
 
-    def _rebuild(self, position: pb.SourcePosition) -> None:
-        logs = {log.name: self._checked(log) for log in position.source_logs}
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
-        if not position.HasField("batch_id"):
-            return
+    def _write_all(self, position: pb.SourcePosition, logs: dict[str, bytes]) -> None:
         for name, data in logs.items():
             self._write(name, data)
         for entry in position.offsets:
             self._write(f"offsets/{entry.name}", entry.content)
         for entry in position.commits:
             self._write(f"commits/{entry.name}", entry.content)
-        # Last, so that a folder that was cut short in the building belongs to nobody.
         self._write("metadata", json.dumps({"id": position.query_id}, separators=(",", ":")).encode())
 
-    def _remove_other_lineages(self) -> None:
-        """No run goes on with a lineage that a fork left: going back there is a fork again."""
-        others = self._folder.parent.iterdir() if self._folder.parent.is_dir() else ()
-        for folder in [other for other in others if other.name != self._folder.name]:
+    def _remove_older(self) -> None:
+        """Of earlier runs, the last one may still live, until it finds that it is fenced; the others are over.
+
+        Never a later run's: this run may be the one that is superseded.
+        """
+        older = sorted(other for other in self._folder.parent.iterdir() if other.name < self._folder.name)
+        for folder in older[:-1]:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _checked(self, log: pb.SourceLogFile) -> bytes:
@@ -154,30 +120,11 @@ class SparkProjection:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 
-    def _query_id(self) -> str | None:
-        try:
-            return str(json.loads((self._folder / "metadata").read_bytes())["id"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def _log_entries(self, log: str) -> dict[int, Path]:
-        folder = self._folder / log
-        found = folder.iterdir() if folder.is_dir() else ()
-        return {int(path.name): path for path in sorted(found) if path.name.isdigit()}
-
     def _source_logs(self) -> list[str]:
-        folder = self._folder / "sources"
-        return _files_below(folder, lambda path: path.relative_to(self._folder).as_posix())
-
-
-def _files_below(folder: Path, name_of: Callable[[Path], str]) -> list[str]:
-    """Every file but the hidden ones, which hold Hadoop's checksums."""
-    return sorted(name_of(path) for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-
-
-def _fact(path: Path) -> SourceLogFact:
-    data = path.read_bytes()
-    return SourceLogFact(size=len(data), crc32c=crc32c(data))
+        """Every file below `sources` but the hidden ones, which hold Hadoop's checksums."""
+        found = (self._folder / "sources").rglob("*")
+        files = [path for path in found if path.is_file() and not path.name.startswith(".")]
+        return sorted(path.relative_to(self._folder).as_posix() for path in files)
 
 
 def _commit_entry(offsets: bytes) -> bytes:

@@ -133,7 +133,7 @@ arguments = st.one_of(
     st.tuples(st.just("savepoint"), epochs, free_names, digests),
     st.tuples(st.just("request"), ids),
     st.tuples(st.just("answer"), ids),
-    st.tuples(st.just("spark_folder"), free_names),
+    st.tuples(st.just("spark_folder"), epochs),
 )
 
 

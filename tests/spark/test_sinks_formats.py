@@ -1,0 +1,194 @@
+"""Sinks on a real Spark: its own formats, functions before sinks, and tables that Spark and DuckDB read."""
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from published import publication
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+import statebed as sb
+from statebed.checkpoint import Guarantee
+from statebed.errors import InputError, SinkError
+from statebed.operators.operator import Changes, Output
+from statebed.spark.outputs import check_sinks, described, make_sink, probe_sinks
+
+COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+WEIGHTED = pa.schema([*COLUMNS, pa.field("_weight", pa.int64(), nullable=False)])
+APPEND, CHANGES = Output(COLUMNS), Output(COLUMNS, Changes.CHANGELOG)
+AT = 1_767_225_600_000_000
+
+
+def rows(*values: tuple[str | None, int]) -> pa.Table:
+    return pa.table([*map(list, zip(*((k, n, AT) for k, n in values), strict=True))], schema=COLUMNS)
+
+
+def changes(*values: tuple[str | None, int, int]) -> pa.Table:
+    return pa.table([*map(list, zip(*((k, n, AT, w) for k, n, w in values), strict=True))], schema=WEIGHTED)
+
+
+@pytest.fixture
+def make(spark: SparkSession) -> Any:
+    """A sink as a job makes it, opened by run 1."""
+
+    def made(sink: Any, output: Output = APPEND, *, run: int = 1, **given: Any) -> Any:
+        transform = given.pop("transform", None)
+        known = {name: given.pop(name) for name in ("path", "name", "key") if name in given}
+        one = make_sink(
+            sink,
+            output=output,
+            operator_id="per_minute",
+            job_id="rides",
+            session=spark,
+            options=given,
+            transform=transform,
+            **known,
+        )
+        check_sinks([one], last_number=100)
+        probe_sinks([one])
+        one.open(run)
+        return one
+
+    return made
+
+
+def test_json_in_a_folder_per_epoch_is_there_once_though_it_is_written_twice(make: Any, tmp_path: Path) -> None:
+    sink = make("json", path=f"{tmp_path}/{{epoch}}", mode="overwrite", epoch_column="epoch")
+    for epoch, number in ((2, 1), (2, 1), (3, 2)):
+        sink.publish(publication(1, epoch, rows(("a", number), (None, number))))
+    lines = [json.loads(line) for file in sorted(tmp_path.glob("0*/*.json")) for line in file.read_text().splitlines()]
+    assert sorted((line["epoch"], line.get("k"), line["n"]) for line in lines if line.get("k")) == [
+        (2, "a", 1),
+        (3, "a", 2),
+    ]
+    assert len(lines) == 4
+    assert "at least once" in described(sink)
+    assert "Spark format json" in described(sink)
+
+
+def test_a_table_behind_jdbc_gets_rows_by_the_formats_own_options(
+    make: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")  # type: ignore[union-attr]
+    url = f"jdbc:derby:{tmp_path}/derby;create=true"
+    driver = "org.apache.derby.jdbc.EmbeddedDriver"
+    sink = make("jdbc", url=url, dbtable="results", driver=driver, epoch_column="epoch")
+    sink.publish(publication(1, 2, rows(("a", 1), ("b", 2))))
+    sink.publish(publication(1, 3, rows(("c", 3))))
+    read = spark.read.format("jdbc").options(url=url, dbtable="results", driver=driver).load()
+    assert sorted((row["k"], row["n"], row["epoch"]) for row in read.collect()) == [
+        ("a", 1, 2),
+        ("b", 2, 2),
+        ("c", 3, 3),
+    ]
+    with pytest.raises(SinkError, match="Spark's format jdbc of sink broken failed"):
+        make("jdbc", name="broken", url="jdbc:nothing:x", dbtable="t").publish(publication(1, 2, rows(("a", 1))))
+
+
+def test_a_format_that_spark_lacks_is_refused_with_what_there_is(make: Any) -> None:
+    with pytest.raises(InputError, match="there is no sink 'parqet'") as caught:
+        make("parqet", path="out")
+    assert "console, debezium, memory, parquet, postgres, sqlite" in caught.value.fix
+    with pytest.raises(InputError, match="there is no sink 'delta'"):
+        make("delta", path="out")
+
+
+def test_a_changelog_needs_a_word_about_its_form_where_rows_are_only_added(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="only adds rows") as caught:
+        make("json", CHANGES, path=str(tmp_path / "out"))
+    assert "key='k'" in caught.value.fix
+    sink = make("json", CHANGES, path=str(tmp_path / "out"), key="k", partition_by="row_kind")
+    sink.publish(publication(1, 2, changes(("a", 1, -1)), changes(("a", 2, 1), ("b", 1, 1))))
+    kinds = sorted(folder.name for folder in (tmp_path / "out").glob("row_kind=*"))
+    assert kinds == ["row_kind=insert", "row_kind=update_after", "row_kind=update_before"]
+
+
+def test_a_function_gets_a_dataframe_of_the_epoch_after_the_function_before_it(make: Any) -> None:
+    seen: list[tuple[int, list[Any]]] = []
+
+    def before(df: DataFrame) -> DataFrame:
+        return df.where("n > 1").select(F.upper("k").alias("name"), "n")
+
+    sink = make(lambda df, epoch: seen.append((epoch, [tuple(row) for row in df.collect()])), transform=before)
+    sink.publish(publication(1, 2, rows(("a", 1), ("b", 2))))
+    assert seen == [(2, [("B", 2)])]
+    assert sink.guarantee is Guarantee.AT_LEAST_ONCE
+    with pytest.raises(InputError, match="a function takes no lines"):
+        make(print, lines=3)
+
+
+def test_spark_and_duckdb_read_the_table_by_manifest_and_by_folder(
+    make: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "out")
+    sink = make("parquet", CHANGES, path=out, name="totals")
+    sink.publish(publication(1, 2, changes(("a", 1, 1), (None, 5, 1)), changes(("b", 1, 1))))
+    sink.publish(publication(1, 3, changes(("a", 1, -1), ("a", 2, 1), ("b", 1, -1))))
+    expected = [("a", 2), (None, 5)]
+    by_epoch = [(2, 3), (3, 3)]
+    fold = "select k, n from {} group by k, n, ts having sum(_weight) > 0 order by k nulls last"
+    files = sb.table_files(out)
+
+    spark.read.parquet(*files).createOrReplaceTempView("by_manifest")
+    spark.read.parquet(out).createOrReplaceTempView("by_folder")
+    for view in ("by_manifest", "by_folder"):
+        assert [tuple(row) for row in spark.sql(fold.format(view)).collect()] == expected
+    counted = spark.sql("select epoch, count(*) from by_folder group by epoch order by epoch")
+    assert [tuple(row) for row in counted.collect()] == by_epoch
+
+    with duckdb.connect() as connection:
+        glob = f"read_parquet('{out}/epoch=*/*.parquet', hive_partitioning = true)"
+        for table in (f"read_parquet({files})", glob):
+            assert connection.execute(fold.format(table)).fetchall() == expected
+        counted_by_duckdb = connection.execute(f"select epoch::int, count(*) from {glob} group by all order by all")  # noqa: S608
+        assert counted_by_duckdb.fetchall() == by_epoch
+    assert sb.read_table(out).schema.names == ["k", "n", "ts", "_weight"]
+
+
+def test_what_a_function_makes_goes_into_tables_once(make: Any, tmp_path: Path) -> None:
+    def doubled(df: DataFrame) -> DataFrame:
+        return df.select(F.col("k"), (F.col("n") * 2).alias("twice"), F.current_date().alias("day"), "_weight")
+
+    sinks = [
+        make("parquet", CHANGES, path=str(tmp_path / "out"), name="files", transform=doubled),
+        make("sqlite", CHANGES, path=str(tmp_path / "out.db"), name="rows", table="t", key="k", transform=doubled),
+    ]
+    for sink in sinks:
+        for epoch, change in ((2, changes(("a", 1, 1))), (3, changes(("a", 1, -1), ("a", 3, 1)))):
+            for _ in range(2):
+                sink.publish(publication(1, epoch, change))
+        assert sink.guarantee is Guarantee.EXACTLY_ONCE
+    assert sb.read_table(str(tmp_path / "out")).select(["twice", "_weight"]).to_pylist() == [
+        {"twice": 2, "_weight": 1},
+        {"twice": 2, "_weight": -1},
+        {"twice": 6, "_weight": 1},
+    ]
+    with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
+        assert connection.execute("select k, twice from t").fetchall() == [("a", 6)]
+    with pytest.raises(InputError, match="gives no _weight"):
+        make("memory", CHANGES, transform=lambda df: df.select("k"))
+    with pytest.raises(InputError, match="names no columns of the stream"):
+        make("sqlite", path=str(tmp_path / "x.db"), table="t", key="n", transform=lambda df: df.select("k"))
+
+
+def test_memory_is_a_view_of_all_rows(make: Any, spark: SparkSession) -> None:
+    sink = make("memory", name="seen")
+    sink.publish(publication(1, 2, rows(("a", 1))))
+    sink.publish(publication(1, 3, rows(("b", 2))))
+    assert sorted((row["k"], row["n"]) for row in spark.table("seen").collect()) == [("a", 1), ("b", 2)]
+    assert [row["k"] for row in sink.rows] == ["a", "b"]
+
+
+def test_a_sink_of_the_users_own_takes_no_options(make: Any) -> None:
+    own = sb.MemorySink("mine")
+    assert make(own) is own
+    with pytest.raises(InputError, match="takes rows as they are"):
+        make(sb.MemorySink("other"), key="k")
+    with pytest.raises(InputError, match="3 is no sink"):
+        make(3)

@@ -14,9 +14,12 @@ import msgspec
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators.operator import Operator
 from statebed.state import CompactionMode, ManagerOptions, StoredEdit, TableManager, TaskInfo, Tiers
+from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore
 
 DEFAULT_BYTES = 256 << 20
+MOST_WARMED = 4
+"""State of more than so many times what is merged at once is not copied to the host's cache."""
 
 
 @dataclass(frozen=True)
@@ -79,34 +82,54 @@ class CompactedSubtask:
         return cls(wire.operator_id, wire.subtask_index, tuple(wire.edits), wire.read_bytes, wire.written_bytes)
 
 
-def compact_subtask(task: CompactionTask, store: ObjectStore, *, tiers: Tiers | None = None) -> CompactedSubtask:
+def compact_subtask(
+    task: CompactionTask, store: ObjectStore, *, tiers: Tiers | None = None, cache: HostCache | None = None
+) -> CompactedSubtask:
     """Merge what is due in each table, within the memory of `tiers`; `store` is the job's folder.
 
-    At most one merge for each table. No edit where nothing is worth it.
+    At most one merge for each table. No edit where nothing is worth it. With the `cache` of a host, whoever reads the
+    outputs on this host finds them there.
     """
+    with _manager(task, store, tiers) as manager:
+        # What has other columns than its definition is refused by the next epoch, not rewritten here.
+        edits = () if manager.evolutions else manager.merge_apart(run=task.run, most_bytes=task.most_bytes)
+        metrics = manager.metrics()
+    made = CompactedSubtask(
+        operator_id=task.operator.operator_id,
+        subtask_index=task.info.subtask_index,
+        edits=tuple(edit.to_bytes() for edit in edits),
+        read_bytes=metrics.compaction.read_bytes,
+        written_bytes=metrics.compaction.written_bytes,
+    )
+    live_bytes = sum(table.store_bytes for table in metrics.tables.values())
+    if cache is not None and edits and live_bytes <= MOST_WARMED * task.most_bytes:
+        with _manager(task, store, tiers, cache=cache, edits=made.edits) as manager:
+            manager.warm()
+    return made
+
+
+def _manager(
+    task: CompactionTask,
+    store: ObjectStore,
+    tiers: Tiers | None,
+    *,
+    cache: HostCache | None = None,
+    edits: tuple[bytes, ...] = (),
+) -> TableManager:
+    """The subtask's tables as the base has them."""
     entry = pb.OperatorEntry(
         operator_id=task.operator.operator_id, subtasks=[pb.SubtaskReference.FromString(task.reference)]
     )
-    base = pb.CheckpointMetadata(
-        job_id=task.job_id, epoch=task.epoch, operators=[entry], epoch_time_us=task.epoch_time_us
-    )
-    options = ManagerOptions(compaction=CompactionMode.OFF, timeout_seconds=task.timeout_seconds)
-    with TableManager(
+    return TableManager(
         task.info,
         task.operator.tables,
         store,
-        restore_from=base,
-        options=options,
+        restore_from=pb.CheckpointMetadata(
+            job_id=task.job_id, epoch=task.epoch, operators=[entry], epoch_time_us=task.epoch_time_us
+        ),
+        options=ManagerOptions(compaction=CompactionMode.OFF, timeout_seconds=task.timeout_seconds),
         tiers=tiers,
         combines=task.operator.combines,
-    ) as manager:
-        # What has other columns than its definition is refused by the next epoch, not rewritten here.
-        edits = () if manager.evolutions else manager.merge_apart(run=task.run, most_bytes=task.most_bytes)
-        done = manager.metrics().compaction
-        return CompactedSubtask(
-            operator_id=task.operator.operator_id,
-            subtask_index=task.info.subtask_index,
-            edits=tuple(edit.to_bytes() for edit in edits),
-            read_bytes=done.read_bytes,
-            written_bytes=done.written_bytes,
-        )
+        cache=cache,
+        edits=edits,
+    )

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.operators import CompactedSubtask, CompactionTask, Operator, SubtaskReport
-from statebed.spark.compaction_job import Round, Rounds
+from statebed.spark.compaction_job import Round, Rounds, SparkRounds
+from statebed.spark.plan import JobPlan
 
 _log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 64
@@ -236,6 +237,18 @@ class Compaction:
 
     def _count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
+
+
+def compaction_of(plan: JobPlan, run: int) -> Compaction:
+    """The compaction of a job, as its settings say."""
+    return Compaction(
+        SparkRounds(plan.session, state_url=plan.state_url, job_id=plan.job_id, share=plan.share),
+        run=run,
+        operators=plan.operators,
+        options=CompactionOptions(
+            every_epochs=plan.settings.compaction_every, subtask_bytes=plan.settings.compaction_bytes
+        ),
+    )
 
 
 def _place(report: SubtaskReport) -> tuple[str, int]:

@@ -5,6 +5,7 @@ It takes few task slots, so that epochs go on beside it; where Spark schedules f
 other; what one of them raises comes back as text, and the others are not affected.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,11 @@ from pyspark.sql import SparkSession
 from statebed.errors import SubtaskError
 from statebed.format import names
 from statebed.operators import CompactedSubtask, CompactionTask, compact_subtask
+from statebed.spark.memory import TaskShare
+from statebed.spark.resources import resources
 from statebed.storage import ScopedStore, get_storage_provider
 
+_log = logging.getLogger(__name__)
 POOL = "statebed_compaction"
 SLOTS_SHARE = 4
 """One in so many task slots is used."""
@@ -65,24 +69,27 @@ class Rounds(Protocol):
 class SparkRounds:
     """Rounds as Spark jobs, one at a time, on a thread that lasts as long as the query."""
 
-    def __init__(self, session: SparkSession, *, state_url: str, job_id: str) -> None:
+    def __init__(self, session: SparkSession, *, state_url: str, job_id: str, share: TaskShare | None = None) -> None:
         self._session = session
         self._state_url = state_url
         self._job_id = job_id
+        self._share = share
         self._group = f"statebed compaction of {job_id}"
         self._orders: SimpleQueue[tuple[Sequence[CompactionTask], Future[list[Result]]] | None] = SimpleQueue()
         # A daemon: a round that hangs does not keep the driver from ending.
         self._thread = threading.Thread(target=self._work, name="statebed-compaction", daemon=True)
-        self._thread.start()
 
     def begin(self, tasks: Sequence[CompactionTask]) -> Round:
+        if self._thread.ident is None:
+            self._thread.start()
         made: Future[list[Result]] = Future()
         self._orders.put((tasks, made))
         return _SparkRound(self._session, self._group, made, time.monotonic())
 
     def close(self) -> None:
         self._orders.put(None)
-        self._thread.join(STOP_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS)
 
     @property
     def alive(self) -> bool:
@@ -103,7 +110,7 @@ class SparkRounds:
         if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
             context.setLocalProperty("spark.scheduler.pool", POOL)
         slots = min(len(tasks), max(1, context.defaultParallelism // SLOTS_SHARE))
-        function = CompactionFunction(self._state_url, self._job_id, tuple(tasks), slots)
+        function = CompactionFunction(self._state_url, self._job_id, tuple(tasks), slots, self._share)
         rows = self._session.range(0, slots, 1, slots).mapInArrow(function, _SCHEMA).collect()
         return [
             str(row["error"]) if row["report"] is None else CompactedSubtask.from_bytes(bytes(row["report"]))
@@ -129,7 +136,10 @@ class _SparkRound:
         return self.made.result(timeout=0)
 
     def cancel(self) -> None:
-        self.session.sparkContext.cancelJobGroup(self.group)
+        try:
+            self.session.sparkContext.cancelJobGroup(self.group)
+        except Exception as error:  # noqa: BLE001 - Spark itself may have ended, in whatever way
+            _log.info("the compaction was not cancelled: %r", error)
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,8 @@ class CompactionFunction:
     job_id: str
     tasks: tuple[CompactionTask, ...]
     slots: int
+    share: TaskShare | None = None
+    """Of the host's memory and cache; None: what all of a process share."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -148,10 +160,11 @@ class CompactionFunction:
         if context is None:
             raise SubtaskError("a compaction runs outside of a Spark task")
         store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(self.job_id))
+        tiers, cache = (None, None) if self.share is None else resources(self.share)
         for task in self.tasks[context.partitionId() :: self.slots]:
             report, error = None, None
             try:
-                report = compact_subtask(task, store).to_bytes()
+                report = compact_subtask(task, store, tiers=tiers, cache=cache).to_bytes()
             except Exception as failure:  # noqa: BLE001 - the files stay as they are; the driver counts it
                 error = f"{task.info.where}: {failure!r}"
             yield pa.RecordBatch.from_pylist([{"report": report, "error": error}], schema=_ROW)

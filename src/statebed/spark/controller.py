@@ -32,6 +32,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Stop
+from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.frames import heartbeats
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection
@@ -78,6 +79,7 @@ class Controller:
         self._publisher = publisher
         self._projection = projection
         self._environment = environment
+        self._compaction = compaction_of(plan, run.number)
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._halted = False
@@ -120,6 +122,15 @@ class Controller:
         self._halted = True
         with self._lock:
             pass  # taken once the epoch in progress has ended
+
+    def close(self) -> None:
+        """After the end: nothing goes on beside it."""
+        self._compaction.stop()
+
+    @property
+    def compaction(self) -> CompactionCounts:
+        """What compaction has done beside the epochs."""
+        return self._compaction.counts
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """For foreachBatch."""
@@ -235,8 +246,9 @@ class Controller:
         if clocks is None:
             clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=started_us)
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
+        told = self._compaction.before_epoch(self._run.next_epoch)
         taken = accepted(
-            self._act(rows, stages(plan, head, self._run.next_epoch, clocks)),
+            self._act(rows, stages(plan, head, self._run.next_epoch, clocks, told)),
             operators=plan.operators,
             parallelism=plan.parallelism,
         )
@@ -272,6 +284,7 @@ class Controller:
                 status=status,
             )
         )
+        self._compaction.after_epoch(self._run.head, [report for some in taken.reports.values() for report in some])
         ended_us = self._environment.now_us()
         self.progress.append(
             EpochSummary(
@@ -344,7 +357,7 @@ class Controller:
     def _collect(self) -> None:
         """Collect garbage; trouble with it never stops the job, and the next time resumes it."""
         try:
-            self._run.collect()
+            self._run.collect(in_flight=self._compaction.in_flight)
         except (CollectionError, StorageError) as error:
             _log.warning("garbage was not collected: %s", error)
 

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statebed.errors import InputError, RequestTimeoutError
+from statebed.spark.compaction import CompactionCounts
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary
@@ -114,6 +115,11 @@ class Query:
         return list(self._controller.progress)
 
     @property
+    def compaction(self) -> CompactionCounts:
+        """What was merged beside the epochs of this query."""
+        return self._controller.compaction
+
+    @property
     def exception(self) -> BaseException | None:
         """What the query failed with, or None."""
         return self._failure
@@ -174,6 +180,7 @@ class Query:
             _log.error("job %s stopped: %s", self._plan.job_id, self._failure)
             self._stop_spark()
         finally:
+            self._controller.close()
             self._done.set()
 
     def _wait_for_spark(self) -> None:

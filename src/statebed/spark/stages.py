@@ -4,18 +4,21 @@ from collections.abc import Mapping
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, SubtaskTask
+from statebed.spark.compaction import EpochEdits
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import operator_entry
 from statebed.spark.stage import StageFunction, Work
 from statebed.spark.topology import NOTHING, Place
 
 
-def stages(plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mapping[str, Clock]) -> list[StageFunction]:
+def stages(
+    plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mapping[str, Clock], told: EpochEdits
+) -> list[StageFunction]:
     """The functions of all levels; the first reads Spark's rows, each other what the one before gives."""
     return [
         StageFunction(
             state_url=plan.state_url,
-            works=tuple(_work(plan, head, epoch, clocks, place) for place in places),
+            works=tuple(_work(plan, head, epoch, clocks, place, told=told) for place in places),
             sources=tuple(plan.graph.sources),
             layouts=plan.layouts if number == 0 else None,
             share=plan.share,
@@ -24,7 +27,15 @@ def stages(plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mappi
     ]
 
 
-def _work(plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mapping[str, Clock], place: Place) -> Work:
+def _work(
+    plan: JobPlan,
+    head: pb.CheckpointMetadata,
+    epoch: int,
+    clocks: Mapping[str, Clock],
+    place: Place,
+    *,
+    told: EpochEdits,
+) -> Work:
     name = place.operator.operator_id
     task = SubtaskTask(
         job_id=plan.job_id,
@@ -36,6 +47,8 @@ def _work(plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mappin
         late_us=clocks[name].late_us,
         watermark_us=clocks[name].watermark_us,
         epoch_time_us=clocks[name].epoch_time_us,
+        edits=told.edits.get(name, ()),
+        merging_epoch=told.merging_epoch.get(name),
         deliveries=place.outgoing or (NOTHING,),
     )
     return Work(task, place.branches, place.routes)

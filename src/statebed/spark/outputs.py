@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ def make_sink(
             raise InputError(
                 "a sink of your own takes rows as they are, and no options", where=where, fix="write(sink) alone"
             )
-        return sink
+        return cast("Sink", sink)
     if not isinstance(sink, str) and not callable(sink):
         raise InputError(
             f"{sink!r} is no sink",

@@ -269,7 +269,7 @@ def _parquet_writer(sink: _Sink, spec: SegmentSpec) -> pq.ParquetWriter:
         canonical_schema(spec.schema),
         compression="zstd" if spec.sort_order == KEY_ONLY else "lz4",
         use_dictionary=False,
-        column_encoding=_encodings(spec.schema),
+        column_encoding=split_encodings(spec.schema) | {SEQUENCE: "DELTA_BINARY_PACKED"},
         write_page_checksum=True,
         sorting_columns=[pq.SortingColumn(names.index(name)) for name in spec.sort_columns],
         version="2.6",
@@ -289,15 +289,15 @@ def _key_value_metadata(spec: SegmentSpec) -> dict[str, str]:
     }
 
 
-def _encodings(schema: pa.Schema) -> dict[str, str]:
-    encodings = {
+def split_encodings(schema: pa.Schema) -> dict[str, str]:
+    """BYTE_STREAM_SPLIT for the columns in which every reader knows it: fast to write, and small."""
+    return {
         field.name: "BYTE_STREAM_SPLIT"
         for field in schema
         if pa.types.is_signed_integer(field.type)
         or pa.types.is_temporal(field.type)
         or field.type in (pa.float32(), pa.float64())
     }
-    return encodings | {SEQUENCE: "DELTA_BINARY_PACKED"}
 
 
 def _row_group_ends(

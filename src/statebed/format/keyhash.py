@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, validity
-from statebed.format.xxh64 import Text, hash_halves, hash_text, hash_words
+from statebed.format.packed_text import NULL, OFFSET_TYPES, PackedText, byte_offsets, text_of
+from statebed.format.xxh64 import Text, hash_halves, hash_packed, hash_text, hash_words
 
 HASH_NAME = "xxhash64"
 HASH_VERSION = 1
@@ -38,21 +39,25 @@ _ROWS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 4 << 20
 
 
-def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
-    """The hash of each row of a key whose columns are given as arrays of equal length."""
+def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
+    """The hash of each row of a key whose columns are given as arrays of equal length; short text may come packed."""
     if not columns:
         raise InputError("a key has at least one column")
     hashes = np.full(len(columns[0]), HASH_SEED, dtype=np.uint64)
     for column in columns:
-        check_key_type(pa.field("key", column.type))
-        if pa.types.is_null(column.type):
-            continue
+        if not isinstance(column, PackedText):
+            check_key_type(pa.field("key", column.type))
+            if pa.types.is_null(column.type):
+                continue
         for start in range(0, len(column), _ROWS_AT_ONCE):
             piece = column.slice(start, _ROWS_AT_ONCE)
             so_far = hashes[start : start + _ROWS_AT_ONCE]
             with np.errstate(over="ignore"):
-                hashed = _hash_column(piece, so_far)
-            np.copyto(so_far, hashed, where=validity(piece) if piece.null_count else True)
+                hashed, valid = _hash_packed(piece, so_far) if isinstance(piece, PackedText) else _hash(piece, so_far)
+            if valid is None:
+                so_far[:] = hashed
+            else:
+                np.copyto(so_far, hashed, where=valid)
     return hashes
 
 
@@ -91,7 +96,7 @@ def check_key_type(field: pa.Field) -> None:
     if (
         kind in _INT_TYPES
         or kind in _LONG_TYPES
-        or kind in _BYTES_TYPES
+        or kind in OFFSET_TYPES
         or kind in (pa.bool_(), pa.float32(), pa.float64(), pa.null())
         or pa.types.is_decimal128(kind)
         or (pa.types.is_timestamp(kind) and kind.unit == "us")
@@ -106,12 +111,6 @@ def check_key_type(field: pa.Field) -> None:
 
 _INT_TYPES = {pa.int8(): np.int8, pa.int16(): np.int16, pa.int32(): np.int32, pa.date32(): np.int32}
 _LONG_TYPES = (pa.int64(), pa.duration("us"))
-_BYTES_TYPES = {
-    pa.string(): np.int32,
-    pa.binary(): np.int32,
-    pa.large_string(): np.int64,
-    pa.large_binary(): np.int64,
-}
 
 
 def _one_row(value: Any) -> pa.Array:
@@ -127,11 +126,22 @@ def _one_row(value: Any) -> pa.Array:
         raise InputError(f"the key value {value!r} cannot be hashed: {error}") from error
 
 
+def _hash_packed(text: PackedText, seeds: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
+    first = text.words[0]
+    valid = (first & NULL) != NULL
+    return hash_packed(text.words, seeds), None if valid.all() else valid
+
+
+def _hash(column: pa.Array, seeds: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
+    """New hashes, from those so far, and where there are values; None: everywhere."""
+    return _hash_column(column, seeds), validity(column) if column.null_count else None
+
+
 def _hash_column(column: pa.Array, seeds: Hashes) -> Hashes:
     """New hashes, from those so far; what comes out at nulls is arbitrary."""
     if pa.types.is_decimal128(column.type):
         return _hash_decimal(column, seeds)
-    if column.type in _BYTES_TYPES:
+    if column.type in OFFSET_TYPES:
         return _hash_bytes(column, seeds)
     if column.type in _INT_TYPES or column.type in (pa.bool_(), pa.float32()):
         return hash_halves(_narrow_bits(column), seeds)
@@ -174,22 +184,6 @@ def _hash_decimal(column: pa.Array, seeds: Hashes) -> Hashes:
     leading = np.cumprod(spare, axis=1).sum(axis=1).astype(np.int64)
     starts = np.arange(len(column), dtype=np.int64) * 16 + leading
     return hash_text(Text.of(np.ascontiguousarray(flat).reshape(-1), starts, 16 - leading), seeds)
-
-
-def byte_offsets(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Where the values of a column of text or bytes begin, and where the last one ends."""
-    offset_type = np.dtype(_BYTES_TYPES[column.type])
-    offset_buffer = column.buffers()[1]
-    return np.frombuffer(
-        offset_buffer, dtype=offset_type, count=len(column) + 1, offset=column.offset * offset_type.itemsize
-    ).astype(np.int64)
-
-
-def text_of(column: pa.Array, offsets: npt.NDArray[np.int64]) -> Text:
-    """The values of a column of text or bytes, with their offsets, to be read in words."""
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.frombuffer(column.buffers()[2] or b"", dtype=np.uint8)[first:last]
-    return Text.of(data, offsets[:-1] - first, np.diff(offsets))
 
 
 def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:

@@ -4,7 +4,7 @@ Loops run over positions inside values, never over rows. Arrays are changed in p
 as much as the arithmetic. Callers hand over as many rows as the processor's cache holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,17 +116,71 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
         _mix_where(whole, _mix_word, hashes, text.words(place))
         place = place + _WORD * whole
         rest = rest - _WORD * whole
-    if not rest.any():
-        return _finished(hashes)
-    tail = text.words(place)
+    if rest.any():
+        _mix_tail(hashes, text.words(place), rest)
+    return _finished(hashes)
+
+
+def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
+    """Values of fewer than forty bytes: the lowest byte of their first word is their length, the bytes follow, and
+    zeros. What comes out where that byte is 255 is arbitrary.
+    """
+    lengths = words[0] & _LOWEST_BYTE
+    lengths *= lengths != _LOWEST_BYTE
+    if (lengths == lengths[0]).all():
+        lengths = lengths[:1]
+    longest = int(lengths.max())
+    hashes = seeds + _P5
+    in_stripes = lengths >= _STRIPE
+    if longest >= _STRIPE:
+        lanes = seeds + _LANE_SEEDS
+        for number, lane in enumerate(lanes):
+            _mix_lane(lane, _unpacked(words, number))
+        merged = _merged_lanes(lanes)
+        merged ^= hashes
+        merged *= in_stripes.astype(np.uint64)
+        hashes ^= merged
+    hashes += lengths
+    for number in range(min(longest, _STRIPE - 1) // _WORD):
+        whole = lengths >= _WORD * (number + 1)
+        whole &= ~in_stripes
+        _mix_where(whole, _mix_word, hashes, _unpacked(words, number))
+    rest = lengths % _WORD
+    if rest.any():
+        _mix_tail(hashes, _last_words(words, lengths // _WORD), rest)
+    return _finished(hashes)
+
+
+def _unpacked(words: Sequence[Hashes], number: int) -> Hashes:
+    """A fresh array of a word of the bytes alone."""
+    word = words[number] >> np.uint64(8)
+    if number + 1 < len(words):
+        word |= words[number + 1] << np.uint64(56)
+    return word
+
+
+def _last_words(words: Sequence[Hashes], numbers: Hashes) -> Hashes:
+    """A fresh array of the words of these numbers; one for all rows, or one for each."""
+    if len(numbers) == 1:
+        return _unpacked(words, int(numbers[0]))
+    last = np.zeros_like(words[0])
+    for number in range(int(numbers.max()) + 1):
+        word = _unpacked(words, number)
+        word *= (numbers == number).astype(np.uint64)
+        last |= word
+    return last
+
+
+def _mix_tail(hashes: Hashes, tail: Hashes, rest: npt.NDArray[np.integer]) -> None:
+    """Mix the bytes behind the last whole word, fewer than eight; `tail` is overwritten."""
     whole = rest >= _HALF
-    _mix_where(whole, _mix_half, hashes, tail & _LOWER_HALF)
-    tail >>= whole.astype(np.uint64) * np.uint64(8 * _HALF)
+    if whole.any():
+        _mix_where(whole, _mix_half, hashes, tail & _LOWER_HALF)
+        tail >>= whole.astype(np.uint64) * np.uint64(8 * _HALF)
     rest = rest % _HALF
     for left in range(int(rest.max())):
         _mix_where(rest > left, _mix_byte, hashes, tail & _LOWEST_BYTE)
         tail >>= np.uint64(8)
-    return _finished(hashes)
 
 
 def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
@@ -138,12 +192,20 @@ def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
         if number >= fewest:
             active = lanes[:, : np.count_nonzero(stripes > number)]
             rows = text.some(slice(0, active.shape[1]))
-        words = rows.stripes(number)
-        words *= _P2
-        active += words
-        _rotate(active, 31)
-        active *= _P1
-    merged = np.zeros_like(seeds)
+        _mix_lane(active, rows.stripes(number))
+    return _merged_lanes(lanes)
+
+
+def _mix_lane(lanes: Hashes, words: Hashes) -> None:
+    words *= _P2
+    lanes += words
+    _rotate(lanes, 31)
+    lanes *= _P1
+
+
+def _merged_lanes(lanes: Hashes) -> Hashes:
+    """What the four lanes give; they are overwritten."""
+    merged: Hashes = np.zeros_like(lanes[0])
     for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
         rotated = lane.copy()
         _rotate(rotated, bits)

@@ -7,12 +7,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, from_numpy, one_chunk, validity
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 N = TypeVar("N", bound=np.generic)
+
+_WIDE = 64
 
 
 class AnyColumn(Protocol):
@@ -65,4 +67,6 @@ def plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
 
 def taken(array: pa.Array, rows: Rows) -> pa.Array:
     """Some rows of an array, in the order given."""
+    if pa.types.is_primitive(array.type) and array.type.bit_width == _WIDE and not array.null_count:
+        return from_numpy(fixed_width_values(array, np.uint64).take(rows), array.type)
     return array.take(from_numpy(rows, pa.int64()))

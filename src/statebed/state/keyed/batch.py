@@ -16,10 +16,11 @@ from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import Hashes, normalise_key
 from statebed.format.order import sort_indices
-from statebed.state.columns import Column, Mask, Rows, column_over, plain
+from statebed.format.packed_text import PackedText
+from statebed.state.columns import Column, Mask, Rows, TextColumn, column_over, plain, taken
 from statebed.state.keyed.merges import ColumnMerges
 
-HashFunction = Callable[[Sequence[pa.Array]], Hashes]
+HashFunction = Callable[[Sequence[pa.Array | PackedText]], Hashes]
 MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
 """Old rows and new rows of the same keys, both as value columns, to the rows that replace them."""
 
@@ -41,8 +42,11 @@ class KeyBatch:
     @classmethod
     def of(cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction) -> "KeyBatch":
         arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys")]
-        order, hashes = _stable_order(hash_function(arrays))
-        columns = tuple(column_over(array).select(order) for array in arrays)
+        over = [column_over(array) for array in arrays]
+        # Packed text is hashed as it is, so that its bytes are read once.
+        hashed = [one.packed if isinstance(one, TextColumn) else array for one, array in zip(over, arrays, strict=True)]
+        order, hashes = _stable_order(hash_function(hashed))
+        columns = tuple(one.select(order) for one in over)
         same_hash = hashes[1:] == hashes[:-1]
         if not same_hash.any():
             return cls(hashes, columns, order)
@@ -212,8 +216,7 @@ def _rows_of(indices: pa.Array) -> Rows:
 
 
 def _take(columns: Sequence[pa.Array], rows: Rows) -> tuple[pa.Array, ...]:
-    indices = from_numpy(rows, pa.int64())
-    return tuple(column.take(indices) for column in columns)
+    return tuple(taken(column, rows) for column in columns)
 
 
 def take_rows(table: pa.Table, rows: Rows) -> pa.Table:

@@ -10,19 +10,19 @@ is in memory into one more run. A block does not know about memory budgets and l
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import one_chunk
 from statebed.state.columns import Mask, Rows
-from statebed.state.keyed.batch import KeyBatch, ascending_rows
+from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.cuts import cut_at, edges_of, ranges_between
+from statebed.state.keyed.found import Found, Missing
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times
 from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, merged_parts, newest
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.keyed.written import Written
 from statebed.state.live.row_set import ascending
 from statebed.state.tiers.spill_folder import SpillFolder
 
@@ -34,30 +34,6 @@ _LARGEST = 2
 
 Pick = Callable[[Marks, Times | None], Mask]
 """Which rows are wanted, by their marks and times."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """Rows of a batch that a run of a block holds, and where."""
-
-    block: "Block"
-    run: Run
-    frozen: FrozenRun | None
-    """None: the run is in memory, and changes in place."""
-    at: Rows
-    rows: Rows
-
-    def where(self, mask: Mask) -> "Found":
-        return self if mask.all() else Found(self.block, self.run, self.frozen, self.at[mask], self.rows[mask])
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Rows of a batch whose keys a block does not have."""
-
-    rows: Rows
-    before: Rows | None = None
-    """Where in the smallest run of memory they go, if that is known."""
 
 
 class Block:
@@ -142,11 +118,11 @@ class Block:
             if self._loose and run is self._loose[-1]:
                 before = ~at.take(missing)
             if not len(missing):
-                pieces.append(Found(self, run, frozen, at, rows))
+                pieces.append(Found(run, frozen, at, rows))
                 rows = rows[:0]
             elif len(missing) < len(rows):
                 held = np.flatnonzero(at >= 0)
-                pieces.append(Found(self, run, frozen, at.take(held), rows.take(held)))
+                pieces.append(Found(run, frozen, at.take(held), rows.take(held)))
                 part, rows = part.select(missing), rows.take(missing)
         return pieces, Missing(rows, before)
 
@@ -188,22 +164,21 @@ class Block:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def put(
-        self, pieces: Sequence[Found], missing: Missing, batch: KeyBatch, values: pa.Table, times: Times | None
+        self, pieces: Sequence[Found], missing: Missing, batch: KeyBatch, values: Written, times: Times | None
     ) -> None:
         """Write rows of a batch, each key once: those that were found, and those that were not."""
         over: list[tuple[Rows, Marks]] = []
         for piece in pieces:
             if piece.frozen is None:
-                part = ascending_rows(values, piece.rows)
-                piece.run.put(piece.at, [one_chunk(column) for column in part.columns], _at(times, piece.rows))
+                piece.run.put(piece.at, values.found(piece), _at(times, piece.rows))
             else:
                 over.append((piece.rows, (piece.frozen.marks_at(piece.at) & STORED) | DIRTY))
+        at_once = values.at if over else values.new
         if len(missing.rows):
             over.append((missing.rows, np.full(len(missing.rows), DIRTY, dtype=np.uint8)))
         if over:
             rows, marks = _by_row(over)
-            arrays = [one_chunk(column) for column in ascending_rows(values, rows).columns]
-            run = Run.of(batch.hashes[rows], batch.taken(rows), arrays, _at(times, rows), marks)
+            run = Run.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
             self._lay_over(run, before=missing.before)
 
     def delete(self, pieces: Sequence[Found]) -> None:

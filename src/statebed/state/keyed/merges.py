@@ -127,10 +127,14 @@ def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
 
 
 def _whole_sums(values: _Integers, starts: _Rows) -> _Integers:
-    """The sum of each group, as differences of running totals: these may wrap, and the differences are right."""
-    totals = np.cumsum(values, dtype=values.dtype).take(np.append(starts[1:], len(values)) - 1)
-    totals[1:] -= totals[:-1].copy()
-    return totals
+    """The sum of each group: its first value, and to it are added the others, which most groups do not have."""
+    others = np.ones(len(values), dtype=np.bool_)
+    others[starts] = False
+    rows = np.flatnonzero(others)
+    sums = values.take(starts)
+    # Before the first of the others stands one start, before the next one no or some more.
+    np.add.at(sums, rows - np.arange(1, len(rows) + 1), values.take(rows))
+    return sums
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:

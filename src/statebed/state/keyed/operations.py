@@ -15,26 +15,26 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.state.columns import Mask, Rows, with_values
+from statebed.state.columns import Mask
 from statebed.state.keyed.batch import (
     HashFunction,
     KeyBatch,
     MergeFunction,
-    ascending_rows,
-    call_merge,
     folded,
     last_of_each,
     latest_times,
     take_rows,
 )
-from statebed.state.keyed.block import Found, Pick
+from statebed.state.keyed.block import Pick
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.found import Found
 from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times
 from statebed.state.keyed.rows import file_rows
-from statebed.state.keyed.run import DELETED, Run, Times
+from statebed.state.keyed.run import DELETED, Times
 from statebed.state.keyed.spilled import Marks
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.keyed.written import Written, values_of
 from statebed.state.live.row_set import RowSet, ascending
 from statebed.state.memory.controller import MemoryController
 
@@ -86,7 +86,7 @@ class KeyedOperations:
                         found[rows] = True
                         source[rows] = np.arange(count, count + len(rows), dtype=np.int64)
                         count += len(rows)
-                        tables.append(_values_of(piece.run, piece.at, tables[0].schema))
+                        tables.append(values_of(piece.run, piece.at, tables[0].schema))
                     self._blocks.settle([slot])
         table = pa.concat_tables(tables)
         indices = from_numpy(source, pa.int64(), valid=found)
@@ -239,10 +239,9 @@ class KeyedOperations:
                 found = [(slot, *slot.block.locate(unique, start, end)) for slot, start, end in parts]
                 alive = self._alive([piece for _, pieces, _ in found for piece in pieces])
                 times = _latest(times, alive)
-                if function is not None and alive:
-                    values = _merged_values(values, alive, function)
+                written = Written(values, alive, function)
                 for slot, pieces, missing in found:
-                    slot.block.put(pieces, missing, unique, values, times)
+                    slot.block.put(pieces, missing, unique, written, times)
                 self._blocks.settle(slot for slot, _, _ in found)
 
     def _piece_from(self, first: int) -> tuple[pa.Table, int]:
@@ -328,7 +327,7 @@ class KeyedOperations:
                         for theirs, ours in rows.pairs(held):
                             gone[theirs] = True
                             done[ours] = True
-                        slot.block.delete([Found(slot.block, piece.run, piece.frozen, at[gone], at[gone])])
+                        slot.block.delete([Found(piece.run, piece.frozen, at[gone], at[gone])])
                 self._blocks.settle(slot for slot, _, _ in parts)
         return done
 
@@ -355,24 +354,3 @@ def _latest(times: Times | None, alive: Sequence[Found]) -> Times | None:
         if piece.run.times is not None:
             times[piece.rows] = np.maximum(times[piece.rows], piece.run.times[piece.at])
     return times
-
-
-def _merged_values(values: pa.Table, alive: Sequence[Found], function: MergeFunction) -> pa.Table:
-    """The new rows, merged with the old ones where there are some."""
-    rows = np.concatenate([piece.rows for piece in alive])
-    # Each block has its rows in order, and blocks come in order: most often these are all rows as they stand.
-    in_order = len(alive) == 1 or bool((rows[1:] > rows[:-1]).all())
-    new = ascending_rows(values, rows) if in_order else take_rows(values, rows)
-    old = pa.concat_tables([_values_of(piece.run, piece.at, values.schema) for piece in alive])
-    merged = call_merge(function, old.combine_chunks(), new)
-    if in_order and len(rows) == values.num_rows:
-        return merged
-    columns = [
-        with_values(one_chunk(column), rows, one_chunk(other))
-        for column, other in zip(values.columns, merged.columns, strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=values.schema)
-
-
-def _values_of(run: Run, at: Rows, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays([column.take(at) for column in run.values], schema=schema)

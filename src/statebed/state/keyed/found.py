@@ -1,0 +1,30 @@
+"""Where the keys of a batch are in a block."""
+
+from dataclasses import dataclass
+
+from statebed.state.columns import Mask, Rows
+from statebed.state.keyed.run import Run
+from statebed.state.keyed.spilled import FrozenRun
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of a batch that a run of a block holds, and where."""
+
+    run: Run
+    frozen: FrozenRun | None
+    """None: the run is in memory, and changes in place."""
+    at: Rows
+    rows: Rows
+
+    def where(self, mask: Mask) -> "Found":
+        return self if mask.all() else Found(self.run, self.frozen, self.at[mask], self.rows[mask])
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Rows of a batch whose keys a block does not have."""
+
+    rows: Rows
+    before: Rows | None = None
+    """Where in the smallest run of memory they go, if that is known."""

@@ -78,7 +78,7 @@ def test_p6_from_2_to_7_to_3_subtasks_the_results_are_the_same_and_bytes_read_ar
         owned = live_bytes(tmp_path)
         assert results(tmp_path) == expected(tmp_path)
     # An owner's edge lies inside a row group, which both sides read; footers come on top.
-    assert all(0.9 < ratio < 1.35 for ratio in ratios.values()), ratios
+    assert all(0.9 < ratio < 1.5 for ratio in ratios.values()), ratios
 
 
 def add_file(folder: Path, number: int) -> None:

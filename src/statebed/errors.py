@@ -290,6 +290,12 @@ class SubtaskError(StatebedError):
     code = "SUBTASK"
 
 
+class EpochTimeoutError(StatebedError, TimeoutError):
+    """An epoch took longer than `epoch_timeout` and was cancelled; nothing of it is committed."""
+
+    code = "EPOCH_TIMEOUT"
+
+
 class MigrationError(StatebedError):
     """Stored state has a version that no step of this code leads from; found before anything is read."""
 

@@ -6,7 +6,6 @@ same way with heartbeat rows alone. Callers are serialised: Spark's stream threa
 """
 
 import logging
-import re
 import threading
 import time
 from collections import deque
@@ -32,7 +31,9 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Stop
+from statebed.spark.causes import cause_of
 from statebed.spark.compaction import CompactionCounts, compaction_of
+from statebed.spark.deadline import deadline
 from statebed.spark.frames import heartbeats
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection
@@ -51,17 +52,7 @@ from statebed.spark.stages import stages
 
 _log = logging.getLogger(__name__)
 
-ATTEMPTS = 3
-"""How often the action of an epoch is tried, beyond the repetitions of single tasks that Spark makes."""
-COLLECT_EVERY = 16
-"""Garbage is collected after this many epochs."""
-IDLE_SECONDS = 1.0
-"""How long there must be no batch before windows close without one."""
-REQUEST_SECONDS = 1.0
-"""Requests are looked for no more often than this: looking is a LIST."""
 _PROGRESS_KEPT = 100
-_OF_THE_JVM = "Caused by: "
-_NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
 
 class HaltedError(Exception):
@@ -154,29 +145,28 @@ class Controller:
             return
         try:
             self._guarded(lambda: self._serve_requests(session))
-            if close_when_idle and not self.stopped and time.monotonic() - self._last_epoch >= IDLE_SECONDS:
+            idle_seconds = self._plan.settings.idle_after.total_seconds()
+            if close_when_idle and not self.stopped and time.monotonic() - self._last_epoch >= idle_seconds:
                 self._guarded(lambda: self._close_windows(session, status=pb.COMPLETE))
         finally:
             self._lock.release()
 
     def explain_failure(self, seen: BaseException) -> BaseException:
-        """What really happened: the controller's own error, else being fenced, else what Spark says."""
+        """What really happened: being fenced, else the controller's own error, else what Spark says."""
         if is_stopped(self._plan.session):
             return SparkStoppedError(
                 "Spark was stopped while the query ran",
                 where=f"job {self._plan.job_id}",
                 fix="stop the query before Spark; after a start the job goes on from its last committed epoch",
             )
-        if self._failure is not None:
-            return self._failure
         try:
-            # A superseded run may first notice when Spark finds its own log written by somebody else.
+            # A superseded run may stumble over something else first, such as a checkpoint of Spark's that is gone.
             self._run.check_live()
         except FencedError as fenced:
             return fenced
         except StatebedError as error:
             _log.warning("whether the run is still the live one is unknown: %s", error)
-        return seen
+        return self._failure or seen
 
     def _guarded(self, step: Callable[[], None]) -> None:
         if self._failure is not None:
@@ -307,31 +297,33 @@ class Controller:
         self._publisher.publish_pending()
         self._epochs += 1
         self._last_epoch = time.monotonic()
-        if self._epochs % COLLECT_EVERY == 0:
+        if self._epochs % self._plan.settings.collect_every == 0:
             self._collect()
         self.epoch = self._run.head.epoch
 
     def _act(self, rows: DataFrame, levels: Sequence[StageFunction]) -> list[Any]:
         """The one action of an epoch; a repetition writes the same objects again."""
-        epoch = self._run.next_epoch
-        for attempt in range(1, ATTEMPTS + 1):
-            # Made anew each time: Spark remembers a failed stage in the plan, and would fail again unread.
-            given = rows
-            for level in levels:
-                placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
-                given = placed.mapInArrow(level, STAGE_SCHEMA)
-            self._planned_us = self._environment.now_us()
-            try:
-                return given.collect()
-            except (PySparkException, Py4JError) as error:
-                cause = _cause(error)
-                if attempt == ATTEMPTS or self._halted:
-                    raise SubtaskError(
-                        f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
-                        where=f"job {self._plan.job_id}",
-                        fix="see the executors' logs; after a start the job goes on from its last committed epoch",
-                    ) from error
-                _log.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, ATTEMPTS, cause)
+        epoch, where = self._run.next_epoch, f"job {self._plan.job_id}"
+        attempts, seconds = self._plan.settings.attempts, self._plan.settings.epoch_timeout.total_seconds()
+        with deadline(rows.sparkSession.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:
+            for attempt in range(1, attempts + 1):
+                # Made anew each time: Spark remembers a failed stage in the plan, and would fail again unread.
+                given = rows
+                for level in levels:
+                    placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
+                    given = placed.mapInArrow(level, STAGE_SCHEMA)
+                self._planned_us = self._environment.now_us()
+                try:
+                    return given.collect()
+                except (PySparkException, Py4JError) as error:
+                    cause = cause_of(error)
+                    if attempt == attempts or self._halted or limit.expired:
+                        raise SubtaskError(
+                            f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
+                            where=where,
+                            fix="see the executors' logs; after a start the job goes on from its last committed epoch",
+                        ) from error
+                    _log.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
         raise AssertionError
 
     def _heartbeats(self, session: SparkSession) -> DataFrame:
@@ -343,7 +335,7 @@ class Controller:
         """Grant what tools and the query itself ask for, with a record of its own."""
         if self._stop_wanted is not None and not self.stopped:
             self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._stop_wanted.drain)))
-        elif time.monotonic() - self._last_look < REQUEST_SECONDS:
+        elif time.monotonic() - self._last_look < self._plan.settings.requests_every.total_seconds():
             return
         self._last_look = time.monotonic()
         effects = self._run.serve_requests()
@@ -365,14 +357,3 @@ class Controller:
 def _query_id(session: SparkSession) -> str:
     """Of the query whose batch this thread is in; Spark sets it for every job that the batch runs."""
     return str(session.sparkContext.getLocalProperty("sql.streaming.queryId") or "")
-
-
-def _cause(error: BaseException) -> str:
-    """The line that says what happened: of a worker's traceback the last that names an error, of the JVM's what
-    caused all else, else the first.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
-    caused = [line.removeprefix(_OF_THE_JVM) for line in lines if line.startswith(_OF_THE_JVM)]
-    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return (named or caused or thrown or lines[:1] or [type(error).__name__])[-1]

@@ -11,13 +11,14 @@ Mistakes are found before `start` writes anything.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Publisher, Run, RunOptions, Sink
+from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Publisher, Retention, Run, RunOptions, Sink
 from statebed.checkpoint.opening import prepare_opening
 from statebed.checkpoint.references import References
 from statebed.config import Settings, resolve
@@ -34,11 +35,11 @@ from statebed.spark.expressions import arrow_field
 from statebed.spark.frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
-from statebed.spark.probe import probe_executors
+from statebed.spark.probe import ProbeReport, probe_executors
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
 from statebed.spark.resources import job_budget
-from statebed.spark.session import check_session, check_streaming, default_session
+from statebed.spark.session import active_session, check_session, check_streaming, configuration, default_session
 from statebed.spark.stream import Frame, JobStream, Transform
 from statebed.spark.topology import topology
 from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_provider, probe_put_if_absent
@@ -101,7 +102,9 @@ class Job:
         session = check_session(frame.sparkSession)
         if self._session is not None and self._session.sparkContext is not session.sparkContext:
             raise InputError("the DataFrame belongs to another Spark than spark=", where=where, fix="use one session")
-        self._session = self._session or session
+        if self._session is None:
+            self._session = session
+            self._store = get_storage_provider(self._settings().state)  # its configuration may say where
         given = None if watermark is None else (watermark[0], parse_duration(watermark[1]))
         frame = marked(frame, given, where=where)
         time = event_time_of(frame, where=where)
@@ -150,7 +153,9 @@ class Job:
         plan.warn_of_unbounded_state()
         environment = Environment()
         store = ScopedStore(self._store, job_folder(self._job_id))
-        self._check_against_log(plan, store, options or RunOptions())
+        options = _with_retention(options or RunOptions(), plan.settings)
+        hosts = self._check_against_log(plan, store, options)
+        plan = replace(plan, budget=job_budget(plan.session, plan.settings, available=hosts.least_memory))
         run = Run.open(store, self._job_id, options=options, environment=environment)
         plan.check_continues(run.head)
         publisher = Publisher(run, plan.sinks)
@@ -205,7 +210,8 @@ class Job:
     # ---- from the graph to a plan ----------------------------------------------------------------------------
 
     def _settings(self) -> Settings:
-        conf = {} if self._session is None else self._session.conf.getAll
+        session = self._session or active_session()
+        conf = {} if session is None else configuration(session)
         return resolve(self._keywords, spark_conf=conf, environ=os.environ, folder=Path.cwd())
 
     def _plan(self) -> JobPlan:
@@ -239,7 +245,7 @@ class Job:
             budget=job_budget(session, settings),
         )
 
-    def _check_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> None:
+    def _check_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> ProbeReport:
         """Everything that could be refused once the run is open, and then a fork would have happened already."""
         log = CheckpointLog(store, self._job_id)
         recovery = log.recover()
@@ -249,8 +255,14 @@ class Job:
             plan.check_continues(prepare_opening(log, References(log), options).base)
         check_sinks(plan.sinks, last_number=recovery.last_number)
         probe_put_if_absent(self._store)
-        probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
+        hosts = probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
         probe_sinks(plan.sinks)
+        return hosts
+
+
+def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:
+    """What is kept is said by the options, else by the settings."""
+    return replace(options, retention=settings.retention) if options.retention == Retention() else options
 
 
 def _composed(functions: Sequence[Transform]) -> Transform | None:

@@ -25,8 +25,6 @@ from statebed.spark.reports import EpochSummary
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
-_TEND_SECONDS = 1.0
-"""How often the watching thread looks for requests."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +182,10 @@ class Query:
             self._done.set()
 
     def _wait_for_spark(self) -> None:
-        tended = time.monotonic()
+        tended, settings = time.monotonic(), self._plan.settings
+        tend_seconds = min(settings.requests_every, settings.idle_after).total_seconds()
         while not self._spark_query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # seconds may be a fraction
-            if self._controller.stop_wanted or time.monotonic() - tended >= _TEND_SECONDS:
+            if self._controller.stop_wanted or time.monotonic() - tended >= tend_seconds:
                 self._controller.tend(self._plan.session, close_when_idle=not self._trigger.available_now)
                 tended = time.monotonic()
             if self._controller.stopped and not self._controller.halted:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from statebed.config import Settings
 from statebed.spark.memory import HostBudget, TaskShare, executors_of, host_budget, host_memory, host_slots
+from statebed.spark.session import configuration
 from statebed.state import MemoryController, Tiers
 from statebed.state.host_cache import HostCache
 from statebed.state.memory.budget import available_memory
@@ -20,10 +21,10 @@ _KEPT = 4
 """A worker serves few jobs with different budgets."""
 
 
-def job_budget(session: SparkSession, settings: Settings) -> HostBudget:
-    """How the memory of a host is divided for this job."""
-    slots = settings.task_slots or host_slots(executors_of(session), dict(session.conf.getAll))
-    memory = host_memory(settings.memory, available=available_memory(), slots=slots)
+def job_budget(session: SparkSession, settings: Settings, *, available: int | None = None) -> HostBudget:
+    """How the memory of a host is divided for this job; `available` is what the smallest host has, if that is known."""
+    slots = settings.task_slots or host_slots(executors_of(session), configuration(session))
+    memory = host_memory(settings.memory, available=available or available_memory(), slots=slots)
     return host_budget(memory, slots, cache_share=settings.cache_share)
 
 

@@ -41,6 +41,12 @@ def default_session(name: str) -> SparkSession:
     )
 
 
+def active_session() -> SparkSession | None:
+    """The active classic session of this thread, if there is one."""
+    active: Any = SparkSession.getActiveSession()
+    return None if active is None or _is_connect(active) else active
+
+
 def configuration(session: SparkSession) -> dict[str, str]:
     """Everything that is set in this session; one call to the JVM, where `session.conf.getAll` makes thousands."""
     joined = session._jsparkSession.conf().getAll().mkString(_BETWEEN)  # noqa: SLF001 - no public way as fast

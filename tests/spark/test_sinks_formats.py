@@ -179,6 +179,7 @@ def test_what_a_function_makes_goes_into_tables_once(make: Any, tmp_path: Path) 
 
 def test_memory_is_a_view_of_all_rows(make: Any, spark: SparkSession) -> None:
     sink = make("memory", name="seen")
+    assert spark.table("seen").columns == COLUMNS.names
     sink.publish(publication(1, 2, rows(("a", 1))))
     sink.publish(publication(1, 3, rows(("b", 2))))
     assert sorted((row["k"], row["n"]) for row in spark.table("seen").collect()) == [("a", 1), ("b", 2)]

@@ -37,7 +37,7 @@ class Wanted:
     path: str | None
     options: Mapping[str, Any]
     where: str
-    show: Callable[[list[pa.Table]], object] | None = None
+    show: Callable[[pa.Table], object] | None = None
     """Called with all rows of a sink in memory when they change."""
 
     @property

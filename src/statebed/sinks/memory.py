@@ -14,12 +14,12 @@ from statebed.sinks.shape import Shape
 
 
 class MemorySink(BaseSink):
-    """Keeps the rows of every epoch; `show` is called with all of them when they change."""
+    """Keeps the rows of every epoch, in a shape; `show` is called with all of them when they change."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
 
     def __init__(
-        self, sink_id: str, *, shape: Shape | None = None, show: Callable[[list[pa.Table]], object] | None = None
+        self, sink_id: str, *, shape: Shape | None = None, show: Callable[[pa.Table], object] | None = None
     ) -> None:
         super().__init__(sink_id)
         self._position: SinkPosition | None = None
@@ -75,5 +75,8 @@ class MemorySink(BaseSink):
                     self._shown()
 
     def _shown(self) -> None:
-        if self._show is not None:
-            self._show([rows for _, rows in sorted(self._tables.items()) if rows is not None])
+        if self._show is None or self._shape is None:
+            return
+        tables = [rows for _, rows in sorted(self._tables.items()) if rows is not None]
+        empty = self._shape.schema.empty_table()
+        self._show(pa.concat_tables(tables, promote_options="default") if tables else empty)

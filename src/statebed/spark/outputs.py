@@ -60,7 +60,8 @@ def make_sink(
         path=path,
         options=options or {},
         where=where,
-        show=lambda tables: _show(session, name or operator_id, tables),
+        # As with Spark's own memory sink.
+        show=lambda rows: session.createDataFrame(rows).createOrReplaceTempView(name or operator_id),
     )
     if isinstance(sink, str) and sink in KINDS:
         return _known(sink, wanted, key, session, transform)
@@ -130,12 +131,6 @@ def _framed(session: SparkSession, transform: Transform | None) -> Callable[[pa.
         return frame if transform is None else transform(frame)
 
     return framed
-
-
-def _show(session: SparkSession, name: str, tables: Sequence[pa.Table]) -> None:
-    """All rows of a sink in memory as a temporary view, as with Spark's own memory sink."""
-    if tables:
-        session.createDataFrame(pa.concat_tables(tables)).createOrReplaceTempView(name)
 
 
 def described(sink: Sink) -> str:

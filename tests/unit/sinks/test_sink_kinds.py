@@ -119,7 +119,7 @@ def test_memory_holds_rows_in_the_form_that_was_asked_for_and_shows_them() -> No
             CHANGES,
             key=("k",),
             options={"epoch_column": "epoch"},
-            show=lambda tables: shown.append(sum(table.num_rows for table in tables)),
+            show=lambda rows: shown.append(rows.num_rows),
         )
     )
     assert isinstance(made, MemorySink)

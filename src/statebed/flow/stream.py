@@ -199,7 +199,7 @@ class Stream:
         """
         streams: list[Stream] = [self, *others]
         if unnamed:
-            what = json.dumps([operator.fingerprint, *(self.graph.origin(one.edge) for one in streams)])
+            what = json.dumps([operator.definition.fingerprint, *(self.graph.origin(one.edge) for one in streams)])
             name = f"{operator.operator_id}_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
             operator = replace(cast("Any", operator), operator_id=name)
         made = tuple(Feed(one, tuple(feeds[number]) if feeds else ()) for number, one in enumerate(operator.inputs))

@@ -274,6 +274,8 @@ class OperatorEntry(_message.Message):
     ROWS_LATE_FIELD_NUMBER: _builtins.int
     ROWS_OUT_FIELD_NUMBER: _builtins.int
     NEXT_TIMER_US_FIELD_NUMBER: _builtins.int
+    DEFINITION_FIELD_NUMBER: _builtins.int
+    RETIRED_FIELD_NUMBER: _builtins.int
     operator_id: _builtins.str
     fingerprint: _builtins.str
     """of inputs, keys, kind and configuration"""
@@ -286,6 +288,10 @@ class OperatorEntry(_message.Message):
     rows_out: _builtins.int
     next_timer_us: _builtins.int
     """the first timer of processing time that waits"""
+    definition: _builtins.str
+    """what the fingerprint is of, as JSON"""
+    retired: _builtins.bool
+    """the job no longer has it: its state is kept as it was"""
     @_builtins.property
     def subtasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubtaskReference]: ...
     @_builtins.property
@@ -304,10 +310,12 @@ class OperatorEntry(_message.Message):
         rows_late: _builtins.int = ...,
         rows_out: _builtins.int = ...,
         next_timer_us: _builtins.int | None = ...,
+        definition: _builtins.str = ...,
+        retired: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "highest_closed_end_us", b"highest_closed_end_us", "next_timer_us", b"next_timer_us", "output_watermark_us", b"output_watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "definition", b"definition", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "retired", b"retired", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__highest_closed_end_us: _TypeAlias = _typing.Literal["highest_closed_end_us"]  # noqa: Y015
     _WhichOneofArgType__highest_closed_end_us: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us"]  # noqa: Y015
@@ -446,6 +454,7 @@ class SourcePosition(_message.Message):
     SOURCE_LOGS_FIELD_NUMBER: _builtins.int
     OPAQUE_FIELD_NUMBER: _builtins.int
     SPARK_VERSION_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """"spark", or a name of the program's own"""
     query_id: _builtins.str
@@ -459,6 +468,10 @@ class SourcePosition(_message.Message):
     def commits(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogEntry]: ...
     @_builtins.property
     def source_logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceLogFile]: ...
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of the sources whose offsets the entries hold, line by line; empty: unknown"""
+
     def __init__(
         self,
         *,
@@ -470,10 +483,11 @@ class SourcePosition(_message.Message):
         source_logs: _abc.Iterable[Global___SourceLogFile] | None = ...,
         opaque: _builtins.bytes = ...,
         spark_version: _builtins.str = ...,
+        sources: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "batch_id", b"batch_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "batch_id", b"batch_id", "commits", b"commits", "kind", b"kind", "offsets", b"offsets", "opaque", b"opaque", "query_id", b"query_id", "source_logs", b"source_logs", "spark_version", b"spark_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id", "batch_id", b"batch_id", "commits", b"commits", "kind", b"kind", "offsets", b"offsets", "opaque", b"opaque", "query_id", b"query_id", "source_logs", b"source_logs", "sources", b"sources", "spark_version", b"spark_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__batch_id: _TypeAlias = _typing.Literal["batch_id"]  # noqa: Y015
     _WhichOneofArgType__batch_id: _TypeAlias = _typing.Literal["_batch_id", b"_batch_id"]  # noqa: Y015

@@ -37,11 +37,11 @@ from statebed.operators.operator import (
     WEIGHT,
     Changes,
     Clock,
+    Definition,
     Input,
     Output,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.ordering import Flags, total_keys
 from statebed.operators.rows import Admitted, admit, gathered, late_output, late_rows
@@ -106,8 +106,9 @@ class Deduplicate:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("ttl",),
             kind="deduplicate",
             keep=self.keep.value,
             keys=self.input.keys,

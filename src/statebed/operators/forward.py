@@ -11,7 +11,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from statebed.format import names
-from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, gathered, in_total_order, without_routing
 from statebed.state import Combine, TableConfig
 
@@ -43,9 +43,9 @@ class Forward:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
+    def definition(self) -> Definition:
         columns = [[field.name, str(field.type)] for field in self.input.columns]
-        return fingerprint_of(kind="forward", keys=self.input.keys, columns=columns, changes=self.input.changes.value)
+        return Definition.of(kind="forward", keys=self.input.keys, columns=columns, changes=self.input.changes.value)
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:  # noqa: ARG002 - it has no state, and to it no row is late
         rows = gathered(batches[0], self.input, where=f"operator {self.operator_id!r}")

@@ -101,6 +101,36 @@ class StepResult:
     """What else it counted, by name, such as retractions that found nothing."""
 
 
+@dataclass(frozen=True)
+class Definition:
+    """What an operator is, as data: kept in records, compared at every start."""
+
+    described: str
+    """JSON."""
+    free: frozenset[str] = frozenset()
+    """Which of its parts may change while the state stays."""
+
+    @staticmethod
+    def of(free: Iterable[str] = (), /, **described: Any) -> "Definition":
+        return Definition(json.dumps(described, sort_keys=True), frozenset(free))
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one definition from another."""
+        return hashlib.sha256(self.described.encode()).hexdigest()[:32]
+
+    @property
+    def tables_evolve(self) -> bool:
+        """Whether its tables may get other columns: only where their meaning is the user's."""
+        return "states" in self.free
+
+    def changes_from(self, stored: str) -> dict[str, tuple[Any, Any]]:
+        """The parts that differ from a stored definition: what they were, and what they are."""
+        before, after = json.loads(stored), json.loads(self.described)
+        names = [*before, *(name for name in after if name not in before)]
+        return {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+
+
 class Tables(Protocol):
     """The tables of a subtask, by name; a TableManager is one."""
 
@@ -131,8 +161,8 @@ class Operator(Protocol):
         """How rows with one key and time of a time-keyed table become fewer, for those where they may."""
 
     @property
-    def fingerprint(self) -> str:
-        """Tells one configuration from another; the operator's name is not part of it."""
+    def definition(self) -> Definition:
+        """What it is; its name is not part of it."""
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         """Apply the rows of one epoch, those of each input as batches of its schema."""
@@ -148,8 +178,3 @@ class Operator(Protocol):
 
     def latest_result(self, event_time_us: int) -> int:
         """The greatest event time that a result of rows up to this event time can have."""
-
-
-def fingerprint_of(**described: Any) -> str:
-    """A digest of a definition."""
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]

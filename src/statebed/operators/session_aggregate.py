@@ -29,9 +29,9 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
+    Definition,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.rows import admit, filtered, gathered, late_rows
 from statebed.operators.session_lists import (
@@ -92,8 +92,8 @@ class SessionAggregate(WindowedAggregation):
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(kind="session_aggregate", gap=self.window.gap_us, **self.described())
+    def definition(self) -> Definition:
+        return Definition.of(kind="session_aggregate", gap=self.window.gap_us, **self.described())
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or after_us > before_us

@@ -23,6 +23,7 @@ from statebed.operators.operator import MAIN, Clock, Operator, StepResult
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.rows import greatest
 from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
+from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore
 
@@ -237,12 +238,15 @@ def _base_record(task: SubtaskTask) -> pb.CheckpointMetadata | None:
 
 def _check_definition(task: SubtaskTask, manager: TableManager) -> None:
     """Refuse state of another definition: what a column that came or went meant to its partials is unknown."""
-    if manager.evolutions:
-        shown = "; ".join(
-            f"table {name!r}: {difference}" for name, found in manager.evolutions.items() for difference in found
-        )
+    changed = [
+        f"table {name!r}: {difference}"
+        for name, found in manager.evolutions.items()
+        for difference in found
+        if difference.what != TIME_TO_LIVE
+    ]
+    if changed and not task.operator.definition.tables_evolve:
         raise InputError(
-            f"the operator's tables are not those that its state was written with: {shown}",
+            f"the operator's tables are not those that its state was written with: {'; '.join(changed)}",
             where=task.info.where,
             fix="give the changed operator another name, or put its definition back",
         )

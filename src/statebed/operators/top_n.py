@@ -30,11 +30,11 @@ from statebed.operators.operator import (
     WEIGHT,
     Changes,
     Clock,
+    Definition,
     Input,
     Output,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.ordering import Integers, OrderBy, check_order
 from statebed.operators.rows import gathered, late_output, late_rows, weights_of
@@ -88,8 +88,9 @@ class TopN:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("ttl",),
             kind="top_n",
             n=self.n,
             order=[one.text for one in self.order],

@@ -27,9 +27,9 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
+    Definition,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.partials import ROWS, latest_of_each
 from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows
@@ -66,8 +66,8 @@ class UpdatingAggregate(Aggregation):
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(kind="updating_aggregate", ttl=described_ttl(self.ttl), **self.described())
+    def definition(self) -> Definition:
+        return Definition.of(("ttl",), kind="updating_aggregate", ttl=described_ttl(self.ttl), **self.described())
 
     def output_watermark(self, watermark_us: int) -> int:
         return watermark_us

@@ -31,9 +31,9 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
+    Definition,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.rows import filtered, late_rows
 from statebed.operators.window_fold import Folder
@@ -70,10 +70,10 @@ class WindowAggregate(WindowedAggregation):
         return {PARTIALS: self.combined}
 
     @cached_property
-    def fingerprint(self) -> str:
+    def definition(self) -> Definition:
         window = self.window
         shape = [window.shape.value, window.width_us, window.slide_us, window.offset_us]
-        return fingerprint_of(kind="window_aggregate", window=shape, **self.described())
+        return Definition.of(kind="window_aggregate", window=shape, **self.described())
 
     def output_watermark(self, watermark_us: int) -> int:
         return self.window.complete_until(watermark_us - self.lateness_us)

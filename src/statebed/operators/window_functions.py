@@ -22,11 +22,11 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
+    Definition,
     Input,
     Output,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.ordering import OrderBy, check_order
 from statebed.operators.rows import late_output, late_rows
@@ -82,9 +82,10 @@ class WindowFunctions:
         return {KEPT: self._rows.combined} if self.input.changes is Changes.CHANGELOG else {}
 
     @cached_property
-    def fingerprint(self) -> str:
+    def definition(self) -> Definition:
         window = self.window
-        return fingerprint_of(
+        return Definition.of(
+            ("order", "calls"),
             kind="window_functions",
             window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
             order=[one.text for one in self.order],

@@ -23,11 +23,11 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
+    Definition,
     Input,
     Output,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.ordering import OrderBy
 from statebed.operators.rows import late_output, late_rows
@@ -76,9 +76,9 @@ class WindowTopN:
         return {KEPT: self.combined if self._prunes else self._rows.combined}
 
     @cached_property
-    def fingerprint(self) -> str:
+    def definition(self) -> Definition:
         window = self.window
-        return fingerprint_of(
+        return Definition.of(
             kind="window_top_n",
             window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
             n=self.n,

@@ -35,6 +35,7 @@ from statebed.spark.causes import cause_of
 from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
 from statebed.spark.frames import heartbeats
+from statebed.spark.matching import kept_entries
 from statebed.spark.plan import JobPlan
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import (
@@ -260,7 +261,7 @@ class Controller:
         ]
         self._commit(
             EpochDraft(
-                operators=entries,
+                operators=[*entries, *kept_entries(head, plan.operators, plan.removed)],
                 source_position=position,
                 sources=[
                     source_entry(name, clock.seen(taken.seen.get(name), epoch_time_us=epoch_time_us))

@@ -87,10 +87,22 @@ class Feeding:
 
     df: DataFrame
     layouts: Mapping[int, Layout]
+    sources: tuple[str, ...]
+    """In the order in which Spark's query reads them."""
 
 
-def feeding(frames: Mapping[Edge, DataFrame], branches: Sequence[Branch], *, parallelism: int, where: str) -> Feeding:
-    """All branches as one DataFrame; those that share a frame in one pass over it."""
+def feeding(
+    frames: Mapping[Edge, DataFrame],
+    branches: Sequence[Branch],
+    *,
+    leaves: Mapping[str, int],
+    parallelism: int,
+    where: str,
+) -> Feeding:
+    """All branches as one DataFrame; those that share a frame in one pass over it.
+
+    `leaves` are the streams that each source reads: a DataFrame may be a union of several.
+    """
     columns = {
         branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, operator {branch.operator_id!r}")
         for branch in branches
@@ -119,7 +131,11 @@ def feeding(frames: Mapping[Edge, DataFrame], branches: Sequence[Branch], *, par
         )
         for branch in branches
     }
-    return Feeding(df.select("*", owner.alias(SUBTASK)), layouts)
+    read = dict.fromkeys(name for branch in branches for name in branch.sources)
+    sources = tuple(
+        name if leaves[name] == 1 else f"{name}#{number}" for name in read for number in range(leaves[name])
+    )
+    return Feeding(df.select("*", owner.alias(SUBTASK)), layouts, sources)
 
 
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:

@@ -24,6 +24,8 @@ from statebed.checkpoint.references import References
 from statebed.config import Settings, resolve
 from statebed.errors import InputError
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
+from statebed.flow.keys import known
+from statebed.format import checkpoint_pb2 as pb
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
 from statebed.format.schema import check_user_columns
@@ -33,8 +35,10 @@ from statebed.spark.controller import Controller
 from statebed.spark.explain import explained
 from statebed.spark.expressions import arrow_field
 from statebed.spark.frames import event_time_of, feeding, marked, source_frame
+from statebed.spark.matching import Removed, check_continues
 from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
+from statebed.spark.plans import streaming_leaves
 from statebed.spark.probe import ProbeReport, probe_executors
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
@@ -64,6 +68,7 @@ class Job:
         self._session = None if spark is None else check_session(spark)
         self._store = get_storage_provider(self._settings().state)
         self._sinks: dict[str, tuple[Sink, Edge]] = {}
+        self._leaves: dict[str, int] = {}
         self.graph = Graph()
         self.frames: dict[Edge, Frame] = {}
         """The streams that Spark computes."""
@@ -118,6 +123,7 @@ class Job:
             None if idle_after is None else parse_duration(idle_after),
         )
         position = len(self.graph.sources)
+        self._leaves[name] = streaming_leaves(frame)
         edge = Edge(self.graph.add(node))
         self.frames[edge] = Frame(source_frame(frame, time, position=position), time is not None, position)
         return JobStream(self.graph, edge, self)
@@ -132,11 +138,13 @@ class Job:
         available_now: bool = False,
         processing_time: str | None = None,
         options: RunOptions | None = None,
+        removed: str = Removed.REFUSE.value,
     ) -> Query:
         """Open a run, which fences every earlier one, and start the query.
 
         `available_now` reads what is there and ends; otherwise it goes on, looking for input every `processing_time`
         (default: as soon as there is some). `options` say which epoch to start from and what is retained.
+        `removed` says what becomes of the state of operators that the job no longer has: "keep" or "drop" it.
         """
         if available_now and processing_time is not None:
             raise InputError(
@@ -149,7 +157,7 @@ class Job:
             raise InputError(
                 f"processing_time={processing_time!r} is negative", where=f"job {self._job_id}", fix="write '1 second'"
             )
-        plan = self._plan()
+        plan = replace(self._plan(), removed=Removed(known(removed, Removed, self._job_id)))
         plan.warn_of_unbounded_state()
         environment = Environment()
         store = ScopedStore(self._store, job_folder(self._job_id))
@@ -157,13 +165,13 @@ class Job:
         hosts = self._check_against_log(plan, store, options)
         plan = replace(plan, budget=job_budget(plan.session, plan.settings, available=hosts.least_memory))
         run = Run.open(store, self._job_id, options=options, environment=environment)
-        plan.check_continues(run.head)
+        self._check_continues(plan, run.head, store)
         publisher = Publisher(run, plan.sinks)
         publisher.open()
         folder = projection_folder(
             local_state=plan.local_state, state_url=plan.state_url, job_id=self._job_id, run=run.number
         )
-        projection = SparkProjection(folder, store)
+        projection = SparkProjection(folder, store, sources=plan.spark_sources)
         projection.build(run.head.source_position)
         controller = Controller(plan=plan, run=run, publisher=publisher, projection=projection, environment=environment)
         return Query.start(plan, controller, trigger, checkpoint_location=projection.location)
@@ -229,7 +237,7 @@ class Job:
         parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
         ways = topology(self.graph, self.frames, {name: edge for name, (_, edge) in self._sinks.items()})
         frames = {edge: frame.df for edge, frame in self.frames.items()}
-        feed = feeding(frames, ways.branches, parallelism=parallelism, where=where)
+        feed = feeding(frames, ways.branches, leaves=self._leaves, parallelism=parallelism, where=where)
         return JobPlan(
             job_id=self._job_id,
             state_url=self._store.url,
@@ -240,6 +248,7 @@ class Job:
             topology=ways,
             prepared=feed.df,
             layouts=feed.layouts,
+            spark_sources=feed.sources,
             sinks=tuple(sink for sink, _ in self._sinks.values()),
             settings=settings,
             budget=job_budget(session, settings),
@@ -250,14 +259,25 @@ class Job:
         log = CheckpointLog(store, self._job_id)
         recovery = log.recover()
         if options.origin.is_head and options.damage is DamagePolicy.REFUSE:
-            plan.check_continues(recovery.head)
+            base = recovery.head
         else:
-            plan.check_continues(prepare_opening(log, References(log), options).base)
+            base = prepare_opening(log, References(log), options).base
+        self._check_continues(plan, base, store)
         check_sinks(plan.sinks, last_number=recovery.last_number)
         probe_put_if_absent(self._store)
         hosts = probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
         probe_sinks(plan.sinks)
         return hosts
+
+    def _check_continues(self, plan: JobPlan, record: pb.CheckpointMetadata | None, store: ScopedStore) -> None:
+        check_continues(
+            record,
+            operators=plan.operators,
+            sources=plan.graph.sources,
+            store=store,
+            job_id=self._job_id,
+            removed=plan.removed,
+        )
 
 
 def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:

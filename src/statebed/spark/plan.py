@@ -9,11 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statebed.checkpoint import Sink
 from statebed.config import Settings
-from statebed.errors import InputError, UnboundedStateWarning
+from statebed.errors import UnboundedStateWarning
 from statebed.flow.graph import Graph
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
 from statebed.operators.session_aggregate import SessionAggregate
+from statebed.spark.matching import Removed
 from statebed.spark.memory import HostBudget, TaskShare
 from statebed.spark.stage import Layout
 from statebed.spark.topology import Topology
@@ -34,9 +35,13 @@ class JobPlan:
     prepared: DataFrame
     """The streaming DataFrame that the first level is fed from."""
     layouts: Mapping[int, Layout]
+    spark_sources: tuple[str, ...]
+    """The job's sources in the order in which Spark's query reads them."""
     sinks: tuple[Sink, ...]
     settings: Settings
     budget: HostBudget
+    removed: Removed = Removed.REFUSE
+    """What becomes of the state of operators that the job no longer has."""
 
     @property
     def share(self) -> TaskShare:
@@ -72,35 +77,6 @@ class JobPlan:
                     UnboundedStateWarning,
                     stacklevel=3,
                 )
-
-    def check_continues(self, record: pb.CheckpointMetadata | None) -> None:
-        """Refuse to go on from a record whose operators are not this plan's."""
-        if record is None:
-            return
-        there, here = {entry.operator_id: entry for entry in record.operators}, self.operators
-        gone, new = [name for name in there if name not in here], [name for name in here if name not in there]
-        if gone:
-            raise InputError(
-                f"the state holds operators that the job no longer has: {', '.join(gone)}; the job has "
-                f"{', '.join(here)}" + (f", of which {', '.join(new)} have no state yet" if new else ""),
-                where=f"job {self.job_id}",
-                fix=f"keep names with name={gone[0]!r} on the operator, or start a job of another name",
-            )
-        for name, entry in there.items():
-            if entry.fingerprint != here[name].fingerprint:
-                raise InputError(
-                    "the operator's keys, window or aggregates are not those that its state was written with",
-                    where=f"job {self.job_id}, operator {name}",
-                    fix="give the changed operator another job name, or restore its definition",
-                )
-        known = [one.source for one in record.sources]
-        unknown = [name for name in known if name not in self.graph.sources]
-        if unknown:
-            raise InputError(
-                f"the state was fed by the sources {', '.join(known)}, now they are {', '.join(self.graph.sources)}",
-                where=f"job {self.job_id}",
-                fix=f"keep the names: job.source(df, name={unknown[0]!r})",
-            )
 
 
 def unbounded_tables(operator: Operator) -> list[str]:

@@ -54,6 +54,11 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
     _check_streamable(columns, plan, where=where)
 
 
+def streaming_leaves(df: DataFrame) -> int:
+    """How many sources a streaming DataFrame reads."""
+    return sum(bool(node.isStreaming()) and not _children(node) for node in _nodes(_analysed(df)))
+
+
 def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:
     """What Spark itself would refuse, but only once the query starts and a run is open."""
     spark = df.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001 - no public way

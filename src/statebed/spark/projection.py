@@ -12,13 +12,14 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.protocol.projection import SPARK_KIND, check_position, needed_source_logs
+from statebed.protocol.projection import SPARK_KIND, check_position, names_of, needed_source_logs, rearranged
 from statebed.storage import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -36,9 +37,11 @@ def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, 
 class SparkProjection:
     """The checkpoint folder of one run."""
 
-    def __init__(self, folder: Path, store: ObjectStore) -> None:
+    def __init__(self, folder: Path, store: ObjectStore, *, sources: Sequence[str] = ()) -> None:
+        """`sources` are the names of the job's sources, in the order in which Spark's query reads them."""
         self._folder = folder
         self._store = store
+        self._sources = tuple(sources)
         # Spark never changes a log file once it is written: each is read and uploaded once per run.
         self._known_logs: dict[str, pb.SourceLogFile] = {}
 
@@ -50,6 +53,8 @@ class SparkProjection:
     def build(self, position: pb.SourcePosition) -> None:
         """Make the folder from the position of the record, before a query starts on it."""
         check_position(position, where=str(self._folder))
+        if self._sources:
+            position = rearranged(position, self._sources, where=str(self._folder))
         _log.info("Spark's checkpoint %s is built from the record", self._folder)
         logs = {log.name: self._checked(log) for log in position.source_logs}
         if self._folder.exists():
@@ -77,6 +82,7 @@ class SparkProjection:
             commits=[pb.LogEntry(name=str(batch_id), content=_commit_entry(self.offsets(batch_id)))],
             source_logs=list(self._known_logs.values()),
             spark_version=spark_version,
+            sources=names_of(self.offsets(batch_id), self._sources),
         )
 
     def _uploaded(self, name: str, epoch: int) -> pb.SourceLogFile:

@@ -165,7 +165,8 @@ def new_entry(
     mark = clock.watermark_us
     return pb.OperatorEntry(
         operator_id=operator.operator_id,
-        fingerprint=operator.fingerprint,
+        fingerprint=operator.definition.fingerprint,
+        definition=operator.definition.described,
         parallelism=parallelism,
         subtasks=[report.reference for report in reports],
         inputs=[pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=mark) for one in operator.inputs],

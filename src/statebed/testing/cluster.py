@@ -113,7 +113,7 @@ class Cluster:
             )
         entries = [operator_entry([one.result(TIMEOUT_SECONDS) for one in some]) for some in waiting]
         for entry, node in zip(entries, self._operators(), strict=True):
-            entry.fingerprint = node.operator.fingerprint
+            entry.fingerprint = node.operator.definition.fingerprint
         position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, marks_of(after)))
         record = self.run.commit(
             EpochDraft(

@@ -174,7 +174,7 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
 
 def test_the_operator_holds_its_definition_alone_and_tells_definitions_apart() -> None:
     first, last = Deduplicate("d", CLICKS), Deduplicate("d", CLICKS, keep=Keep.LAST)
-    assert first.fingerprint != last.fingerprint
-    assert first.fingerprint == Deduplicate("other", CLICKS).fingerprint
+    assert first.definition.fingerprint != last.definition.fingerprint
+    assert first.definition.fingerprint == Deduplicate("other", CLICKS).definition.fingerprint
     assert first.output_watermark(5) == 5
     assert not first.is_due(None, 10)

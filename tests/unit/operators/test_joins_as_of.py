@@ -171,4 +171,4 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
         AsOfJoin("j", LEFT, VERSIONS, deleted="rate")
     with pytest.raises(InputError, match="results are final"):
         AsOfJoin("j", LEFT, Input("rates", VERSIONS.columns, ("key",), Changes.CHANGELOG))
-    assert join().fingerprint != join(tolerance_us=5).fingerprint
+    assert join().definition.fingerprint != join(tolerance_us=5).definition.fingerprint

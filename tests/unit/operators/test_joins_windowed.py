@@ -195,4 +195,5 @@ def test_it_is_due_when_a_window_closes_and_windows_are_part_of_the_fingerprint(
         False,
         True,
     ]
-    assert len({WindowJoin("j", LEFT, RIGHT, window).fingerprint for window in WINDOWS.values()}) == len(WINDOWS)
+    prints = {WindowJoin("j", LEFT, RIGHT, window).definition.fingerprint for window in WINDOWS.values()}
+    assert len(prints) == len(WINDOWS)

@@ -340,4 +340,4 @@ def test_an_operator_holds_its_definition_and_nothing_of_a_step() -> None:
     assert not vars(operator.process)
     assert not [value for value in vars(operator).values() if isinstance(value, pa.Table | pa.Array | np.ndarray)]
     again = pickle.loads(pickle.dumps(operator))  # noqa: S301 - what was pickled here
-    assert again.fingerprint == operator.fingerprint
+    assert again.definition.fingerprint == operator.definition.fingerprint

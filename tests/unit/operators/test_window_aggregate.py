@@ -34,8 +34,8 @@ def test_the_fingerprint_tells_configurations_apart_and_does_not_know_the_name()
         replace(OPERATOR, aggregates=OPERATOR.aggregates[:1]),
         replace(OPERATOR, aggregates=(OPERATOR.aggregates[0], replace(OPERATOR.aggregates[1], text="fare * 2"))),
     ]
-    assert len({OPERATOR.fingerprint, *(other.fingerprint for other in others)}) == 6
-    assert replace(OPERATOR, operator_id="other").fingerprint == OPERATOR.fingerprint
+    assert len({OPERATOR.definition.fingerprint, *(other.definition.fingerprint for other in others)}) == 6
+    assert replace(OPERATOR, operator_id="other").definition.fingerprint == OPERATOR.definition.fingerprint
 
 
 @pytest.mark.parametrize("name", ["_time", "_a1", "window_start", "total", "_total_rest"])

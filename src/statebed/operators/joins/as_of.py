@@ -30,7 +30,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
-from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, filtered, without_routing
 from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
@@ -124,8 +124,8 @@ class AsOfJoin:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
             kind="as_of_join",
             tolerance_us=self.tolerance_us,
             deleted=self.deleted,

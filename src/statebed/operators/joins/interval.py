@@ -31,7 +31,7 @@ from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
-from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, filtered, without_routing
 from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import END
@@ -95,8 +95,8 @@ class IntervalJoin:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
             kind="interval_join",
             lower_us=self.lower_us,
             upper_us=self.upper_us,

@@ -36,11 +36,11 @@ from statebed.operators.operator import (
     MAIN,
     Changes,
     Clock,
+    Definition,
     Input,
     Output,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.rows import filtered, weights_of
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
@@ -92,8 +92,9 @@ class UpdatingJoin:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("ttl",),
             kind="updating_join",
             condition=None if self.condition is None else self.condition.text,
             ttl=described_ttl(self.ttl),

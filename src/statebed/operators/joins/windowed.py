@@ -27,7 +27,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Integers, Matching, SideRows, in_output_order
 from statebed.operators.keyed_rows import taken
-from statebed.operators.operator import MAIN, Clock, Input, Output, StepResult, Tables, fingerprint_of
+from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import Admitted, filtered, without_routing
 from statebed.operators.windows import Window
 from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
@@ -84,8 +84,8 @@ class WindowJoin:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
             kind="window_join",
             window=[self.window.shape.value, self.window.width_us, self.window.slide_us, self.window.offset_us],
             condition=None if self.condition is None else self.condition.text,

@@ -25,11 +25,11 @@ from statebed.operators.operator import (
     WEIGHT,
     Changes,
     Clock,
+    Definition,
     Input,
     Output,
     StepResult,
     Tables,
-    fingerprint_of,
 )
 from statebed.operators.process.context import BatchKeys, Context
 from statebed.operators.process.definition import Process, check_process
@@ -98,8 +98,9 @@ class ProcessOperator:
         return {}
 
     @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint_of(
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("process", "states", "outputs"),
             kind="process",
             process=type(self.process).__qualname__,
             keys=self.input.keys,

@@ -22,6 +22,7 @@ from statebed.state.evolution.widening import widens
 
 Kind = pb.TimeKeyedTableConfig | pb.KeyedTableConfig
 NOTHING = "-"
+TIME_TO_LIVE = "time to live"
 
 
 @dataclass(frozen=True)
@@ -241,10 +242,10 @@ def _keyed_settings(before: pb.KeyedTableConfig, after: pb.KeyedTableConfig) -> 
         return []
     if old == NOTHING:
         verdict = "stored rows have no time by which they could expire"
-        return [Difference("time to live", old, new, verdict, refused=True)]
+        return [Difference(TIME_TO_LIVE, old, new, verdict, refused=True)]
     differences = []
     if old != new:
-        differences.append(Difference("time to live", old, new, "rows stay" if new == NOTHING else "changed"))
+        differences.append(Difference(TIME_TO_LIVE, old, new, "rows stay" if new == NOTHING else "changed"))
     if new != NOTHING and before.time_to_live_clock != after.time_to_live_clock:
         old, new = (pb.TimeToLiveClock.Name(kind.time_to_live_clock) for kind in (before, after))
         verdict = "stored rows have times of the other clock"

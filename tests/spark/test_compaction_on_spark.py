@@ -1,5 +1,8 @@
 """Compaction as a Spark job of its own, beside the epochs of a query."""
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -123,3 +126,21 @@ def test_p5_a_query_merges_beside_its_epochs_and_its_state_is_duckdbs(rides: Any
     assert state_of(rides, job) == expected(rides)
     assert len(live_files(rides)) <= 2 * 10
     assert any(names.run_of_compaction(path) == query.run for path in live_files(rides)), "no record names an output"
+
+
+def test_p5_a_driver_killed_in_a_round_loses_nothing_and_leaves_nothing_for_ever(rides: Any) -> None:
+    rides.add_files(8, rows=60)
+    script = Path(__file__).with_name("compaction_driver.py")
+    killed = subprocess.run(
+        [sys.executable, str(script), str(rides.folder)], capture_output=True, text=True, timeout=280, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    folder = rides.state / "rides" / "compactions"
+    orphans = set(folder.rglob("*.parquet"))
+    assert orphans
+    assert not [path for path in live_files(rides) if names.run_of_compaction(path)]
+    job = per_driver(rides, reader_grace="0 seconds")
+    query = job.start(available_now=True)
+    assert query.await_termination(300)
+    assert state_of(rides, job) == expected(rides)
+    assert not orphans & set(folder.rglob("*.parquet"))

@@ -121,6 +121,7 @@ class Compaction:
         self._options = options or CompactionOptions()
         self._round: Round | None = None
         self._round_epoch = 0
+        self._round_bytes = 0
         self._round_operators: frozenset[str] = frozenset()
         self._waiting: tuple[CompactedSubtask, ...] = ()
         self._handed = False
@@ -165,6 +166,17 @@ class Compaction:
         if self._round is None and not self._waiting and record.epoch >= self._pause_until and self._is_due(record):
             self._begin(record, reports)
 
+    def settle(self) -> bool:
+        """At the end of the input, whether one more epoch is worth it, to take what was merged: where there was much.
+
+        Waits for the round: jobs that run for a few epochs at a time would never see the end of one.
+        """
+        if self._round is None or self._round_bytes < self._options.least_bytes:
+            return False
+        self._round.wait(self._options.wait_seconds)
+        self._take_result(self._round_epoch)
+        return bool(self._waiting)
+
     def stop(self) -> None:
         """Give up what goes on, and begin no more."""
         if self._round is not None:
@@ -196,6 +208,7 @@ class Compaction:
         ]
         self._merged_in |= {_place(report): record.epoch for report in taken}
         self._round_epoch = self._last_epoch = record.epoch
+        self._round_bytes = self._debt_bytes
         self._round_operators = frozenset(task.operator.operator_id for task in tasks)
         self._round = self._rounds.begin(tasks)
         self._count(rounds=1)

@@ -137,7 +137,7 @@ class Controller:
             if self._stop_wanted is not None and not self.stopped:
                 self._guarded(lambda: self._serve_requests(session))
             if close and not self.stopped:
-                self._guarded(lambda: self._close_windows(session, status=pb.STOPPED))
+                self._guarded(lambda: self._end_of_input(session))
             self._guarded(self._collect)
 
     def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
@@ -209,6 +209,13 @@ class Controller:
         clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
         if is_due(plan.graph, clocks):
             self._epoch(self._heartbeats(session), clocks=clocks, status=status)
+
+    def _end_of_input(self, session: SparkSession) -> None:
+        """Close what the watermark allows, and take what was merged, with an epoch without a batch."""
+        merged, before = self._compaction.settle(), self._run.head.epoch
+        self._close_windows(session, status=pb.STOPPED)
+        if merged and self._run.head.epoch == before:
+            self._epoch(self._heartbeats(session), status=pb.STOPPED)
 
     def _drain(self, session: SparkSession) -> None:
         """Close everything that is open, whatever the watermark says."""

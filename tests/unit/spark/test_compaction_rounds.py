@@ -295,6 +295,19 @@ def test_p3_files_of_a_round_that_goes_on_are_not_collected() -> None:
     check_results(job)
 
 
+def test_at_the_end_of_the_input_a_round_is_waited_for_where_there_was_much_to_merge() -> None:
+    job = Job("keyed")
+    job.rounds.lateness = (1000,)
+    job.run(2)
+    assert job.compaction.settle()
+    assert job.compaction.before_epoch(job.world.run.next_epoch).edits
+    little = Job("keyed", options=CompactionOptions(every_epochs=1))
+    little.rounds.lateness = (1000,)
+    little.run(3)
+    assert little.compaction.counts.rounds == 1
+    assert not little.compaction.settle()
+
+
 def report_of(operator_id: str, index: int, due_bytes: int) -> SubtaskReport:
     numbers: dict[str, Any] = dict.fromkeys(
         ("rows_in", "rows_late", "rows_out", "state_rows", "state_bytes", "state_files", "bytes_written"), 0

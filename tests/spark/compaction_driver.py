@@ -1,0 +1,49 @@
+"""A driver in a process of its own that dies in a round of compaction, after its files are written.
+
+python compaction_driver.py FOLDER
+"""
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import statebed as sb
+from statebed.operators import CompactionTask
+from statebed.spark.compaction_job import SparkRounds
+
+HERE = Path(__file__).parent
+
+
+def loaded(name: str) -> ModuleType:
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    sys.path.insert(0, str(HERE.parent))
+    run = SparkRounds._run
+
+    def deadly(rounds: SparkRounds, tasks: Sequence[CompactionTask]) -> Any:
+        results = run(rounds, tasks)
+        if any(not isinstance(one, str) and one.edits for one in results):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return results
+
+    SparkRounds._run = deadly  # type: ignore[method-assign]
+    rides = loaded("conftest").Rides(sb.Job("none").spark, Path(sys.argv[1]))
+    loaded("test_compaction_on_spark").per_driver(rides).start(available_now=True).await_termination(200)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,8 @@ from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
 from statebed.operators.grouping import Grouping, group_rows
 from statebed.operators.operator import WEIGHT
 from statebed.operators.ordering import codes
-from statebed.operators.rows import weights_of
+from statebed.operators.rows import filtered, weights_of
+from statebed.state.columns import column_over
 
 Integers = npt.NDArray[np.int64]
 UNKNOWN_RETRACTIONS = "unknown_retractions"
@@ -48,6 +49,26 @@ def difference(old: pa.Table, new: pa.Table) -> pa.Table:
     return consolidated(pa.concat_tables([taken, added]))
 
 
+def replaced(old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Integers) -> pa.Table:
+    """As `difference`, of rows of which each key has at most one before and one after; keys are ascending numbers.
+
+    Inside retractions and additions the order is that of the keys.
+    """
+    _, before, after = np.intersect1d(old_keys, new_keys, assume_unique=True, return_indices=True)
+    same = np.ones(len(before), dtype=np.bool_)
+    # What differs most often stands last: the event time, and aggregates behind keys.
+    for name in reversed(old.schema.names):
+        if not same.any():
+            break
+        same &= _equal(_taken(old[name], before), _taken(new[name], after))
+    taken, added = np.ones(old.num_rows, dtype=np.bool_), np.ones(new.num_rows, dtype=np.bool_)
+    taken[before[same]] = added[after[same]] = False
+    rows = pa.concat_tables([filtered(old, taken), filtered(new, added)])
+    found = [normalise_key(one_chunk(column)) for column in rows.columns]
+    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [np.count_nonzero(taken), np.count_nonzero(added)])
+    return weighted(pa.Table.from_arrays(found, schema=rows.schema), weights)
+
+
 def folded(changes: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     """What several changelogs come to, one after the other; `schema` is theirs, without the weight."""
     return consolidated(pa.concat_tables([weighted(schema.empty_table(), np.zeros(0, dtype=np.int64)), *changes]))
@@ -73,6 +94,17 @@ def group_equal(rows: pa.Table, places: Integers | None = None) -> Grouping:
         hashes = (places.view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
         columns = [from_numpy(places, pa.int64()), *columns]
     return group_rows(np.zeros(rows.num_rows, dtype=np.int64), hashes, columns)
+
+
+def _taken(column: pa.ChunkedArray, rows: Integers) -> pa.Array:
+    array = one_chunk(column)
+    return array if len(rows) == len(array) else array.take(from_numpy(rows, pa.int64()))
+
+
+def _equal(ours: pa.Array, theirs: pa.Array) -> npt.NDArray[np.bool_]:
+    both = comparable(pa.concat_arrays([ours, theirs]))
+    rows = np.arange(len(ours), dtype=np.int64)
+    return column_over(both.slice(0, len(ours))).equals(rows, both.slice(len(ours)))
 
 
 def comparable(array: pa.Array) -> pa.Array:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from statebed.format.columns import int64_values, one_chunk, validity
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.aggregation import Aggregation
-from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
 from statebed.operators.grouping import Flags, Grouping, Integers
 from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import (
@@ -99,8 +99,9 @@ class UpdatingAggregate(Aggregation):
         old = self._results(filtered(keys, found), before)
         new = self._results(filtered(keys, kept), filtered(after, kept))
         late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
+        changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
         return StepResult(
-            {MAIN: difference(old, new).cast(self.outputs[MAIN].schema), LATE: late},
+            {MAIN: changed.cast(self.outputs[MAIN].schema), LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
             max_event_times_us=(admitted.max_event_time_us,),

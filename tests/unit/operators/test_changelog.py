@@ -11,7 +11,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.changelog import consolidated, difference, folded, group_equal, weighted
+from statebed.operators.changelog import consolidated, difference, folded, group_equal, replaced, weighted
 from statebed.operators.operator import WEIGHT
 
 SCHEMA = pa.schema(
@@ -114,3 +114,26 @@ def test_equal_rows_in_different_places_are_told_apart() -> None:
 def test_weights_are_added_exactly() -> None:
     rows = weighted(pa.table({"k": [1, 1, 1]}), np.array([1 << 62, -(1 << 62), 5]))
     assert consolidated(rows)[WEIGHT].to_pylist() == [5]
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), row, max_size=8),
+    st.dictionaries(st.integers(0, 9), row, max_size=8),
+)
+@settings(max_examples=examples(60))
+def test_rows_replaced_by_key_come_to_the_same_as_their_difference(
+    before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]
+) -> None:
+    schema = pa.schema([field for field in SCHEMA if field.name != WEIGHT]).insert(0, pa.field("id", pa.int64()))
+
+    def rows_of(by_key: dict[int, dict[str, Any]]) -> pa.Table:
+        return pa.Table.from_pylist([{**by_key[key], "id": key} for key in sorted(by_key)], schema=schema)
+
+    old, new = rows_of(before), rows_of(after)
+    keys = [np.array(sorted(one), dtype=np.int64) for one in (before, after)]
+    found = replaced(old, new, old_keys=keys[0], new_keys=keys[1])
+    expected = [plain(one) for one in difference(old, new).to_pylist()]
+    assert [plain(one) for one in consolidated(found).to_pylist()] == expected
+    assert found.num_rows == len(expected)
+    signs = found[WEIGHT].to_pylist()
+    assert signs == sorted(signs)

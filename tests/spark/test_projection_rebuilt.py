@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import statebed as sb
-from statebed.checkpoint import Origin, RollbackPolicy, RunOptions
+from statebed.checkpoint import Origin, RollbackPolicy, Run, RunOptions
 from statebed.errors import CorruptObjectError, RollbackError
+from statebed.storage import ScopedStore, get_storage_provider
 
 
 def test_p2_without_sparks_checkpoint_the_job_goes_on_from_the_record(rides: Any) -> None:
@@ -114,3 +115,14 @@ def test_p3_a_fork_replays_the_same_batch_ids_with_other_rows_and_takes_publishe
     assert [progress.batch_id for progress in query.recent_progress] == [2, 3, None]
     assert rides.results() == rides.expected() != []
     assert query.status.state is sb.QueryState.FINISHED
+
+
+def test_p3_a_superseded_run_whose_checkpoint_was_removed_says_that_it_is_fenced(rides: Any) -> None:
+    rides.add_files(1)
+    older = rides.job().start(processing_time="100 milliseconds")
+    assert older.await_epoch(older.run + 1, timeout=120)
+    Run.open(ScopedStore(get_storage_provider(rides.state), "rides"), "rides")
+    shutil.rmtree(rides.checkpoint)  # as later runs do
+    rides.add_files(1)
+    with pytest.raises(sb.FencedError):
+        older.await_termination(120)

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 import statebed as sb
 from bench.spark.cases import DELAY, Case, Kind
 
-PHASES = ("planning", "action", "commit", "publish", "read", "restore", "step", "checkpoint")
 Frames = dict[str, DataFrame]
 
 
@@ -69,7 +68,7 @@ class Totals(sb.Process):
 def run_ours(
     session: SparkSession, case: Case, frames: Frames, folder: Path, arrived: Callable[[], None]
 ) -> list[dict[str, float]]:
-    """Run the job to its end; the phases of each batch's epoch, in seconds, as far as the job says them."""
+    """Run the job to its end; the phases of each batch's epoch, in seconds."""
     job = sb.Job("bench", state=str(folder / "state"), parallelism=2, spark=session)
     watermark = ("ts", DELAY) if case.by_time else None
     streams = {name: job.source(frame, name=name, watermark=watermark) for name, frame in frames.items()}
@@ -78,7 +77,7 @@ def run_ours(
     query = job.start(available_now=True)
     query.await_termination()
     epochs = [one for one in query.recent_progress if one.batch_id is not None]
-    return [_phases(one) for one in epochs]
+    return [{phase: spent / 1e6 for phase, spent in one.phases_us.items()} for one in epochs]
 
 
 def _result(case: Case, streams: dict[str, Any]) -> Any:
@@ -98,8 +97,3 @@ def _result(case: Case, streams: dict[str, Any]) -> Any:
 
 def _us(length: int) -> str:
     return f"{length} microseconds"
-
-
-def _phases(epoch: Any) -> dict[str, float]:
-    found = {phase: getattr(epoch, f"{phase}_us", None) for phase in PHASES}
-    return {phase: value / 1e6 for phase, value in found.items() if value is not None}

@@ -24,7 +24,12 @@ _KEPT = 4
 def job_budget(session: SparkSession, settings: Settings, *, available: int | None = None) -> HostBudget:
     """How the memory of a host is divided for this job; `available` is what the smallest host has, if that is known."""
     slots = settings.task_slots or host_slots(executors_of(session), configuration(session))
-    memory = host_memory(settings.memory, available=available or available_memory(), slots=slots)
+    if available is None:
+        available = available_memory()
+        if not (session.sparkContext.master or "").startswith("local"):
+            # Hosts may have more than the driver; they are asked later.
+            available = max(available, settings.memory or 0)
+    memory = host_memory(settings.memory, available=available, slots=slots)
     return host_budget(memory, slots, cache_share=settings.cache_share)
 
 

@@ -40,7 +40,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return results
 
-    SparkRounds._run = deadly  # type: ignore[method-assign]
+    SparkRounds._run = deadly  # type: ignore[method-assign,assignment]
     rides = loaded("conftest").Rides(sb.Job("none").spark, Path(sys.argv[1]))
     loaded("test_compaction_on_spark").per_driver(rides).start(available_now=True).await_termination(200)
 

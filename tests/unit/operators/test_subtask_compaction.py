@@ -18,11 +18,12 @@ from statebed.flow.graph import OperatorNode
 from statebed.format import names
 from statebed.format.schema import TIMESTAMP
 from statebed.format.segment_writer import ROW_GROUP_BYTES
-from statebed.operators import CompactedSubtask, compact_subtask
+from statebed.operators import CompactedSubtask, SubtaskTask, compact_subtask, run_subtask
 from statebed.operators import functions as f
 from statebed.operators.windows import tumbling
 from statebed.state import MemoryController, StoredEdit, Tiers
-from statebed.storage import Fault, FaultStore, MemoryStore, SimulatedCrash
+from statebed.state.host_cache import HostCache
+from statebed.storage import Fault, FaultStore, MemoryStore, Operation, SimulatedCrash, Verb
 
 EPOCHS = 9
 KEYS = 40
@@ -254,6 +255,37 @@ def test_a_checkpoint_leaves_files_alone_that_a_compaction_reads() -> None:
     plain.epoch([rows_of(10)], watermark_us=None)
     assert told.reports[0].edits_applied == 1
     assert told.state() == plain.state()
+
+
+@pytest.mark.parametrize("node", [COUNTS, WINDOWS], ids=["keyed", "time_keyed"])
+def test_who_reads_what_was_merged_finds_it_in_the_cache_of_the_host(node: OperatorNode, tmp_path: Path) -> None:
+    world = grown(node, 6)
+    cache = HostCache(tmp_path / "cache", 1 << 30)
+    (task,) = world.tasks()
+    made = compact_subtask(task, world.store, cache=cache)
+    reads: list[str] = []
+
+    def watch(operation: Operation) -> None:
+        if operation.verb in {Verb.GET, Verb.GET_RANGE}:
+            reads.append(operation.path)
+
+    told = SubtaskTask(
+        job_id=task.job_id,
+        epoch=task.epoch + 1,
+        operator=task.operator,
+        subtask_index=0,
+        parallelism=1,
+        base=(task.reference,),
+        late_us=None,
+        watermark_us=None,
+        epoch_time_us=10,
+        edits=made.edits,
+    )
+    batches = node.feeds[0].apply(rows_of(6)).to_batches()
+    report = run_subtask(told, FaultStore(world.store, watch), batches, cache=cache)
+    assert report.edits_applied == 1
+    assert reads
+    assert not made.outputs & set(reads), "it was fetched once more"
 
 
 def test_p4_a_large_state_is_merged_within_a_small_budget(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_who_reads_what_was_merged_finds_it_in_the_cache_of_the_host(node: Opera
         parallelism=1,
         base=(task.reference,),
         late_us=None,
-        watermark_us=None,
+        watermark_us=10**11,  # closes windows, which are read for that
         epoch_time_us=10,
         edits=made.edits,
     )

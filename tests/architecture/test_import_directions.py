@@ -116,7 +116,7 @@ import importlib, sys
 
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"pyspark", "py4j", "pandas", "duckdb", "polars", "typer", "rich"}:
+        if name.split(".")[0] in {"pyspark", "py4j", "pandas", "duckdb", "polars", "typer", "rich", "psycopg"}:
             raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
 sys.meta_path.insert(0, Block())

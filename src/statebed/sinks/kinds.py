@@ -5,7 +5,7 @@ the known ones.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ class Wanted:
     output: Output
     key: tuple[str, ...]
     path: str | None
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)  # there may be a secret in them
     where: str
     show: Callable[[pa.Table], object] | None = None
     """Called with all rows of a sink in memory when they change."""

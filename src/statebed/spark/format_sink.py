@@ -8,7 +8,7 @@ it has. It does not know runs, so a superseded run is kept out by the check befo
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -37,8 +37,8 @@ class FormatTarget:
     path: str | None
     mode: str
     partition_by: tuple[str, ...]
-    options: Mapping[str, Any]
-    """Of the format's own."""
+    options: Mapping[str, Any] = field(repr=False)
+    """Of the format's own; there may be a secret in them."""
 
     @property
     def guarantee(self) -> Guarantee:

@@ -2,11 +2,14 @@
 
 import datetime as dt
 import decimal
+import itertools
 import threading
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from published import publication
 
 from statebed.errors import FencedError, InputError, RollbackError, SinkError, UnsupportedTypeError
@@ -18,6 +21,7 @@ from statebed.sinks.sql import table as table_module
 
 APPEND = Output(pa.schema([("k", pa.string()), ("n", pa.int64())]))
 CHANGES = Output(APPEND.columns, Changes.CHANGELOG)
+numbers = itertools.count()
 
 
 def rows(*values: tuple[str | None, int | None]) -> pa.Table:
@@ -180,7 +184,32 @@ def test_a_table_of_a_lost_state_is_refused(sql: Any) -> None:
     with pytest.raises(InputError, match="the job's log ends at 0"):
         sql.sink(APPEND).check(last_number=0)
     sql.sink(APPEND).check(last_number=8)
-    sql.sink(APPEND, sink_id="other").check(last_number=0)  # another sink may write there, too
+
+
+def test_a_table_has_one_owner(sql: Any) -> None:
+    sql.sink(APPEND).open(1)
+    sql.sink(APPEND, table="others", sink_id="other").open(1)
+    other = sql.sink(APPEND, sink_id="other")
+    with pytest.raises(InputError, match="the table belongs to rides/out, this is rides/other"):
+        other.check(last_number=9)
+    with pytest.raises(InputError, match="the table belongs to rides/out"):
+        other.open(5)
+    with pytest.raises(InputError, match="the table belongs to rides/out"):
+        other.publish(publication(5, 6, rows(("a", 1))))
+    assert sql.rows() == []
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.none(), st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))))
+@example(["\\.", "", None, "NULL", "\\N", '"', "a,b", "\r\n", " ", "\\x00"])
+def test_every_text_comes_out_as_it_went_in(sql: Any, texts: list[str | None]) -> None:
+    """Alone in its row: an empty line is a null, and a line of one mark must not end the input."""
+    output = Output(pa.schema([("s", pa.string())]))
+    sink = sql.sink(output, table=f"t{next(numbers)}")
+    sink.open(1)
+    sink.publish(publication(1, 2, pa.table({"s": texts}, schema=output.columns)))
+    found = sql.run(f"select s from {sink._table.name.sql}")  # noqa: S608 - our name
+    assert sorted(map(repr, found)) == sorted(repr((text,)) for text in texts)
 
 
 def test_a_probe_leaves_nothing(sql: Any) -> None:

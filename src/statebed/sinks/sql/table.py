@@ -1,7 +1,7 @@
 """A table of a SQL database, exactly once: the epoch is compared and written in the transaction that writes its rows.
 
-`_statebed_commits` holds a row per table and sink: the newest run that opened it, the newest epoch that is in it. A
-transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies in
+`_statebed_commits` holds a row per table: the sink that owns it, the newest run that opened it, the newest epoch in it.
+A transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies in
 between leaves nothing behind. Any number of rows goes through in batches of bounded size, in one transaction.
 
 Without a key rows are added. With one, the table has one row per key: additions insert or update it, a retraction
@@ -213,8 +213,8 @@ class SqlTableSink(BaseSink):
         if database.making_lock:
             transaction.run(database.making_lock)
         transaction.run(
-            f"create table if not exists {self._commits} (table_name text not null, owner text not null, "
-            "run bigint not null, epoch bigint not null, primary key (table_name, owner))"
+            f"create table if not exists {self._commits} (table_name text primary key, "
+            "owner text not null, run bigint not null, epoch bigint not null)"
         )
         if self._existing(transaction) is None:
             typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
@@ -246,29 +246,30 @@ class SqlTableSink(BaseSink):
 
     def _position(self, transaction: Transaction) -> SinkPosition | None:
         """What the table of commits says, locked until the end of the transaction."""
-        found = transaction.run(
-            f"select run, epoch from {self._commits} where {self._ours(1)}{self._database.lock_clause}",  # noqa: S608
-            *self._identity,
-        )
-        return SinkPosition(run=found[0][0], epoch=found[0][1]) if found else None
+        which = f"table_name = {self._database.parameter(1)}{self._database.lock_clause}"
+        statement = f"select owner, run, epoch from {self._commits} where {which}"  # noqa: S608 - quoted
+        for owner, run, epoch in transaction.run(statement, self._table.name.table):
+            if owner != self._owner:
+                raise InputError(
+                    f"the table belongs to {owner}, this is {self._owner}",
+                    where=self._where,
+                    fix=f"give each job and sink a table of its own; a sink that was renamed is in the column owner of "
+                    f"{COMMITS}",
+                )
+            return SinkPosition(run=run, epoch=epoch)
+        return None
 
     def _remember(self, transaction: Transaction, position: SinkPosition) -> None:
         marks = [self._database.parameter(number) for number in range(1, 5)]
         columns = ("table_name", "owner", "run", "epoch")
         transaction.run(
             f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "  # noqa: S608 - quoted
-            "on conflict (table_name, owner) do update set run = excluded.run, epoch = excluded.epoch",
-            *self._identity,
+            "on conflict (table_name) do update set run = excluded.run, epoch = excluded.epoch",
+            self._table.name.table,
+            self._owner,
             position.run,
             position.epoch,
         )
-
-    @property
-    def _identity(self) -> tuple[str, str]:
-        return (self._table.name.table, self._owner)
-
-    def _ours(self, first: int) -> str:
-        return f"table_name = {self._database.parameter(first)} and owner = {self._database.parameter(first + 1)}"
 
     def _cannot_go_back(self, held: int, epoch: int) -> RollbackError:
         return RollbackError(

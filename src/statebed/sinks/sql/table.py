@@ -1,8 +1,8 @@
 """A table of a SQL database, exactly once: the epoch is compared and written in the transaction that writes its rows.
 
 `_statebed_commits` holds a row per table: the sink that owns it, the newest run that opened it, the newest epoch in it.
-A transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies in
-between leaves nothing behind. Any number of rows goes through in batches of bounded size, in one transaction.
+A transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies
+in between leaves nothing behind. Any number of rows goes through in batches of bounded size, in one transaction.
 
 Without a key rows are added. With one, the table has one row per key: additions insert or update it, a retraction
 without an addition deletes it.

@@ -49,6 +49,8 @@ class Block:
         self._frozen = frozen
         self.asked = 0
         """Keys looked up since it was spilled."""
+        self._located: tuple[KeyBatch, int, int, list[Found], Missing] | None = None
+        """What was looked up last: who reads keys often writes them next. Given up when its runs change."""
 
     # ---- what it holds -----------------------------------------------------------------------------------
 
@@ -105,10 +107,12 @@ class Block:
 
     def locate(self, batch: KeyBatch, start: int, end: int) -> tuple[list[Found], Missing]:
         """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
+        self.asked += end - start
+        if self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end):
+            return self._located[3], self._located[4]
         pieces: list[Found] = []
         rows = np.arange(start, end, dtype=np.int64)
         part = batch.slice(start, end)
-        self.asked += len(rows)
         before = None
         for run, frozen in self._runs():
             if not len(rows):
@@ -124,6 +128,7 @@ class Block:
                 held = np.flatnonzero(at >= 0)
                 pieces.append(Found(run, frozen, at.take(held), rows.take(held)))
                 part, rows = part.select(missing), rows.take(missing)
+        self._located = (batch, start, end, pieces, Missing(rows, before))
         return pieces, Missing(rows, before)
 
     def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
@@ -180,6 +185,7 @@ class Block:
             rows, marks = _by_row(over)
             run = Run.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
             self._lay_over(run, before=missing.before)
+        self._located = None
 
     def delete(self, pieces: Sequence[Found]) -> None:
         """Delete rows that were found; they may have been found several times."""
@@ -231,6 +237,7 @@ class Block:
         if self._loose and loose:
             loose[0].index.succeeds(self._loose[0].index)
         self._loose = loose
+        self._located = None
 
     @property
     def _forgetful(self) -> bool:
@@ -241,6 +248,7 @@ class Block:
 
     def install(self, rows: Run | tuple[FrozenRun, ...]) -> None:
         """Have its rows here, as files of the store have them; frozen runs newest first."""
+        self._located = None
         if isinstance(rows, tuple):
             self._frozen = rows
         else:
@@ -254,6 +262,7 @@ class Block:
         """Leave memory: what was loose is in a mapped file now."""
         self._frozen = (frozen, *self._frozen)
         self._loose = ()
+        self._located = None
         self.asked = 0
 
     def thaw(self) -> None:
@@ -296,6 +305,7 @@ class Block:
             for one in chosen:
                 one.remove()
             self._frozen = (made[0], *self._frozen[count:])
+            self._located = None
             return [self]
         loose = self.loose()
         over = [None] * len(made) if loose is None else cut_at(loose, edges)
@@ -335,6 +345,7 @@ class Block:
         for one in self._frozen:
             one.remove()
         self._frozen = ()
+        self._located = None
 
 
 def _not_in(run: Run, rows: Rows, newer: Sequence[Run]) -> Rows:

@@ -62,6 +62,8 @@ class KeyedOperations:
         self._hash = hash_function
         self._now_us: int | None = None
         self._closed = ""
+        self._asked: tuple[Batch, KeyBatch] | None = None
+        """The keys of the last operation, hashed and sorted: who reads keys often writes them next."""
         self.expired_rows = 0
         """Rows that expired since the view was made."""
 
@@ -189,12 +191,15 @@ class KeyedOperations:
     # ---- inside ------------------------------------------------------------------------------------------
 
     def _batch(self, keys: Batch) -> KeyBatch:
+        if self._asked is not None and self._asked[0] is keys:
+            return self._asked[1]
         batch = KeyBatch.of(keys, self.table.key_schema, self._hash)
         if len(batch) and not in_range(batch.hashes[[0, -1]], self.owned).all():
             raise InputError(
                 f"keys of table {self.table.name!r} belong to another subtask",
                 fix="send each row to the subtask that owns the hash of its key",
             )
+        self._asked = (keys, batch)
         return batch
 
     def _check_open(self) -> None:
@@ -222,6 +227,7 @@ class KeyedOperations:
             end = min(start + step, len(unique))
             part = None if latest is None else latest[start:end]
             self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
+        self._asked = None
 
     def _rows_at_once(self, count: int, growth: int) -> int:
         """All rows of a batch, unless it is large against the budget: then as many as are not."""

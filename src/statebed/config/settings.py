@@ -155,8 +155,8 @@ class Settings:
         ),
     )
     compaction_every: int = field(
-        default=8,
-        metadata=_about(kinds.whole_number(1, _MANY), "files are merged after so many epochs, where there are many"),
+        default=32,
+        metadata=_about(kinds.whole_number(1, _MANY), "files are merged beside the epochs after so many of them"),
     )
     compaction_bytes: int = field(
         default=256 << 20,

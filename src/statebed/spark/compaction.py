@@ -28,17 +28,19 @@ _LONGEST_PAUSE = 64
 class CompactionOptions:
     """When rounds begin, how much they do, and when epochs wait for them."""
 
+    every_epochs: int = 32
+    """A round begins after so many epochs, if anything is worth merging."""
     least_bytes: int = 16 << 20
-    """So much worth merging makes a round due."""
-    every_epochs: int = 8
-    """After so many epochs anything does."""
+    """With so much of it the first round of a query begins at once: the query may end before."""
     subtask_bytes: int = 256 << 20
     """Bytes of files that a round merges of one subtask, about; a single merge that is larger goes alone."""
     round_bytes: int = 1 << 30
     """The same, of all subtasks."""
     most_debt_bytes: int = 4 << 30
     most_epochs: int = 8
-    """With more bytes worth merging, or a round that goes on for more epochs, an epoch waits for the round."""
+    """With more bytes worth merging a round begins at once. With more of them, or when a round goes on for more epochs,
+    an epoch waits for the round.
+    """
     wait_seconds: float = 60.0
     """The longest that an epoch waits."""
     round_seconds: float = 600.0
@@ -184,10 +186,10 @@ class Compaction:
         self._rounds.close()
 
     def _is_due(self, record: pb.CheckpointMetadata) -> bool:
-        since = record.epoch - self._last_epoch
-        return self._debt_bytes >= self._options.least_bytes or (
-            self._debt_bytes > 0 and since >= self._options.every_epochs
-        )
+        options, debt = self._options, self._debt_bytes
+        if debt > options.most_debt_bytes or (not self.counts.rounds and debt >= options.least_bytes):
+            return True
+        return debt > 0 and record.epoch - self._last_epoch >= options.every_epochs
 
     def _begin(self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport]) -> None:
         taken = chosen(reports, merged_in=self._merged_in, most_bytes=self._options.round_bytes)

@@ -1,6 +1,7 @@
 """Rounds of compaction beside epochs: when they begin, what epochs take of them, and what goes wrong without harm."""
 
 import io
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from statebed.spark.compaction_job import Result, Round
 from statebed.storage import ObjectStore
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
-EAGER = CompactionOptions(least_bytes=1, round_seconds=60, wait_seconds=5)
+EAGER = CompactionOptions(every_epochs=1, least_bytes=1, round_seconds=60, wait_seconds=5)
 WINDOW_US = 3000
 LIFE_US = 600
 """Of riders in ten epochs: so long the operator `expiring` remembers them."""
@@ -218,7 +219,7 @@ def answer(query: str, rows: pa.Table, **params: int) -> list[Any]:
 
 
 def test_an_epoch_waits_for_a_round_that_lags_too_far_behind() -> None:
-    job = Job("keyed", options=CompactionOptions(least_bytes=1, most_epochs=2))
+    job = Job("keyed", options=CompactionOptions(every_epochs=1, most_epochs=2))
     job.rounds.lateness = (1000,)
     job.run(12)
     assert [one.waits for one in job.rounds.rounds[:1]] == [1]
@@ -227,7 +228,7 @@ def test_an_epoch_waits_for_a_round_that_lags_too_far_behind() -> None:
 
 
 def test_an_epoch_waits_when_the_debt_is_too_large() -> None:
-    job = Job("keyed", options=CompactionOptions(least_bytes=1, most_debt_bytes=1))
+    job = Job("keyed", options=CompactionOptions(most_debt_bytes=1))
     job.rounds.lateness = (1000,)
     job.run(4)
     assert job.compaction.counts.waits == 3
@@ -247,12 +248,15 @@ def test_a_failed_round_is_counted_and_the_next_ones_come_less_often() -> None:
     check_results(job)
 
 
-def test_little_to_merge_waits_for_some_epochs() -> None:
-    job = Job("keyed", options=CompactionOptions(every_epochs=10))
+@pytest.mark.parametrize(("least_bytes", "rounds"), [(1 << 20, 2), (1, 3)])
+def test_a_round_begins_after_some_epochs_and_the_first_at_once_where_there_is_much(
+    least_bytes: int, rounds: int
+) -> None:
+    job = Job("keyed", options=CompactionOptions(every_epochs=10, least_bytes=least_bytes))
     job.run(22)
     begun = [tasks[0].epoch for tasks in job.rounds.tasks]
-    assert len(begun) == 2
-    assert begun[1] - begun[0] >= 10
+    assert len(begun) == rounds
+    assert all(later - earlier >= 10 for earlier, later in itertools.pairwise(begun))
 
 
 def test_a_round_that_takes_too_long_is_given_up() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 from published import publication
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 import statebed as sb
 from statebed.checkpoint import Guarantee
@@ -89,6 +92,31 @@ def test_a_table_behind_jdbc_gets_rows_by_the_formats_own_options(
     ]
     with pytest.raises(SinkError, match="Spark's format jdbc of sink broken failed"):
         make("jdbc", name="broken", url="jdbc:nothing:x", dbtable="t").publish(publication(1, 2, rows(("a", 1))))
+
+
+def test_a_format_written_in_python_is_a_format_like_any_other(make: Any, spark: SparkSession, tmp_path: Path) -> None:
+    class Tally(DataSource):
+        """Writes how many rows each epoch has."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "tally"
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            folder = self.options["path"]
+
+            class Writer(DataSourceWriter):
+                def write(self, iterator: "Iterator[Row]") -> "WriterCommitMessage":
+                    with (Path(folder) / "rows").open("a") as file:
+                        file.writelines(f"{row['k']} {row['epoch']}\n" for row in iterator)
+                    return WriterCommitMessage()
+
+            return Writer()
+
+    spark.dataSource.register(Tally)
+    sink = make("tally", path=str(tmp_path), epoch_column="epoch")
+    sink.publish(publication(1, 2, rows(("a", 1), ("b", 2))))
+    assert sorted((tmp_path / "rows").read_text().splitlines()) == ["a 2", "b 2"]
 
 
 def test_a_format_that_spark_lacks_is_refused_with_what_there_is(make: Any) -> None:

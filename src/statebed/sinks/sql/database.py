@@ -57,7 +57,7 @@ class Transaction(Protocol):
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
         """The columns of a table by name, or None when there is no such table."""
 
-    def make_unique_index(self, name: str, table: TableName, key: Sequence[str]) -> None:
+    def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         """An index of a new table: one row per key, also where parts of it are null, if the database can do that."""
 
 

@@ -22,7 +22,7 @@ from statebed.errors import (
 )
 from statebed.format.columns import one_chunk
 from statebed.sinks.sql.csv_rows import csv_of
-from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
+from statebed.sinks.sql.database import ExistingColumn, TableName, listed
 
 if TYPE_CHECKING:
     import psycopg
@@ -181,10 +181,10 @@ class PostgresTransaction:
         )
         return {row[0]: ExistingColumn(*row) for row in found} or None
 
-    def make_unique_index(self, name: str, table: TableName, key: Sequence[str]) -> None:
+    def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
         version = int(self.run("show server_version_num")[0][0])
         nulls = " nulls not distinct" if version >= _NULLS_NOT_DISTINCT_SINCE else ""
-        self.run(f"create unique index {quoted(name)} on {table.sql} ({listed(key)}){nulls}")
+        self.run(f"create unique index on {table.sql} ({listed(key)}){nulls}")
 
 
 def _driver() -> Any:

@@ -125,8 +125,8 @@ class SQLiteTransaction:
         }
         return columns or None
 
-    def make_unique_index(self, name: str, table: TableName, key: Sequence[str]) -> None:
-        self.run(f"create unique index main.{quoted(name)} on {quoted(table.table)} ({listed(key)})")
+    def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
+        self.run(f"create unique index main.{quoted(f'{table.table}_by_key')} on {quoted(table.table)} ({listed(key)})")
 
 
 def _values(array: pa.Array) -> list[Any]:

@@ -220,7 +220,7 @@ class SqlTableSink(BaseSink):
             typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
             transaction.run(f"create table {table.name.sql} ({typed})")
             if table.key:
-                transaction.make_unique_index(f"{table.name.table}_by_key", table.name, table.key)
+                transaction.make_unique_index(table.name, table.key)
 
     def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
         """The columns of the table, if it exists; refused when it cannot take the rows."""

@@ -61,7 +61,9 @@ def test_a_server_that_is_not_there_is_tried_again_and_then_named(monkeypatch: p
     assert caught.value.where == "postgresql /nonexistent/results"
 
 
-def test_p2_a_connection_that_breaks_off_in_mid_epoch_is_made_anew_and_the_epoch_written_once(postgres: Any) -> None:
+def test_p2_a_connection_that_breaks_off_in_mid_epoch_is_made_anew_and_the_epoch_written_once(
+    postgres: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     made = sink(Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30))
     made.open(1)
     broken: list[Any] = []
@@ -81,6 +83,7 @@ def test_p2_a_connection_that_breaks_off_in_mid_epoch_is_made_anew_and_the_epoch
     whole = publication(1, 2, pa.table({"k": ["a"], "n": [1]}), pa.table({"k": ["b"], "n": [2]}))
     made.publish(Breaking(**vars(whole)))
     assert broken == [[(True,)]]
+    assert "sink out is tried again" in caplog.text
     assert sorted(postgres.run("select k, n from results")) == [("a", 1), ("b", 2)]
 
 

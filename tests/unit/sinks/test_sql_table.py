@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from published import publication
 
+from statebed.checkpoint import Publication
 from statebed.errors import FencedError, InputError, RollbackError, SinkError, UnsupportedTypeError
 from statebed.operators.changelog import consolidated
 from statebed.operators.operator import Changes, Output
@@ -110,6 +111,36 @@ def test_p3_a_superseded_run_can_neither_publish_nor_open_nor_go_back(sql: Any) 
     with pytest.raises(FencedError):
         old.roll_back(1, 0)
     assert sql.rows() == [("a", 1, 2)]
+
+
+def test_p3_a_run_that_opens_while_an_older_one_writes_comes_after_it_and_knows_its_epoch(sql: Any) -> None:
+    old, new = sql.sink(CHANGES, key=["k"]), sql.sink(CHANGES, key=["k"])
+    old.open(1)
+    writing, go_on = threading.Event(), threading.Event()
+
+    class Slow(Publication):
+        def read(self, file: Any) -> bytes:
+            writing.set()
+            assert go_on.wait(30)
+            return super().read(file)
+
+    whole = publication(1, 2, changes(("a", 1, 1)))
+    found: list[SinkPosition | None] = []
+    threads = [
+        threading.Thread(target=lambda: old.publish(Slow(**vars(whole)))),
+        threading.Thread(target=lambda: found.append(new.open(4))),
+    ]
+    threads[0].start()
+    assert writing.wait(30)
+    threads[1].start()
+    threads[1].join(0.5)
+    assert threads[1].is_alive(), "the newer run has to wait for the transaction"
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == [SinkPosition(run=1, epoch=2)]
+    assert sql.run("select run, epoch from _statebed_commits") == [(4, 2)]
+    assert sql.rows() == [("a", 1)]
 
 
 def test_p3_two_runs_that_open_a_new_table_at_once_leave_the_newer_in_charge(sql: Any) -> None:

@@ -9,6 +9,7 @@ without an addition deletes it.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ BATCH_ROWS = 1 << 16
 _ATTEMPTS = 3
 _WAIT_SECONDS = 1.0
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,10 @@ class SqlTableSink(BaseSink):
             try:
                 with self._database.transaction() as transaction:
                     return work(transaction)
-            except SinkUnavailableError:
+            except SinkUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
+                logger.warning("sink %s is tried again in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
                 time.sleep(_WAIT_SECONDS)
         raise AssertionError
 

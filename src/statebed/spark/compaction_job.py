@@ -8,6 +8,7 @@ other; what one of them raises comes back as text, and the others are not affect
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -74,7 +75,8 @@ class SparkRounds:
         self._state_url = state_url
         self._job_id = job_id
         self._share = share
-        self._group = f"statebed compaction of {job_id}"
+        # A superseded query of the same job may be in the same session.
+        self._group = f"statebed compaction {uuid.uuid4()}"
         self._orders: SimpleQueue[tuple[Sequence[CompactionTask], Future[list[Result]]] | None] = SimpleQueue()
         # A daemon: a round that hangs does not keep the driver from ending.
         self._thread = threading.Thread(target=self._work, name="statebed-compaction", daemon=True)
@@ -106,7 +108,8 @@ class SparkRounds:
 
     def _run(self, tasks: Sequence[CompactionTask]) -> list[Result]:
         context = self._session.sparkContext
-        context.setJobGroup(self._group, f"{self._group}, epoch {tasks[0].epoch}", interruptOnCancel=True)
+        described = f"statebed: files of {self._job_id} are merged, as of epoch {tasks[0].epoch}"
+        context.setJobGroup(self._group, described, interruptOnCancel=True)
         if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
             context.setLocalProperty("spark.scheduler.pool", POOL)
         slots = min(len(tasks), max(1, context.defaultParallelism // SLOTS_SHARE))

@@ -162,6 +162,14 @@ class Settings:
         default=256 << 20,
         metadata=_about(kinds.size(1 << 20), "bytes of files of one subtask that are merged at a time"),
     )
+    preaggregate_below: float = field(
+        default=0.25,
+        metadata=_about(
+            kinds.share(1.0),
+            "rows of an aggregation are added up in the JVM first where so many groups for each row are left, or "
+            "fewer; 0: never, 1: always",
+        ),
+    )
     probe_timeout: dt.timedelta = field(
         default=dt.timedelta(minutes=5),
         metadata=_about(kinds.duration(_MOMENT), "how long the executors may take to answer when a job starts"),

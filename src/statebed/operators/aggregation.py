@@ -2,8 +2,9 @@
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.keyed_rows import EVERYTHING
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
 from statebed.operators.partials import Partials
+from statebed.operators.preaggregation import preaggregated_input
 from statebed.operators.rows import late_output
 
 WINDOW_START = "window_start"
@@ -88,6 +90,15 @@ class Aggregation:
         """The input without what aggregates read: the columns that late rows show."""
         shown = [*self.keys, *(one for one in self.late_columns if one.name not in self.key_names)]
         return Input("input", pa.schema(shown), tuple(self.key_names), self.changes)
+
+    def without_late_columns(self) -> Self:
+        """The same where nobody looks at late rows: they are counted, and nothing is carried along for them."""
+        return replace(self, late_columns=())
+
+    @cached_property
+    def preaggregated(self) -> Input | None:
+        """How rows come that were added up before, as a second input; None: they cannot be."""
+        return preaggregated_input(self.partials)
 
     def described(self) -> dict[str, object]:
         """For fingerprints."""

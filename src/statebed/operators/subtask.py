@@ -21,6 +21,7 @@ from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.operator import MAIN, Clock, Operator, StepResult
 from statebed.operators.outbox import encode_outbox
+from statebed.operators.preaggregation import GROUPS_IN
 from statebed.operators.rows import greatest
 from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
 from statebed.state.evolution.evolve import TIME_TO_LIVE
@@ -119,6 +120,8 @@ class SubtaskReport:
     due_bytes: int = 0
     """Of files that are worth merging."""
     edits_applied: int = 0
+    groups_in: int = 0
+    """Of how many groups the rows were, where the operator groups them."""
 
     def to_bytes(self) -> bytes:
         wire = _ReportWire(
@@ -155,6 +158,7 @@ _NUMBERS = (
     "bytes_written",
     "due_bytes",
     "edits_applied",
+    "groups_in",
 )
 
 
@@ -222,6 +226,7 @@ def _report(
         bytes_written=stored.written_bytes + sum(file.size for file in outbox) + metadata_bytes,
         due_bytes=manager.due_bytes,
         edits_applied=manager.edits_applied,
+        groups_in=result.counts.get(GROUPS_IN, 0),
     )
 
 

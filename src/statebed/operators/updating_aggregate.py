@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import int64_values, one_chunk, validity
-from statebed.format.schema import TIME, TIMESTAMP
+from statebed.format.columns import int64_values, one_chunk, uint64_values, validity
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
-from statebed.operators.grouping import Flags, Grouping, Integers
+from statebed.operators.grouping import Flags, Grouping, Integers, group_rows
 from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import (
     LATE,
@@ -32,14 +33,31 @@ from statebed.operators.operator import (
     Tables,
 )
 from statebed.operators.partials import ROWS, latest_of_each
-from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows
+from statebed.operators.preaggregation import GROUPS_IN, ROW_COUNT, partial_columns
+from statebed.operators.preaggregation import LATEST as LATEST_OF_GROUP
+from statebed.operators.rows import Admitted, admit, filtered, gathered, greatest, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import Combine, TableConfig
+
+Hashes = npt.NDArray[np.uint64]
 
 GROUPS = "groups"
 """Name of the state table."""
 LATEST = "_latest"
 """Its column for the latest event time of a group's rows."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What became of rows."""
+
+    rows_in: int
+    rows_late: int
+    max_event_time_us: int | None
+
+    def plus(self, other: "Counted") -> "Counted":
+        latest = greatest([self.max_event_time_us, other.max_event_time_us])
+        return Counted(self.rows_in + other.rows_in, self.rows_late + other.rows_late, latest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +102,16 @@ class UpdatingAggregate(Aggregation):
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self.where), clock)
         grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
-        keys = self._keys_of(admitted.rows, grouping)
+        keys, folded = self._keys_of(admitted.rows, grouping), self._folded(admitted.rows, grouping)
+        counted = Counted(admitted.rows_in, admitted.late.num_rows, admitted.max_event_time_us)
+        if len(batches) > 1:
+            hashes = uint64_values(admitted.rows[KEY_HASH])[grouping.first_rows]
+            keys, folded, more = self._with_groups(keys, folded, hashes, batches[1], clock)
+            counted = counted.plus(more)
         view = tables.get_keyed(GROUPS)
         stored, found = view.get(keys)
         before = filtered(stored, found)
-        after = self._merged(before, found, self._folded(admitted.rows, grouping))
+        after = self._merged(before, found, folded)
         unknown, kept = 0, np.ones(keys.num_rows, dtype=np.bool_)
         if self.changes is Changes.CHANGELOG:
             rows = int64_values(after[ROWS])
@@ -102,10 +125,37 @@ class UpdatingAggregate(Aggregation):
         changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
         return StepResult(
             {MAIN: changed.cast(self.outputs[MAIN].schema), LATE: late},
-            rows_in=admitted.rows_in,
-            rows_late=late.num_rows,
-            max_event_times_us=(admitted.max_event_time_us,),
-            counts={UNKNOWN_RETRACTIONS: unknown},
+            rows_in=counted.rows_in,
+            rows_late=counted.rows_late,
+            max_event_times_us=(counted.max_event_time_us,),
+            counts={UNKNOWN_RETRACTIONS: unknown, GROUPS_IN: keys.num_rows},
+        )
+
+    def late_until(self, late_us: int | None) -> int | None:
+        """Rows with event times up to this are late, and those without one; None: none is."""
+        return late_us - self.ttl.span_us if self.ttl and by_event_time(self.ttl) and late_us is not None else None
+
+    def _with_groups(
+        self, keys: pa.Table, folded: pa.Table, hashes: Hashes, batches: Iterable[pa.RecordBatch], clock: Clock
+    ) -> tuple[pa.Table, pa.Table, Counted]:
+        """The same with rows that were added up before they came; no group has rows that are late and others."""
+        assert self.preaggregated is not None
+        groups = gathered(batches, self.preaggregated, where=self.where)
+        admitted = self._admitted(groups, clock)
+        columns = [admitted.rows[LATEST_OF_GROUP], *partial_columns(self.partials, admitted.rows)]
+        values = pa.concat_tables([folded, pa.Table.from_arrays(columns, schema=folded.schema)])
+        both = pa.concat_tables([keys, self._keys_of(admitted.rows, _each(admitted.rows.num_rows))])
+        grouping = group_rows(
+            np.zeros(both.num_rows, dtype=np.int64),
+            np.concatenate([hashes, uint64_values(admitted.rows[KEY_HASH])]),
+            [one_chunk(both[key.name]) for key in self.keys],
+        )
+        merged = [latest_of_each(values[LATEST], grouping), *self.partials.merge(values, grouping)]
+        rows_in, rows_late = (int(int64_values(some[ROW_COUNT]).sum()) for some in (groups, admitted.late))
+        return (
+            taken(both, grouping.first_rows),
+            pa.Table.from_arrays(merged, schema=folded.schema),
+            Counted(rows_in, rows_late, admitted.max_event_time_us),
         )
 
     def _admitted(self, rows: pa.Table, clock: Clock) -> Admitted:
@@ -113,8 +163,7 @@ class UpdatingAggregate(Aggregation):
         if not by_event_time(self.ttl):
             times = int64_values(rows[TIME])[validity(rows[TIME])]
             return Admitted(rows, rows.slice(0, 0), int(times.max()) if len(times) else None)
-        assert self.ttl is not None
-        return admit(rows, None if clock.late_us is None else clock.late_us - self.ttl.span_us)
+        return admit(rows, self.late_until(clock.late_us))
 
     def _keys_of(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
         firsts = taken(rows.select([key.name for key in self.keys]), grouping.first_rows) if self.keys else None
@@ -144,6 +193,11 @@ class UpdatingAggregate(Aggregation):
     @property
     def _state_values(self) -> tuple[pa.Field, ...]:
         return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
+
+
+def _each(count: int) -> Grouping:
+    """Each row is a group."""
+    return Grouping(order=np.arange(count, dtype=np.int64), starts=np.arange(count, dtype=np.int64))
 
 
 def _pairs(found: Integers, count: int) -> Grouping:

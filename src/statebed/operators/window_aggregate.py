@@ -35,6 +35,7 @@ from statebed.operators.operator import (
     StepResult,
     Tables,
 )
+from statebed.operators.preaggregation import GROUPS_IN
 from statebed.operators.rows import filtered, late_rows
 from statebed.operators.window_fold import Folder
 from statebed.operators.windows import Window
@@ -92,6 +93,8 @@ class WindowAggregate(WindowedAggregation):
         folder = Folder(self.inputs[0], self.partials, self.window, self._first_kept(clock.late_us), self.where)
         for batch in batches[0]:
             folder.add(batch)
+        for batch in batches[1] if len(batches) > 1 else ():
+            folder.add_groups(batch, self.preaggregated)
         new = folder.finish()
         kept_from = self._first_kept(clock.watermark_us)
         # Partials are sorted by pane first.
@@ -113,8 +116,9 @@ class WindowAggregate(WindowedAggregation):
         return StepResult(
             outputs={MAIN: pa.concat_tables(output), LATE: late},
             rows_in=folder.rows_in,
-            rows_late=late.num_rows,
+            rows_late=folder.rows_late,
             max_event_times_us=(folder.max_event_time_us,),
+            counts={GROUPS_IN: new.num_rows},
         )
 
     # ---- results ---------------------------------------------------------------------------------------------

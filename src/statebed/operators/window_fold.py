@@ -9,6 +9,7 @@ from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.grouping import Integers
 from statebed.operators.operator import Input
 from statebed.operators.partials import Partials
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, partial_columns
 from statebed.operators.rows import conformed, filtered, greatest
 from statebed.operators.windows import Window
 
@@ -33,6 +34,7 @@ class Folder:
         self._folded: list[pa.Table] = []
         self._late: list[pa.Table] = []
         self.rows_in = 0
+        self.rows_late = 0
         self.max_event_time_us: int | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -41,6 +43,29 @@ class Folder:
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= FOLD_ROWS:
             self._fold()
+
+    def add_groups(self, batch: pa.RecordBatch, source: Input | None) -> None:
+        """Take rows that were added up by pane and key before they came; of late ones the number is known."""
+        assert source is not None
+        groups = conformed(batch, source.schema, where=self._where)
+        panes, counts = int64_values(groups[TIME]), int64_values(groups[ROW_COUNT])
+        admitted = validity(groups[TIME])
+        if self._first_admitted is not None:
+            admitted = admitted & (panes >= self._first_admitted)
+        self.rows_in += int(counts.sum())
+        self.rows_late += int(counts[~admitted].sum())
+        seen = int64_values(groups[LATEST])[validity(groups[LATEST])]
+        self.max_event_time_us = greatest([self.max_event_time_us, int(seen.max()) if len(seen) else None])
+        groups = filtered(groups, admitted)
+        columns = [
+            from_numpy(uint64_values(groups[KEY_HASH]), pa.uint64()),
+            *(normalise_key(one_chunk(groups[key.name])) for key in self._partials.keys),
+            groups[TIME],
+            *partial_columns(self._partials, groups),
+        ]
+        self._folded.append(pa.Table.from_arrays(columns, schema=self._schema))
+        # Sorted and merged at the end, also when it is the only piece.
+        self._folded.append(self._schema.empty_table())
 
     def finish(self) -> pa.Table:
         """One partial row per pane and key of all admitted rows, sorted: `_key_hash`, keys, `_time`, partials."""
@@ -95,4 +120,5 @@ class Folder:
         if admitted.all():
             return rows, panes
         self._late.append(filtered(rows, ~admitted))
+        self.rows_late += rows.num_rows - int(admitted.sum())
         return filtered(rows, admitted), panes[admitted]

@@ -37,6 +37,7 @@ from statebed.spark.deadline import deadline
 from statebed.spark.frames import heartbeats
 from statebed.spark.matching import kept_entries
 from statebed.spark.plan import JobPlan
+from statebed.spark.preaggregation import Reduction
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import (
     EpochSummary,
@@ -49,7 +50,7 @@ from statebed.spark.reports import (
 )
 from statebed.spark.session import is_stopped
 from statebed.spark.stage import STAGE_SCHEMA, SUBTASK, StageFunction
-from statebed.spark.stages import stages
+from statebed.spark.stages import of_groups, stages
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Controller:
         self._halted = False
         self._epochs = 0
         self._planned_us = self._committed_us = 0
+        self._reduction = Reduction()
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
         self._stop_wanted: Stop | None = None
@@ -199,8 +201,7 @@ class Controller:
         self._serve_requests(batch.sparkSession)
         if self.stopped:
             raise HaltedError
-        rows = batch.unionByName(self._heartbeats(batch.sparkSession))
-        self._epoch(rows, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
+        self._epoch(batch.sparkSession, batch, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
 
     def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:
         """Commit an epoch without a batch if time alone changes something that no batch changed yet."""
@@ -208,14 +209,14 @@ class Controller:
         sources = next_clocks(plan.graph, source_clocks_of(self._run.head))
         clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
         if is_due(plan.graph, clocks):
-            self._epoch(self._heartbeats(session), clocks=clocks, status=status)
+            self._epoch(session, clocks=clocks, status=status)
 
     def _end_of_input(self, session: SparkSession) -> None:
         """Close what the watermark allows, and take what was merged, with an epoch without a batch."""
         merged, before = self._compaction.settle(), self._run.head.epoch
         self._close_windows(session, status=pb.STOPPED)
         if merged and self._run.head.epoch == before:
-            self._epoch(self._heartbeats(session), status=pb.STOPPED)
+            self._epoch(session, status=pb.STOPPED)
 
     def _drain(self, session: SparkSession) -> None:
         """Close everything that is open, whatever the watermark says."""
@@ -225,12 +226,13 @@ class Controller:
         if marks_of(clocks) == {name: before.get(name) for name in clocks}:
             self._commit(self._run.carry_over(pb.DRAINED))
         else:
-            self._epoch(self._heartbeats(session), clocks=clocks, status=pb.DRAINED)
+            self._epoch(session, clocks=clocks, status=pb.DRAINED)
         self.drained = True
 
     def _epoch(
         self,
-        rows: DataFrame,
+        session: SparkSession,
+        batch: DataFrame | None = None,
         *,
         batch_id: int | None = None,
         query_id: str = "",
@@ -245,11 +247,16 @@ class Controller:
             clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=started_us)
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         told = self._compaction.before_epoch(self._run.next_epoch)
-        taken = accepted(
-            self._act(rows, stages(plan, head, self._run.next_epoch, clocks, told)),
-            operators=plan.operators,
-            parallelism=plan.parallelism,
-        )
+        levels = stages(plan, head, self._run.next_epoch, clocks, told)
+        rows, added_up = batch, None if batch is None else self._reduction.worthwhile(plan)
+        if batch is not None and added_up is not None:
+            late_us = clocks[added_up.operator.operator_id].late_us
+            rows = added_up.groups(batch, late_us=late_us, parallelism=plan.parallelism)
+            levels[0] = of_groups(levels[0], added_up)
+        beats = heartbeats(session, (plan.prepared if rows is None else rows).schema, plan.parallelism)
+        rows = beats if rows is None else rows.unionByName(beats)
+        taken = accepted(self._act(rows, levels), operators=plan.operators, parallelism=plan.parallelism)
+        self._reduction.observe([report for some in taken.reports.values() for report in some])
         acted_us = self._environment.now_us()
         position = head.source_position
         if batch_id is not None:
@@ -290,6 +297,7 @@ class Controller:
                 batch_id=batch_id,
                 operators={name: operator_summary(taken.reports[name], clocks[name]) for name in plan.operators},
                 duration_us=ended_us - started_us,
+                preaggregated=added_up is not None,
                 phases_us={
                     "planning": self._planned_us - started_us,
                     "action": acted_us - self._planned_us,
@@ -333,9 +341,6 @@ class Controller:
                         ) from error
                     _log.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
         raise AssertionError
-
-    def _heartbeats(self, session: SparkSession) -> DataFrame:
-        return heartbeats(session, self._plan.prepared.schema, self._plan.parallelism)
 
     # ---- requests and garbage --------------------------------------------------------------------------------
 

@@ -47,8 +47,8 @@ def _source(node: SourceNode) -> str:
 def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
     operator = place.operator
     keys = ", ".join(operator.inputs[0].keys) or "no key: one subtask has all rows"
-    number = next(n for n, node in enumerate(plan.graph.nodes) if getattr(node, "operator", None) is operator)
-    origins = ", ".join(plan.graph.origin(edge) for edge in plan.graph.nodes[number].inputs)
+    node = plan.graph.nodes[plan.graph.names[operator.operator_id].node]
+    origins = ", ".join(plan.graph.origin(edge) for edge in node.inputs)
     yield _line("operator", f"{operator.operator_id}: {described(operator)} by {keys}, level {place.level}")
     yield _line("", f"reads {origins}")
     for name, config in operator.tables.items():

@@ -121,8 +121,6 @@ def feeding(
     df = pieces[0]
     for piece in pieces[1:]:
         df = df.unionByName(piece)
-    high = F.shiftrightunsigned(F.col(KEY_HASH), 32)
-    owner = F.shiftrightunsigned(high * F.lit(check_parallelism(parallelism)).cast("bigint"), 32).cast("int")
     layouts = {
         branch.number: Layout(
             schema=branch.feed.input.schema,
@@ -135,7 +133,13 @@ def feeding(
     sources = tuple(
         name if leaves[name] == 1 else f"{name}#{number}" for name in read for number in range(leaves[name])
     )
-    return Feeding(df.select("*", owner.alias(SUBTASK)), layouts, sources)
+    return Feeding(df.select("*", owner_of(F.col(KEY_HASH), parallelism).alias(SUBTASK)), layouts, sources)
+
+
+def owner_of(hashed: Column, parallelism: int) -> Column:
+    """The subtask that owns a key hash."""
+    high = F.shiftrightunsigned(hashed, 32)
+    return F.shiftrightunsigned(high * F.lit(check_parallelism(parallelism)).cast("bigint"), 32).cast("int")
 
 
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:

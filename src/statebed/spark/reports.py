@@ -39,6 +39,8 @@ class EpochSummary:
     """None: an epoch without a batch."""
     operators: Mapping[str, OperatorSummary]
     duration_us: int
+    preaggregated: bool = False
+    """Whether rows were added up in the JVM first."""
     phases_us: Mapping[str, int] = field(default_factory=dict)
     """Of the duration: building Spark's plan, its one action, the record, the sinks."""
 

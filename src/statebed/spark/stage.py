@@ -55,17 +55,20 @@ class Layout:
     schema: pa.Schema
     columns: tuple[str, ...]
     sources: tuple[str, ...]
+    latest: str = TIME
+    """The column with the greatest event time that a row stands for."""
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of this branch as its operator takes them."""
-        given = {name: batch.column(slot) for name, slot in zip(self._names, self.columns, strict=True)}
+        given = {name: batch.column(slot) for name, slot in zip(self.names, self.columns, strict=True)}
         given |= {name: batch.column(name) for name in (KEY_HASH, TIME)}
         if WEIGHT in self.schema.names:
             given[WEIGHT] = from_numpy(np.ones(batch.num_rows, dtype=np.int64), pa.int64())
         return pa.RecordBatch.from_arrays([given[one.name].cast(one.type) for one in self.schema], schema=self.schema)
 
     @property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Of the columns, as the operator knows them."""
         return [name for name in self.schema.names if name not in {KEY_HASH, TIME, WEIGHT}]
 
 
@@ -179,7 +182,7 @@ class StageFunction:
                 arrived.later.setdefault(number, []).append(layout.rows(rows))
 
     def _see(self, rows: pa.RecordBatch, layout: Layout, arrived: Arrived) -> None:
-        times, timed = int64_values(rows.column(TIME)), validity(rows.column(TIME))
+        times, timed = int64_values(rows.column(layout.latest)), validity(rows.column(layout.latest))
         if len(layout.sources) == 1:
             arrived.see(layout.sources[0], times[timed])
             return

@@ -1,11 +1,13 @@
 """From a plan, the head and the clocks of an epoch to what its tasks run, level by level. Pure."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, SubtaskTask
 from statebed.spark.compaction import EpochEdits
 from statebed.spark.plan import JobPlan
+from statebed.spark.preaggregation import Preaggregation
 from statebed.spark.reports import operator_entry
 from statebed.spark.stage import StageFunction, Work
 from statebed.spark.topology import NOTHING, Place
@@ -25,6 +27,12 @@ def stages(
         )
         for number, places in enumerate(plan.topology.levels)
     ]
+
+
+def of_groups(stage: StageFunction, added_up: Preaggregation) -> StageFunction:
+    """The same for rows that were added up before: they come to the second input of the one operator there is."""
+    works = tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works)
+    return replace(stage, works=works, layouts={added_up.branch: added_up.layout})
 
 
 def _work(

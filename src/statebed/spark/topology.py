@@ -15,7 +15,8 @@ import pyarrow as pa
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
 from statebed.flow.steps import Feed, Step
 from statebed.format.columns import from_numpy
-from statebed.operators.operator import WEIGHT, Changes, Operator, Output
+from statebed.operators.aggregation import Aggregation
+from statebed.operators.operator import LATE, WEIGHT, Changes, Operator, Output
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,14 @@ def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) 
     leading: dict[int, list[tuple[int, ...]]] = {}
     routes: dict[int, list[Route]] = {}
     outgoing, streams = _outgoing(graph, frames, sinks)
+    looked_at = {edge for node in graph.nodes for edge in node.inputs} | set(sinks.values())
+    nodes = {
+        number: node if Edge(number, LATE) in looked_at else _without_late_columns(node)
+        for number, node in enumerate(graph.nodes)
+        if isinstance(node, OperatorNode)
+    }
     count = 0
-    for number, node in enumerate(graph.nodes):
-        if not isinstance(node, OperatorNode):
-            continue
+    for number, node in nodes.items():
         levels[number] = 1
         for edge, feed in zip(node.inputs, node.feeds, strict=True):
             numbers: list[int] = []
@@ -153,10 +158,18 @@ def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) 
             tuple(routes.get(number, ())),
             tuple(outgoing.get(number, ())),
         )
-        for number, node in enumerate(graph.nodes)
-        if isinstance(node, OperatorNode)
+        for number, node in nodes.items()
     )
     return Topology(tuple(branches), places, streams)
+
+
+def _without_late_columns(node: OperatorNode) -> OperatorNode:
+    """An aggregation whose late rows nobody looks at gets the columns that it computes with, and no others."""
+    if not isinstance(node.operator, Aggregation):
+        return node
+    operator = node.operator.without_late_columns()
+    feeds = tuple(Feed(one, feed.values) for one, feed in zip(operator.inputs, node.feeds, strict=True))
+    return OperatorNode(operator, node.inputs, feeds)
 
 
 def ways(graph: Graph, frames: Collection[Edge], edge: Edge) -> Iterator[tuple[Edge, tuple[Step, ...]]]:

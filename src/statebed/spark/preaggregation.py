@@ -1,0 +1,132 @@
+"""Adding rows up in the JVM, where they are read, before they are shuffled and handed to Python.
+
+It pays where many rows of a batch have one key: one row for each group is sent then. It costs where most keys are
+different. So it is chosen batch by batch, by how many groups the rows of the batch before were. Only a job whose rows
+all go to one aggregation can do it in one pass; what it computes of each group is `statebed.operators.preaggregation`,
+and the state is the same either way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators import SubtaskReport, WindowAggregate
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, Part, Reduce, parts_of
+from statebed.operators.updating_aggregate import UpdatingAggregate
+from statebed.operators.windows import Window
+from statebed.spark.frames import owner_of
+from statebed.spark.plan import JobPlan
+from statebed.spark.stage import BRANCH, SUBTASK, Layout
+from statebed.spark.topology import Topology
+
+LEAST_ROWS = 1_000
+"""A batch of fewer rows is sent as it is."""
+_LOW_BITS = 0xFFFFFFFF
+_WORD = 32
+
+
+@dataclass(frozen=True)
+class Preaggregation:
+    """What one aggregation, which gets all rows of the job, lets the JVM do."""
+
+    branch: int
+    operator: WindowAggregate | UpdatingAggregate
+    rows: Layout
+    """How rows lie that are not added up."""
+
+    @property
+    def layout(self) -> Layout:
+        """How groups lie."""
+        one = self.operator.preaggregated
+        assert one is not None
+        names = [f"g{number}" for number in range(len(one.columns))]
+        latest = names[one.columns.names.index(LATEST)]
+        return Layout(one.schema, tuple(names), self.rows.sources, latest=latest)
+
+    def groups(self, batch: DataFrame, *, late_us: int | None, parallelism: int) -> DataFrame:
+        """One row for each group of the batch."""
+        values = dict(zip(self.rows.names, self.rows.columns, strict=True))
+        operator = self.operator
+        parts = parts_of(operator.partials)
+        assert parts is not None
+        if isinstance(operator, WindowAggregate):
+            apart = F.timestamp_micros(_pane(F.unix_micros(TIME), operator.window))
+        else:
+            # Rows that are late, and those without a time, are in groups of their own.
+            until = operator.late_until(late_us)
+            apart = F.lit(None) if until is None else F.unix_micros(TIME) <= F.lit(until)
+        keys = [F.col(values[key.name]) for key in operator.keys]
+        computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
+        computed |= {part.name: _reduced(part, values) for part in parts}
+        grouped = batch.groupBy(F.col(KEY_HASH), *keys, apart.alias("apart")).agg(
+            *(column.alias(name) for name, column in computed.items())
+        )
+        given = [*keys, *(F.col(name) for name in computed)]
+        return grouped.select(
+            F.lit(self.branch).alias(BRANCH),
+            F.col(KEY_HASH),
+            F.col("apart" if isinstance(operator, WindowAggregate) else LATEST).alias(TIME),
+            *(column.alias(name) for column, name in zip(given, self.layout.columns, strict=True)),
+            owner_of(F.col(KEY_HASH), parallelism).alias(SUBTASK),
+        )
+
+
+@dataclass
+class Reduction:
+    """How many groups the rows of the last batch were."""
+
+    rows: int = 0
+    groups: int = 0
+
+    def observe(self, reports: Sequence[SubtaskReport]) -> None:
+        """Take the figures of an epoch; one without rows tells nothing."""
+        counted = [report for report in reports if report.groups_in]
+        if counted:
+            self.rows = sum(report.rows_in for report in counted)
+            self.groups = sum(report.groups_in for report in counted)
+
+    def worthwhile(self, plan: JobPlan) -> Preaggregation | None:
+        """What to add up in the coming batch."""
+        below = plan.settings.preaggregate_below
+        few = self.rows >= LEAST_ROWS and self.groups <= below * self.rows
+        return preaggregation_of(plan.topology, plan.layouts) if below and (few or below == 1) else None
+
+
+def preaggregation_of(topology: Topology, layouts: Mapping[int, Layout]) -> Preaggregation | None:
+    """What can be added up in the JVM; None: nothing."""
+    if len(topology.branches) != 1:
+        return None
+    branch = topology.branches[0]
+    place = next(one for one in topology.places if one.operator.operator_id == branch.operator_id)
+    operator = place.operator
+    if not isinstance(operator, WindowAggregate | UpdatingAggregate):
+        return None
+    if operator.late_columns or operator.preaggregated is None:
+        return None
+    return Preaggregation(branch.number, operator, layouts[branch.number])
+
+
+def _pane(micros: Column, window: Window) -> Column:
+    pane, offset = F.lit(window.pane_us), window.offset_us % window.pane_us
+    return micros - F.pmod(F.pmod(micros, pane) - F.lit(offset), pane)
+
+
+def _reduced(part: Part, values: dict[str, str]) -> Column:
+    if part.column is None:
+        return F.count(F.lit(1))
+    column = F.col(values[part.column])
+    made = {
+        Reduce.COUNT: lambda: F.count(column),
+        Reduce.SUM: lambda: F.sum(column.cast("bigint")),
+        Reduce.LOW_SUM: lambda: F.sum(column.bitwiseAND(F.lit(_LOW_BITS))),
+        Reduce.HIGH_SUM: lambda: F.sum(F.shiftright(column, _WORD)),
+        Reduce.MIN: lambda: F.min(column),
+        Reduce.MAX: lambda: F.max(column),
+        Reduce.BIT_AND: lambda: F.bit_and(column),
+        Reduce.BIT_OR: lambda: F.bit_or(column),
+        Reduce.BIT_XOR: lambda: F.bit_xor(column),
+    }
+    return made[part.reduce]()

@@ -1,0 +1,86 @@
+"""Rows that the JVM adds up first give the same results and the same state, and only where that pays."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+
+import statebed as sb
+
+pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
+AGGREGATES = {
+    "n": sb.count(),
+    "fares": sb.count("fare"),
+    "ok": sb.count(where="status = 'ok'"),
+    "total": sb.sum("cents * 4000000000000"),
+    "small": sb.sum("cast(cents as int)"),
+    "mean": sb.mean("cents"),
+    "least": sb.min("fare"),
+    "last": sb.max("status"),
+    "every": sb.bool_and("cents > 0"),
+    "bits": sb.bit_xor("cents"),
+}
+
+
+@pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows"])
+def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
+    rides: Any, tmp_path: Any, kind: str
+) -> None:
+    rides.add_files(4)
+    late = rides.input / "0004.parquet"
+    rides.add_files(1)
+    rides.spark.read.parquet(str(rides.input / "0000.parquet")).write.parquet(str(tmp_path / "late"))
+    found = next((tmp_path / "late").glob("part-*.parquet"))
+    late.write_bytes(found.read_bytes())  # the first rows again, by now too late
+    outcomes = []
+    for below in (0, 1):
+        given: list[Any] = []
+        job = sb.Job(
+            "rides",
+            state=tmp_path / f"state{below}",
+            spark=rides.spark,
+            parallelism=2,
+            settings={"preaggregate_below": below, "compaction_every": 1000},
+        )
+        stream = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
+        if kind == "windows":
+            results = stream.group_by("driver", sb.tumbling("1 minute"), name="op").agg(**AGGREGATES)
+        elif kind == "sliding":
+            window = sb.sliding("2 minutes", "30 seconds", offset="7 seconds")
+            results = stream.group_by(F.upper("driver").alias("d"), window, name="op").agg(**AGGREGATES)
+        elif kind == "all rows":
+            results = stream.group_by(sb.tumbling("1 minute"), name="op").agg(**AGGREGATES)
+        else:
+            ttl = "90 seconds" if kind == "forgetting" else None
+            results = stream.key_by("driver", name="op").agg(ttl=ttl, **AGGREGATES)
+        results.write(lambda df, epoch, given=given: given.append((epoch, df.collect())), name="kept")
+        query = job.start(available_now=True)
+        assert query.await_termination(180)
+        progress = query.recent_progress
+        batches = [one for one in progress if one.batch_id is not None]
+        assert {one.preaggregated for one in batches} == {below == 1}
+        assert sum(one.rows_in for one in progress) == 600
+        if kind != "running":
+            assert sum(one.rows_late for one in progress) > 0
+        outcomes.append((sorted(map(repr, given)), [(one.rows_in, one.rows_late, one.rows_out) for one in progress]))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_rows_are_added_up_in_the_jvm_only_where_few_groups_are_left(rides: Any, tmp_path: Any) -> None:
+    rides.add_files(3, rows=1500)
+
+    def added_up(key: str) -> list[bool]:
+        job = sb.Job("rides", state=tmp_path / key, spark=rides.spark, parallelism=2)
+        stream = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
+        stream.key_by(key, name="op").agg(n=sb.count()).write(lambda *_: None, name="nothing")
+        query = job.start(available_now=True)
+        assert query.await_termination(180)
+        return [one.preaggregated for one in query.recent_progress if one.batch_id is not None]
+
+    assert added_up("driver") == [False, True, True]
+    assert added_up("fare") == [False, False, False]
+    job = sb.Job("rides", state=tmp_path / "x", spark=rides.spark)
+    stream = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
+    stream.key_by("driver", name="op").agg(n=sb.count(), x=sb.sum("fare")).write(lambda *_: None, name="nothing")
+    # Sums of doubles are exact here, which the JVM's are not.
+    assert job.start(available_now=True).await_termination(180)

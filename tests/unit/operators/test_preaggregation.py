@@ -1,0 +1,184 @@
+"""Rows that were added up before they came leave the same state as the rows themselves."""
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import statebed as sb
+from statebed.errors import SumOverflowError
+from statebed.flow.graph import OperatorNode
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.operators import Clock
+from statebed.operators.aggregation import Aggregation
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, Part, Reduce, parts_of
+from statebed.operators.updating_aggregate import UpdatingAggregate
+from statebed.operators.window_aggregate import WindowAggregate
+from statebed.state import CompactionMode, ManagerOptions, TableManager, TaskInfo
+from statebed.storage import MemoryStore
+
+PANE = 10
+AGGREGATES = {
+    "n": sb.count(),
+    "there": sb.count("big"),
+    "ok": sb.count(where="small > 0"),
+    "total": sb.sum("big"),
+    "short": sb.sum("small"),
+    "middle": sb.mean("big"),
+    "least": sb.min("real"),
+    "most": sb.max("word"),
+    "every": sb.bool_and("flag"),
+    "some": sb.bool_or("flag"),
+    "ands": sb.bit_and("small"),
+    "xors": sb.bit_xor("big"),
+}
+SCHEMA = "k string, big bigint, small int, real double, word string, flag boolean, ts timestamp"
+ROW = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from(["a", "b", None]),
+        "big": st.none() | st.sampled_from([0, -1, 2**63 - 1, -(2**63), 2**32, 7]) | st.integers(-9, 9),
+        "small": st.none() | st.integers(-(2**31), 2**31 - 1),
+        "real": st.none() | st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("-inf")]),
+        "word": st.none() | st.text("ab", max_size=2),
+        "flag": st.none() | st.booleans(),
+        "ts": st.none() | st.integers(-30, 60),
+    }
+)
+
+
+def operator_of(kind: str) -> OperatorNode:
+    flow = sb.Flow("rows")
+    rows = flow.source("rows", SCHEMA, watermark=("ts", "0s"))
+    if kind == "windows":
+        rows.group_by("k", sb.tumbling(dt.timedelta(microseconds=PANE)), name="op").agg(**AGGREGATES)
+    else:
+        rows.key_by("k", name="op").agg(ttl=None if kind == "running" else dt.timedelta(microseconds=25), **AGGREGATES)
+    node = flow.graph.nodes[-1]
+    assert isinstance(node, OperatorNode)
+    return node
+
+
+def added_up(operator: Aggregation, fed: pa.Table, late_us: int | None) -> pa.Table:
+    """What a JVM gives: groups by key hash, keys and pane, and their parts; with pyarrow's own arithmetic."""
+    parts = parts_of(operator.partials)
+    assert parts is not None
+    assert operator.preaggregated is not None
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for row in fed.to_pylist():
+        time = None if row[TIME] is None else _micros(row[TIME])
+        pane = None if time is None or not isinstance(operator, WindowAggregate) else time - time % PANE
+        until = operator.late_until(late_us) if isinstance(operator, UpdatingAggregate) else None
+        side = None if until is None else (time is None or time <= until)
+        groups.setdefault((row[KEY_HASH], row["k"], pane, side), []).append({**row, TIME: time})
+    made = []
+    for (hashed, key, pane, _), rows in groups.items():
+        times = [row[TIME] for row in rows if row[TIME] is not None]
+        latest = max(times) if times else None
+        made.append(
+            {
+                KEY_HASH: hashed,
+                TIME: pane if isinstance(operator, WindowAggregate) else latest,
+                "k": key,
+                ROW_COUNT: len(rows),
+                LATEST: latest,
+                **{part.name: _reduced(part, rows) for part in parts},
+            }
+        )
+    return pa.Table.from_pylist(made, schema=operator.preaggregated.schema)
+
+
+def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - one for each way
+    values = rows if part.column is None else [row[part.column] for row in rows if row[part.column] is not None]
+    if part.reduce is Reduce.COUNT:
+        return len(values)
+    if not values:
+        return None
+    column = pa.array(values, part.type)
+    if part.reduce in {Reduce.LOW_SUM, Reduce.HIGH_SUM}:
+        return sum((v & 0xFFFFFFFF) if part.reduce is Reduce.LOW_SUM else v >> 32 for v in values)
+    if part.reduce in {Reduce.BIT_AND, Reduce.BIT_OR, Reduce.BIT_XOR}:
+        ufunc = {Reduce.BIT_AND: np.bitwise_and, Reduce.BIT_OR: np.bitwise_or, Reduce.BIT_XOR: np.bitwise_xor}
+        return int(ufunc[part.reduce].reduce(np.array(values, dtype=np.int64)))
+    if part.reduce is Reduce.SUM:
+        return sum(values)
+    if pa.types.is_floating(part.type):  # Spark's order: NaN is the largest
+        return sorted(values, key=lambda v: (v != v, v))[0 if part.reduce is Reduce.MIN else -1]  # noqa: PLR0124 - NaN
+    found = pc.min(column) if part.reduce is Reduce.MIN else pc.max(column)
+    return found.as_py()
+
+
+def _micros(moment: dt.datetime) -> int:
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+def table(rows: list[dict[str, Any]]) -> pa.Table:
+    schema = pa.schema(
+        [
+            ("k", pa.string()),
+            ("big", pa.int64()),
+            ("small", pa.int32()),
+            ("real", pa.float64()),
+            ("word", pa.string()),
+            ("flag", pa.bool_()),
+            ("ts", TIMESTAMP),
+        ]
+    )
+    made = pa.Table.from_pylist(rows, schema=schema)
+    return made.append_column(TIME, made["ts"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kind=st.sampled_from(["windows", "running", "forgetting"]), epochs=st.lists(st.lists(ROW, max_size=8), max_size=3)
+)
+def test_p6_groups_leave_the_same_results_and_state_as_their_rows(
+    kind: str, epochs: list[list[dict[str, Any]]]
+) -> None:
+    node = operator_of(kind)
+    operator = node.operator
+    assert isinstance(operator, Aggregation)
+    stores = [MemoryStore(), MemoryStore()]
+    managers = [
+        TableManager(
+            TaskInfo("job", "op", 0, 1),
+            operator.tables,
+            store,
+            options=ManagerOptions(compaction=CompactionMode.OFF),
+            combines=operator.combines,
+        )
+        for store in stores
+    ]
+    marks = [None, 10, 30, 55]
+    for number, rows in enumerate(epochs):
+        fed = node.feeds[0].apply(table(rows))
+        clock = Clock(marks[number], marks[number + 1], number)
+        groups = added_up(operator, fed, clock.late_us)
+        try:
+            one = operator.step(managers[0], [fed.to_batches()], clock)
+        except SumOverflowError:
+            with pytest.raises(SumOverflowError):
+                operator.step(managers[1], [[], groups.to_batches()], clock)
+            break
+        two = operator.step(managers[1], [[], groups.to_batches()], clock)
+        assert str(one.outputs[""].to_pylist()) == str(two.outputs[""].to_pylist())  # as text, because of NaN
+        for known in ("rows_in", "rows_late", "max_event_times_us", "counts"):
+            assert getattr(one, known) == getattr(two, known)
+        stored = [m.checkpoint(number + 1, 0, clock.watermark_us, time=number).result(30) for m in managers]
+        assert stored[0].reference == stored[1].reference
+    for manager in managers:
+        manager.close()
+
+
+@pytest.mark.parametrize("aggregate", [sb.sum("real"), sb.collect_list("word"), sb.count_distinct("word")], ids=str)
+def test_what_is_not_made_of_plain_parts_is_not_added_up_elsewhere(aggregate: Any) -> None:
+    flow = sb.Flow("rows")
+    rows = flow.source("rows", SCHEMA, watermark=("ts", "0s"))
+    rows.key_by("k", name="op").agg(n=sb.count(), x=aggregate)
+    operator = flow.graph.operators["op"]
+    assert isinstance(operator, Aggregation)
+    assert operator.preaggregated is None

@@ -3,9 +3,10 @@
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
 from pyspark import SparkContext
 
 from statebed.errors import EpochTimeoutError
@@ -44,4 +45,5 @@ def deadline(context: SparkContext, seconds: float, *, what: str, where: str) ->
         ) from error
     finally:
         timer.cancel()
-        context.removeJobTag(tag)
+        with suppress(Py4JError, AttributeError):  # Spark was stopped meanwhile
+            context.removeJobTag(tag)

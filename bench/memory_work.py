@@ -4,7 +4,8 @@ Rows are made of their numbers, so that every answer is known without keeping an
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +31,8 @@ from statebed.storage import ObjectStore
 Numbers = npt.NDArray[np.int64]
 
 _MINUTE_US = 60_000_000
-_COUNTERS = ("trips", "total")
+_NARROW = ("trips", "total")
+_WIDE = (*_NARROW, *(f"counter_{number}" for number in range(12)))
 _SCATTER = 0x9E3779B1
 
 
@@ -85,15 +87,16 @@ class ReadModifyWrite:
     """A keyed table is filled; then keys drawn evenly from all of it are read, added to and written."""
 
     batch_rows = 100_000
-    row_bytes = 8 + 8 + 8 * len(_COUNTERS)
-    """Hash, key and values; marks and index come on top."""
 
-    def __init__(self, tiers: Tiers, store: ObjectStore) -> None:
-        schema = pa.schema([("id", pa.int64()), *((name, pa.int64()) for name in _COUNTERS)])
+    def __init__(self, tiers: Tiers, store: ObjectStore, *, counters: Sequence[str] = _NARROW) -> None:
+        schema = pa.schema([("id", pa.int64()), *((name, pa.int64()) for name in counters)])
         config = keyed_table_config("counters", "", ["id"], schema)
         self._view = KeyedView(config, owned=WHOLE_SPACE, store=store, tiers=tiers)
         self._store = store
-        self._merge = merge_columns(**dict.fromkeys(_COUNTERS, Merge.SUM))
+        self._counters = counters
+        self._merge = merge_columns(**dict.fromkeys(counters, Merge.SUM))
+        self.row_bytes = 8 + 8 + 8 * len(counters)
+        """Hash, key and values; marks and index come on top."""
         self._keys = 0
         self._total = 0
 
@@ -123,7 +126,7 @@ class ReadModifyWrite:
     def _add(self, ids: Numbers) -> None:
         keys = pa.table({"id": from_numpy(_scattered(ids), pa.int64())})
         amounts = from_numpy(ids % 89, pa.int64())
-        self._view.merge(keys, pa.table(dict.fromkeys(_COUNTERS, amounts)), self._merge)
+        self._view.merge(keys, pa.table(dict.fromkeys(self._counters, amounts)), self._merge)
         self._total += int((ids % 89).sum())
 
 
@@ -182,6 +185,7 @@ class Join:
 WORKS: dict[str, Callable[[Tiers, ObjectStore], Work]] = {
     "append-only": Append,
     "read-modify-write": ReadModifyWrite,
+    "read-modify-write wide": partial(ReadModifyWrite, counters=_WIDE),
     "join-like": Join,
 }
 

@@ -106,7 +106,7 @@ def test_an_unknown_case_is_an_error_that_lists_the_cases() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("work", ["append-only", "read-modify-write", "join-like"])
+@pytest.mark.parametrize("work", ["append-only", "read-modify-write", "read-modify-write wide", "join-like"])
 def test_p4_each_kind_of_work_finds_its_answers_with_a_tenth_of_the_memory(work: str, tmp_path: Path) -> None:
     budget = 8 << 20
     ran = subprocess.run(

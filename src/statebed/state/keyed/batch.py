@@ -190,13 +190,12 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
 
 def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
     """The rows by hash, equal hashes in the order of the rows, and the hashes in that order."""
-    bits = np.uint64(max(len(hashes) - 1, 1).bit_length())
+    rows = np.uint64((1 << max(len(hashes) - 1, 1).bit_length()) - 1)
     # Sorting numbers is several times faster than a stable argsort: the upper bits of the hash, then the row.
-    packed = hashes >> bits
-    packed <<= bits
+    packed = hashes & ~rows
     packed |= np.arange(len(hashes), dtype=np.uint64)
     packed.sort()
-    packed &= np.uint64((1 << int(bits)) - 1)
+    packed &= rows
     order = packed.view(np.int64)
     found = hashes.take(order)
     if (found[1:] < found[:-1]).any():

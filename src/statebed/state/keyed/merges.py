@@ -120,21 +120,9 @@ def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
         valid = validity(column)
         values = np.where(valid, values, np.zeros(1, dtype=values.dtype))
         valid = np.logical_or.reduceat(valid, starts)
-    if values.dtype.kind not in "iu":
-        return from_numpy(np.add.reduceat(values, starts), column.type, valid=valid)
-    numbers = cast("_Integers", values)
-    return from_numpy(_whole_sums(numbers, starts), column.type, valid=valid) if _surely_fits(numbers, starts) else None
-
-
-def _whole_sums(values: _Integers, starts: _Rows) -> _Integers:
-    """The sum of each group: its first value, and to it are added the others, which most groups do not have."""
-    others = np.ones(len(values), dtype=np.bool_)
-    others[starts] = False
-    rows = np.flatnonzero(others)
-    sums = values.take(starts)
-    # Before the first of the others stands one start, before the next one no or some more.
-    np.add.at(sums, rows - np.arange(1, len(rows) + 1), values.take(rows))
-    return sums
+    if values.dtype.kind in "iu" and not _surely_fits(cast("_Integers", values), starts):
+        return None
+    return from_numpy(np.add.reduceat(values, starts), column.type, valid=valid)
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:

@@ -62,6 +62,12 @@ def debt(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> float:
     return deltas / max(rows_in((file for file in files if file.level == BASE), owned), 1.0)
 
 
+def due_bytes(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> int:
+    """About the bytes that a compaction would do something for, without looking at single ranges; 0: none is due."""
+    many = len(deltas_of(files)) >= MANY_DELTAS
+    return bytes_of(files) if many or debt(files, owned) > WORTH_COMPACTING else 0
+
+
 def plan(
     files: Sequence[pb.FileEntry],
     owned: pb.HashRange,

@@ -25,12 +25,12 @@ from statebed.format import names
 from statebed.format.keyhash import hash_columns
 from statebed.format.schema import merge_schema_lists
 from statebed.format.segment_writer import ROW_GROUP_BYTES
-from statebed.state.compaction import ALL_BYTES, CompactionJob, Edit, EditQueue, NameOf
+from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.batch import HashFunction
 from statebed.state.keyed.blocks import Blocks
-from statebed.state.keyed.compaction import KeyedCompaction, Plan, plan
+from statebed.state.keyed.compaction import KeyedCompaction, Plan, due_bytes, plan
 from statebed.state.keyed.delta import write_delta
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import bytes_of
@@ -164,8 +164,7 @@ class KeyedView(KeyedOperations):
     @property
     def due_bytes(self) -> int:
         """Bytes of files that are worth compacting."""
-        due = self._plan(self._durable.files, most_bytes=ALL_BYTES)
-        return 0 if due is None else due.input_bytes
+        return due_bytes(self._durable.files, self.owned)
 
     def leave_alone(self, epoch: int) -> None:
         """The files of epochs up to this are compacted elsewhere; checkpoints leave them to that, as they do with

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.spark.cases import Case, Side
-from bench.spark.watch import MemoryWatch, processor_seconds
+from bench.spark.watch import MemoryWatch, ProcessorClock
 
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_SECONDS = 1800
@@ -35,6 +35,7 @@ class Racer:
     folder: Path
     process: subprocess.Popen[str]
     errors: IO[str]
+    clock: ProcessorClock
     messages: "queue.Queue[dict[str, Any]]" = field(default_factory=queue.Queue)
     batches: list[Batch] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Racer:
             cwd=_ROOT,
             env={**os.environ, "TZ": "UTC"},
         )
-        racer = cls(side, folder, process, errors)
+        racer = cls(side, folder, process, errors, ProcessorClock(process.pid))
         threading.Thread(target=racer._listen, name=f"listen-{side.name}", daemon=True).start()
         return racer
 
@@ -65,14 +66,14 @@ class Racer:
     def go(self, watch: MemoryWatch) -> None:
         """Do one batch, and wait for its end."""
         pid = self.process.pid
-        processor = processor_seconds(pid)
+        processor = self.clock.seconds()
         watch.look_at(pid)
         began = time.perf_counter()
         self._release()
         self._expect("batch")
         seconds = time.perf_counter() - began
         watch.look_at(None)
-        self.batches.append(Batch(seconds, processor_seconds(pid) - processor))
+        self.batches.append(Batch(seconds, self.clock.seconds() - processor))
 
     def finish(self) -> None:
         """Let it pass the last gate and end."""

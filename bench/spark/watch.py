@@ -50,13 +50,18 @@ def memory_of(root: int) -> Memory:
     return Memory(1024 * total, 1024 * anonymous)
 
 
-def processor_seconds(root: int) -> float:
-    """Of the whole tree so far, with those of it that have ended and were waited for."""
-    ticks = 0
-    for pid in tree_of(root):
-        if stat := _stat(pid):
-            ticks += sum(int(value) for value in stat[11:15])
-    return ticks / _TICKS
+class ProcessorClock:
+    """Processor time of a tree so far; what its processes had used when they were last seen stays counted."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._ticks: dict[int, int] = {}
+
+    def seconds(self) -> float:
+        for pid in tree_of(self._root):
+            if stat := _stat(pid):
+                self._ticks[pid] = int(stat[11]) + int(stat[12])
+        return sum(self._ticks.values()) / _TICKS
 
 
 class MemoryWatch(threading.Thread):

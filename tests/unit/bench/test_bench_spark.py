@@ -15,7 +15,7 @@ from bench.spark import answers, race
 from bench.spark.cases import Case, Files, Kind, Side, cases
 from bench.spark.inputs import write_inputs
 from bench.spark.racer import Batch, Racer
-from bench.spark.watch import Memory, MemoryWatch, memory_of, processor_seconds, tree_of
+from bench.spark.watch import Memory, MemoryWatch, ProcessorClock, memory_of, tree_of
 
 ROOT = Path(__file__).parents[3]
 FILES = Files(warm=1, warm_rows=3000, measured=2, rows=2000)
@@ -125,8 +125,11 @@ def test_the_watch_sees_the_memory_and_the_time_of_children() -> None:
         assert len(tree_of(process.pid)) == 2
         assert memory_of(process.pid).anonymous > 64 << 20
         assert watch.peaks[process.pid].total >= watch.peaks[process.pid].anonymous > 64 << 20
-        assert processor_seconds(process.pid) > 0.02
+        clock = ProcessorClock(process.pid)
+        used = clock.seconds()
+        assert used > 0.02
         process.communicate("\n", timeout=60)
+        assert clock.seconds() >= used  # what has ended stays counted
 
 
 def test_a_side_stops_at_the_gate_after_each_batch_and_ends_when_the_benchmark_is_gone() -> None:
@@ -160,6 +163,7 @@ def racer(side: Side, seconds: float, phases: dict[str, float], process: "subpro
         Path(),
         process,
         sys.stderr,
+        ProcessorClock(process.pid),
         batches=[Batch(100.0, 100.0), Batch(seconds, 2 * seconds), Batch(seconds, 2 * seconds)],
         phases=[phases] * 3,
         waited=[1.0] * 3,

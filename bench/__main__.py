@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import engine, memory, operators, process, spark
+from bench import engine, memory, operators, process, spark, subtask
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
     "process": (process.run, "a process over whole batches against the same one written for one key at a time"),
     "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, in turns"),
+    "subtask": (subtask.run, "an epoch of one subtask, restored anew each time, by how much state there is"),
 }
 
 

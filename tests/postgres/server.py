@@ -32,31 +32,32 @@ class PostgresServer:
     process: subprocess.Popen[bytes]
     user: str = "tester"
 
-    def dsn(self, database: str) -> str:
+    @property
+    def dsn(self) -> str:
         """A connection string without password."""
-        return f"host={self.folder} user={self.user} dbname={database}"
-
-    def connect(self, database: str) -> "psycopg.Connection[Any]":
-        return psycopg.connect(self.dsn(database), password=self.password, autocommit=True, connect_timeout=10)
+        return f"host={self.folder} user={self.user} dbname=postgres"
 
 
 @dataclass(frozen=True)
-class PostgresDatabase:
-    """An empty database that no other test uses."""
+class PostgresSchema:
+    """An empty schema that no other test uses, and in which its connections work."""
 
     server: PostgresServer
     name: str
 
     @property
     def dsn(self) -> str:
-        return self.server.dsn(self.name)
+        return f"{self.server.dsn} options='-c search_path={self.name}'"
 
     @property
     def password(self) -> str:
         return self.server.password
 
+    def connect(self) -> "psycopg.Connection[Any]":
+        return psycopg.connect(self.dsn, password=self.password, autocommit=True, connect_timeout=10)
+
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        with self.server.connect(self.name) as connection:
+        with self.connect() as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
@@ -84,7 +85,8 @@ def postgres_server() -> Iterator[PostgresServer]:
         assert made.returncode == 0, made.stderr[-2000:]
         settings = [part for setting in _FAST for part in ("-c", setting)]
         place = ("-D", str(folder / "data"), "-k", str(folder), "-c", "listen_addresses=")
-        command = (str(programs / "postgres"), *place, *settings)
+        # It ends with the tests, also when they are killed.
+        command = ("setpriv", "--pdeathsig", "QUIT", str(programs / "postgres"), *place, *settings)
         with (folder / "server.log").open("wb") as log:
             process: subprocess.Popen[bytes] = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=folder, **who
@@ -105,12 +107,11 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres(postgres_server: PostgresServer) -> PostgresDatabase:
-    """An empty database."""
-    name = f"t{uuid.uuid4().hex[:12]}"
-    with postgres_server.connect("postgres") as connection:
-        connection.execute(f"create database {name}".encode())
-    return PostgresDatabase(postgres_server, name)
+def postgres(postgres_server: PostgresServer) -> PostgresSchema:
+    """An empty schema: a database of its own would be a thousand files."""
+    schema = PostgresSchema(postgres_server, f"t{uuid.uuid4().hex[:12]}")
+    schema.run(f"create schema {schema.name}")
+    return schema
 
 
 def _programs() -> Path:
@@ -139,7 +140,7 @@ def _wait_until_ready(server: PostgresServer) -> None:
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while time.monotonic() < deadline and server.process.poll() is None:
         try:
-            server.connect("postgres").close()
+            PostgresSchema(server, "public").connect().close()
         except psycopg.OperationalError:
             time.sleep(0.1)
         else:

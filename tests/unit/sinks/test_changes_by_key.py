@@ -181,7 +181,7 @@ def test_p6_a_table_of_postgresql_is_the_folded_changelog_whatever_is_repeated(p
     @settings(max_examples=15)
     @given(changelogs(), st.data())
     def check(case: tuple[list[Epoch], dict[Key, float | None]], data: st.DataObject) -> None:
-        found = rows_in_sql(database, case[0], data, lambda: postgres.server.connect(postgres.name))
+        found = rows_in_sql(database, case[0], data, postgres.connect)
         assert found == case[1]
 
     check()

@@ -3,8 +3,12 @@
 import errno
 import os
 import pickle
+import resource
 import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -239,3 +243,50 @@ def test_a_lock_that_is_held_for_long_means_no_copy(shared: HostCache, monkeypat
     with shared._folder.locked():
         assert not add(shared, "a")
     assert shared.counts.failures == 1
+
+
+def test_a_disk_that_refuses_to_write_on_leaves_nothing_behind(shared: HostCache) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
+    try:
+        assert not add(shared, "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert shared.counts.failures == 1
+    assert left(shared) == []
+    assert not copies(shared)
+
+
+READ_ONLY = """
+import os, sys
+import numpy as np
+from pathlib import Path
+from statebed.state.host_cache import HostCache
+
+if os.getuid() == 0:
+    os.setuid(65534)  # root may write everywhere
+
+def write(file):
+    file.append("hashes", np.arange(10, dtype=np.uint64))
+
+folder = Path(sys.argv[1]) / "cache"
+shared = HostCache(folder, 1 << 20)
+assert shared.add("a", {"hashes": np.uint64}, write, most=10, nbytes=80)
+folder.chmod(0o500)
+(folder / "lock").chmod(0o400)
+again = HostCache(folder, 1 << 20)
+assert again.open("a").fixed["hashes"].tolist() == list(range(10))
+assert not again.add("b", {"hashes": np.uint64}, write, most=10, nbytes=80)
+assert again.counts.failures == 1
+assert again.open("b") is None
+folder.chmod(0o700)
+"""
+
+
+def test_a_folder_that_can_only_be_read_is_read() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, folder], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr

@@ -48,7 +48,8 @@ def measure(case: Case, report: Report, files: Mapping[Side, Files]) -> None:
             write_inputs(case, one, place)
         for side, one in files.items():
             racers.append(Racer.start(case, side, inputs[one], folder / side.name))
-            racers[-1].await_ready()
+        for racer in racers:
+            racer.await_ready()
         for number in range(min(len(one.all) for one in files.values())):
             turn = number % len(racers)
             for racer in (*racers[turn:], *racers[:turn]):

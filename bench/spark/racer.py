@@ -54,7 +54,7 @@ class Racer:
             stderr=errors,
             text=True,
             cwd=_ROOT,
-            env={**os.environ, "TZ": "UTC"},
+            env={**os.environ, "TZ": "UTC", "XDG_CACHE_HOME": str(folder / "cache")},  # not the user's own cache
         )
         racer = cls(side, folder, process, errors, ProcessorClock(process.pid))
         threading.Thread(target=racer._listen, name=f"listen-{side.name}", daemon=True).start()

@@ -1,16 +1,27 @@
-"""`python -m examples.nexmark q5 --events 100000`: run a query in this process and show its first results."""
+"""`python -m examples.nexmark q5 --events 100000`: run a query and show its first results.
+
+In this process, or with `--spark` as a job on a local Spark.
+"""
 
 import argparse
+import tempfile
 import time
+import warnings
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
 
 from examples.nexmark.queries import QUERIES, RESULT, Query
 from examples.nexmark.sources import rows_of
 from statebed import testing
 from statebed.demo.nexmark import DEFAULT_FIRST_TIME_US, Nexmark
+from statebed.errors import UnboundedStateWarning
 
 DISORDER_US = 3_000_000
 END = "9999-01-01"
+Epochs = Sequence[Mapping[str, pa.Table]]
 
 
 def main() -> None:
@@ -30,6 +41,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=1000, help="events per second of event time")
     parser.add_argument("--parallelism", type=int, default=1, help="subtasks of each operator")
     parser.add_argument("--seed", type=int, default=1, help="of the generator")
+    parser.add_argument("--spark", action="store_true", help="as a job on a local Spark")
     parser.add_argument("--rows", type=int, default=5, help="results to show")
     arguments = parser.parse_args()
     if not 1 <= arguments.epochs <= arguments.events:
@@ -50,13 +62,8 @@ def _show(query: Query, generator: Nexmark, arguments: argparse.Namespace) -> No
         )
         for first, end in pairwise(edges)
     ]
-    with testing.run(flow, parallelism=arguments.parallelism) as run:
-        start = time.perf_counter()
-        for rows in epochs:
-            run.feed_all(rows)
-        run.watermark(END)
-        seconds = time.perf_counter() - start
-        results = run.table(RESULT)
+    run = _on_spark if arguments.spark else _here
+    results, seconds = run(query, epochs, arguments.parallelism)
     print(f"{query.name}  {query.about}")
     print(
         f"{arguments.events:,} events in {arguments.epochs} epochs: {seconds:.2f} s, "
@@ -64,6 +71,32 @@ def _show(query: Query, generator: Nexmark, arguments: argparse.Namespace) -> No
     )
     for row in results.slice(0, arguments.rows).to_pylist():
         print("  " + ", ".join(f"{name}={_brief(value)}" for name, value in row.items()))
+
+
+def _here(query: Query, epochs: Epochs, parallelism: int) -> tuple[pa.Table, float]:
+    """The results, and the seconds that they took."""
+    with testing.run(query.flow(), parallelism=parallelism) as run:
+        start = time.perf_counter()
+        for rows in epochs:
+            run.feed_all(rows)
+        run.watermark(END)
+        return run.table(RESULT), time.perf_counter() - start
+
+
+def _on_spark(query: Query, epochs: Epochs, parallelism: int) -> tuple[pa.Table, float]:
+    """The same; of a changelog the rows that it comes to."""
+    from examples.nexmark.on_spark import Events, NexmarkJob  # noqa: PLC0415 - Spark is not needed otherwise
+
+    warnings.simplefilter("ignore", UnboundedStateWarning)
+    with tempfile.TemporaryDirectory() as folder:
+        events = Events(Path(folder, "events"))
+        for number, rows in enumerate(epochs):
+            events.add(number, rows)
+        job = NexmarkJob((query.name,), Path(folder, "state"), events, parallelism)
+        job.job.spark.sparkContext.setLogLevel("ERROR")
+        start = time.perf_counter()
+        job.run()
+        return job.results(query.name), time.perf_counter() - start
 
 
 def _brief(value: object, longest: int = 32) -> str:

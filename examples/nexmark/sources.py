@@ -39,30 +39,34 @@ class Sources:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
 
+    def source(self, name: str, columns: pa.Schema, watermark: tuple[str, str] | None) -> Stream:
+        """A new source of the flow."""
+        return self._flow.source(name, columns, watermark=watermark)
+
     @cached_property
     def person(self) -> Stream:
         """Who signs up."""
-        return self._flow.source("person", PERSON, watermark=("date_time", DELAY))
+        return self.source("person", PERSON, ("date_time", DELAY))
 
     @cached_property
     def auction(self) -> Stream:
         """What is offered."""
-        return self._flow.source("auction", AUCTION, watermark=("date_time", DELAY))
+        return self.source("auction", AUCTION, ("date_time", DELAY))
 
     @cached_property
     def bid(self) -> Stream:
         """Who bids how much for what."""
-        return self._flow.source("bid", BID, watermark=("date_time", DELAY))
+        return self.source("bid", BID, ("date_time", DELAY))
 
     @cached_property
     def bid_on_arrival(self) -> Stream:
         """Bids whose time is the time at which they are processed."""
-        return self._flow.source("bid_on_arrival", BID_ON_ARRIVAL, watermark=(ARRIVED, "0s"))
+        return self.source("bid_on_arrival", BID_ON_ARRIVAL, (ARRIVED, "0s"))
 
     @cached_property
     def side_input(self) -> Stream:
         """A table that does not change; it is fed once."""
-        return self._flow.source("side_input", SIDE_INPUT)
+        return self.source("side_input", SIDE_INPUT, None)
 
 
 def rows_of(

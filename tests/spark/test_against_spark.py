@@ -105,7 +105,7 @@ def test_p6_every_batch_puts_out_what_sparks_own_windows_put_out(
 
     epochs = query.recent_progress
     assert [epoch.batch_id for epoch in epochs] == [*range(len(EDGES)), None]
-    schema = results.operator.outputs[""].columns
+    schema = results.output.columns
     ours = [comparable(pa.Table.from_pylist(sink.epochs[epoch.epoch], schema=schema)) for epoch in epochs]
     native = batches_of_spark(frame, tmp_path, *native_window)
     assert ours == [native[batch] for batch in range(len(EDGES) + 1)]

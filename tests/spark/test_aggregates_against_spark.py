@@ -122,7 +122,7 @@ def test_every_aggregate_equals_sparks_own(spark: SparkSession, tmp_path: Path) 
         for name in AGGREGATES:
             assert same(ours[key][name], row[name]), (key, name, ours[key][name], row[name])
     plain = [name for name in AGGREGATES if name not in {"word_set", "all_words"}]  # nullability inside differs
-    kinds = {name: results.operator.outputs[""].columns.field(name).type for name in plain}
+    kinds = {name: results.output.columns.field(name).type for name in plain}
     assert {name: kind for name, kind in kinds.items() if not pa.types.is_timestamp(kind)} == {
         name: native.schema.field(name).type for name in plain if not pa.types.is_timestamp(kinds[name])
     }

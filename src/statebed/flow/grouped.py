@@ -1,7 +1,7 @@
 """Streams whose rows are taken together, by key and window or by key alone, and the operators on them."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from statebed.errors import InputError
 from statebed.flow.aggregates import bind_aggregates
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from statebed.flow.stream import Stream
 
 S = TypeVar("S", bound="Stream")
+Option: TypeAlias = Any
+"""An argument beside the aggregates; of any type, so that `agg(**aggregates)` of a dict passes type checkers."""
 EMITS = {"close": Emit.AT_CLOSE, "early": Emit.EARLY}
 
 
@@ -36,7 +38,7 @@ class GroupedStream(Generic[S]):
     window: Window | SessionWindow
     name: str | None = None
 
-    def agg(self, *, emit: str = "close", allowed_lateness: Duration = "0s", **aggregates: Aggregate) -> S:
+    def agg(self, *, emit: Option = "close", allowed_lateness: Option = "0s", **aggregates: Aggregate) -> S:
         """One output column per aggregate: keys, window_start, window_end, aggregates.
 
         `emit` is "close" (a final result when the watermark closes the window) or "early" (a result in every epoch that
@@ -104,7 +106,7 @@ class KeyedStream(Generic[S]):
     keys: tuple[Expression, ...]
     name: str | None = None
 
-    def agg(self, *, ttl: Duration | None = None, ttl_clock: str = "event_time", **aggregates: Aggregate) -> S:
+    def agg(self, *, ttl: Option = None, ttl_clock: Option = "event_time", **aggregates: Aggregate) -> S:
         """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""
         name = self.name or "aggregate"
         stream = self.stream

@@ -128,6 +128,10 @@ class Job:
         self.frames[edge] = Frame(source_frame(frame, time, position=position), time is not None, position)
         return JobStream(self.graph, edge, self)
 
+    def sink_edge(self, name: str) -> Edge:
+        """The stream that a sink gets."""
+        return self._sinks[name][1]
+
     def explain(self) -> str:
         """What the job will do, as text; finds the same mistakes as `start`."""
         return explained(self._plan())

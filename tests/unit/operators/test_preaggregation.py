@@ -93,7 +93,9 @@ def added_up(operator: Aggregation, fed: pa.Table, late_us: int | None) -> pa.Ta
 
 
 def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - one for each way
-    values = rows if part.column is None else [row[part.column] for row in rows if row[part.column] is not None]
+    values: list[Any] = (
+        rows if part.column is None else [row[part.column] for row in rows if row[part.column] is not None]
+    )
     if part.reduce is Reduce.COUNT:
         return len(values)
     if not values:

@@ -1,0 +1,118 @@
+"""The same queries as jobs on Spark: each source is a folder of Parquet files, each file one batch.
+
+The functions of the queries are those of the flows, word by word: a job has the same streams, operators and steps.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+import statebed as sb
+from examples.nexmark.queries import QUERIES
+from examples.nexmark.sources import AUCTION, BID, BID_ON_ARRIVAL, PERSON, SIDE_INPUT, Sources
+from statebed.flow import Stream
+from statebed.operators.operator import WEIGHT, Changes
+from statebed.spark import JobStream
+
+SCHEMAS = {
+    "person": PERSON,
+    "auction": AUCTION,
+    "bid": BID,
+    "bid_on_arrival": BID_ON_ARRIVAL,
+    "side_input": SIDE_INPUT,
+}
+_FIRST_SECOND = 1_700_000_000
+
+
+@dataclass(frozen=True)
+class Events:
+    """Folders of events, one for each source."""
+
+    folder: Path
+
+    def add(self, number: int, rows: Mapping[str, pa.Table]) -> None:
+        """The rows of one batch; files are read in the order of their numbers."""
+        for name, table in rows.items():
+            path = self.folder / name / f"{number:06d}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, path)
+            os.utime(path, (_FIRST_SECOND + number, _FIRST_SECOND + number))
+
+    def frame(self, spark: SparkSession, name: str) -> DataFrame:
+        """The events of a source as a stream."""
+        (self.folder / name).mkdir(parents=True, exist_ok=True)
+        schema = from_arrow_schema(SCHEMAS[name])
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.folder / name))
+
+
+class JobSources(Sources):
+    """The sources of a job: each is read when a query first asks for it."""
+
+    def __init__(self, job: sb.Job, events: Events) -> None:
+        self._job = job
+        self._events = events
+
+    def source(self, name: str, columns: pa.Schema, watermark: tuple[str, str] | None) -> Stream:  # noqa: ARG002 - files have them
+        return self._job.source(self._events.frame(self._job.spark, name), name=name, watermark=watermark)
+
+
+@dataclass
+class NexmarkJob:
+    """Some queries, run together as one job, and what they gave."""
+
+    names: tuple[str, ...]
+    state: Path
+    events: Events
+    parallelism: int = 2
+    spark: SparkSession | None = None
+    epochs: dict[str, list[pa.Table]] = field(default_factory=dict)
+    """By query: the rows of each epoch that had any."""
+
+    @cached_property
+    def job(self) -> sb.Job:
+        job = sb.Job("nexmark", state=self.state, parallelism=self.parallelism, spark=self.spark)
+        sources = JobSources(job, self.events)
+        for name in self.names:
+            results = QUERIES[name].build(sources)
+            assert isinstance(results, JobStream)
+            results.write(self._keep(name), name=name)
+        return job
+
+    def run(self, *, timeout: float = 600.0) -> sb.Query:
+        """Read all events, close every window, and end."""
+        query = self.job.start(processing_time="0 seconds")
+        query.spark_query.processAllAvailable()
+        query.stop(drain=True, timeout=timeout)
+        return query
+
+    def results(self, name: str) -> pa.Table:
+        """What the rows of a query come to."""
+        output = self.job.graph.output(self.job.sink_edge(name))
+        rows = pa.concat_tables(self.epochs.get(name, []) or [output.columns.empty_table()])
+        if output.changes is not Changes.CHANGELOG:
+            return rows
+        counts: Counter[tuple[Any, ...]] = Counter()
+        for *values, weight in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            counts[tuple(values)] += weight
+        assert all(count >= 0 for count in counts.values()), "more was taken away than was there"
+        kept = list(counts.elements())
+        names = [one for one in rows.column_names if one != WEIGHT]
+        return pa.table(
+            {one: [row[number] for row in kept] for number, one in enumerate(names)},
+            schema=pa.schema([rows.schema.field(one) for one in names]),
+        )
+
+    def _keep(self, name: str) -> Any:
+        def keep(df: DataFrame, epoch: int) -> None:  # noqa: ARG001 - the shape of a sink
+            self.epochs.setdefault(name, []).append(df.toArrow())
+
+        return keep

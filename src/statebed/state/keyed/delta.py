@@ -4,7 +4,7 @@ Few changes become one file in memory. Many are written to local files piece by 
 together with the rows of the deltas that they replace: the same rows in the same order, whatever the pieces.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -17,7 +17,6 @@ from statebed.state.keyed.files import (
     DELTA,
     MERGED_DELTAS,
     Delta,
-    RangeReader,
     memory_in,
     newest_rows,
     with_sequence,
@@ -46,7 +45,7 @@ def write_delta(
 ) -> tuple[Upload, ...]:
     """The changes of the blocks as a delta, which replaces the deltas it is merged with; none when there are none."""
     spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
-    pieces = _pieces(blocks, spans, table, durable.reader(merged), sequence=durable.next_sequence)
+    pieces = _pieces(blocks, spans, table, durable.older(merged), sequence=durable.next_sequence)
     if len(spans) == 1:
         rows = next(pieces)
         if row_bytes(rows).sum() <= file_bytes:
@@ -63,7 +62,12 @@ def write_delta(
 
 
 def _pieces(
-    blocks: Sequence[Block], spans: Sequence[pb.HashRange], table: KeyedTable, older: RangeReader, *, sequence: int
+    blocks: Sequence[Block],
+    spans: Sequence[pb.HashRange],
+    table: KeyedTable,
+    older: Callable[[pb.HashRange], pa.Table],
+    *,
+    sequence: int,
 ) -> Iterator[pa.Table]:
     for span in spans:
         changed = [
@@ -72,7 +76,7 @@ def _pieces(
             if block.dirty_rows and (inside := intersection(block.owned, span)) is not None
             for run, rows, marks in block.changed(inside.first, inside.last)
         ]
-        rows = pa.concat_tables([older.read(span), *changed])
+        rows = pa.concat_tables([older(span), *changed])
         yield with_sequence(newest_rows(table, rows), sequence)
 
 

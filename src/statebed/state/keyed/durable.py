@@ -4,9 +4,10 @@ A file counts as stored once its upload says so. Until then it is read from nowh
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from statebed.errors import CorruptObjectError
@@ -26,7 +27,7 @@ from statebed.state.keyed.files import (
     to_merge,
 )
 from statebed.state.keyed.images import Images
-from statebed.state.keyed.rows import run_of, without_deleted
+from statebed.state.keyed.rows import file_rows, run_of, without_deleted
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.spilled import FrozenRun
 from statebed.state.keyed.table import KeyedTable
@@ -100,6 +101,19 @@ class DurableRows:
 
     def reader(self, files: Iterable[pb.FileEntry]) -> RangeReader:
         return RangeReader(self._table, files, self._store)
+
+    def older(self, merged: Delta) -> Callable[[pb.HashRange], pa.Table]:
+        """What reads all rows of a range from some deltas, oldest first: from copies, where there are such."""
+        copies = () if self._images is None or not merged else self._images.runs(merged, self.owned) or ()
+        if not copies or not self.mapped:
+            return self.reader(merged).read
+
+        def read(wanted: pb.HashRange) -> pa.Table:
+            parts = [copy.part(wanted).run for copy in reversed(copies)]
+            rows = [file_rows(self._table, run, np.arange(len(run), dtype=np.int64), run.marks) for run in parts]
+            return pa.concat_tables([self._table.file_schema.empty_table(), *rows])
+
+        return read
 
     @property
     def mapped(self) -> bool:

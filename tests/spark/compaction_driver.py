@@ -44,7 +44,7 @@ def main() -> None:
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--conf spark.scheduler.mode=FAIR pyspark-shell"
     SparkRounds._run = deadly  # type: ignore[method-assign,assignment]
     rides = loaded("conftest").Rides(sb.Job("none").spark, Path(sys.argv[1]))
-    loaded("test_compaction_on_spark").per_driver(rides).start(available_now=True).await_termination(200)
+    loaded("trips").per_driver(rides).start(available_now=True).await_termination(200)
 
 
 if __name__ == "__main__":

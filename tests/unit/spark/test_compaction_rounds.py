@@ -160,8 +160,9 @@ def referenced(world: SubtaskWorld) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("kind", "epochs"),
     [
-        ("expiring", 300),
-        ("windows", 120),
+        ("expiring", 100),
+        ("windows", 110),
+        pytest.param("expiring", 300, marks=pytest.mark.long),
         pytest.param("keyed", 300, marks=pytest.mark.long),
         pytest.param("windows", 300, marks=pytest.mark.long),
     ],
@@ -237,13 +238,13 @@ def test_an_epoch_waits_when_the_debt_is_too_large() -> None:
 def test_a_failed_round_is_counted_and_the_next_ones_come_less_often() -> None:
     job = Job("keyed")
     job.rounds.fails = True
-    job.run(40)
+    job.run(14)
     counts = job.compaction.counts
-    assert 2 <= counts.failures <= 6
+    assert 2 <= counts.failures <= 4
     assert counts.edits_handed == 0
     check_results(job)
     job.rounds.fails = False
-    job.run(40, first=40)
+    job.run(16, first=14)
     assert job.compaction.counts.edits_applied
     check_results(job)
 

@@ -31,6 +31,7 @@ def test_p5_a_driver_killed_in_a_round_loses_nothing_and_leaves_nothing_for_ever
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_p5_over_300_epochs_on_spark_files_and_objects_stay_few(rides: Any) -> None:
     rides.add_files(300, rows=20)
     job = per_driver(rides, reader_grace="0 seconds", collect_every=8)

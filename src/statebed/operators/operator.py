@@ -99,6 +99,8 @@ class StepResult:
     """Of each input's rows, late ones too; None: none had an event time."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What else it counted, by name, such as retractions that found nothing."""
+    next_timer_us: int | None = None
+    """The first processing time at which a step is due, rows or not; None: there is none."""
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,8 @@ class SubtaskReport:
     edits_applied: int = 0
     groups_in: int = 0
     """Of how many groups the rows were, where the operator groups them."""
+    next_timer_us: int | None = None
+    """The first processing time at which a step is due, rows or not."""
 
     def to_bytes(self) -> bytes:
         wire = _ReportWire(
@@ -159,6 +161,7 @@ _NUMBERS = (
     "due_bytes",
     "edits_applied",
     "groups_in",
+    "next_timer_us",
 )
 
 
@@ -227,6 +230,7 @@ def _report(
         due_bytes=manager.due_bytes,
         edits_applied=manager.edits_applied,
         groups_in=result.counts.get(GROUPS_IN, 0),
+        next_timer_us=result.next_timer_us,
     )
 
 

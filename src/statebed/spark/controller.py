@@ -46,6 +46,7 @@ from statebed.spark.reports import (
     operator_summary,
     source_clocks_of,
     source_entry,
+    timer_is_due,
     watermarks_of,
 )
 from statebed.spark.session import is_stopped
@@ -208,7 +209,7 @@ class Controller:
         plan, now_us = self._plan, self._environment.now_us()
         sources = next_clocks(plan.graph, source_clocks_of(self._run.head))
         clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
-        if is_due(plan.graph, clocks):
+        if is_due(plan.graph, clocks) or timer_is_due(self._run.head, now_us):
             self._epoch(session, clocks=clocks, status=status)
 
     def _end_of_input(self, session: SparkSession) -> None:

@@ -165,6 +165,7 @@ def new_entry(
 ) -> pb.OperatorEntry:
     """The operator's entry in the epoch's record."""
     mark = clock.watermark_us
+    timers = [report.next_timer_us for report in reports if report.next_timer_us is not None]
     return pb.OperatorEntry(
         operator_id=operator.operator_id,
         fingerprint=operator.definition.fingerprint,
@@ -177,6 +178,15 @@ def new_entry(
         rows_in=sum(report.rows_in for report in reports),
         rows_late=sum(report.rows_late for report in reports),
         rows_out=sum(report.rows_out for report in reports),
+        next_timer_us=min(timers, default=None),
+    )
+
+
+def timer_is_due(record: pb.CheckpointMetadata, now_us: int) -> bool:
+    """Whether a timer of processing time waits for an epoch."""
+    return any(
+        entry.HasField("next_timer_us") and entry.next_timer_us <= now_us and not entry.retired
+        for entry in record.operators
     )
 
 

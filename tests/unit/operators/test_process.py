@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
 from statebed.format.schema import TIMESTAMP
-from statebed.operators.operator import LATE, MAIN, Changes, Input
+from statebed.operators.operator import LATE, MAIN, Changes, Clock, Input
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessOperator, TimerKind, ValueState
 from statebed.operators.process.operator import MAX_ROUNDS
-from statebed.state import MemoryController, Tiers
+from statebed.state import MemoryController, TableManager, TaskInfo, Tiers
+from statebed.storage import MemoryStore
 
 COLUMNS = pa.schema([("card", pa.string()), ("amount", pa.int64()), ("shop", pa.string())])
 PAYMENTS = Input("payments", COLUMNS, ("card",))
@@ -341,3 +342,31 @@ def test_an_operator_holds_its_definition_and_nothing_of_a_step() -> None:
     assert not [value for value in vars(operator).values() if isinstance(value, pa.Table | pa.Array | np.ndarray)]
     again = pickle.loads(pickle.dumps(operator))  # noqa: S301 - what was pickled here
     assert again.definition.fingerprint == operator.definition.fingerprint
+
+
+def test_a_step_says_when_the_next_timer_of_processing_time_is_due_however_far_ahead() -> None:
+    class Far(Process):
+        output = "card string"
+
+        def on_batch(self, rows: pa.RecordBatch, ctx: Context) -> pa.Table:
+            ctx.processing_timer(pa.scalar(ctx.epoch_time.value + int(rows["amount"][0].as_py())))
+            return pa.table({"card": ctx.keys["card"]})
+
+        def on_timer(self, timers: pa.RecordBatch, ctx: Context) -> pa.Table:
+            return pa.table({"card": timers["card"]})
+
+    operator = ProcessOperator("far", PAYMENTS, Far())
+    task = TaskInfo("job", "far", 0, 1)
+    with TableManager(task, operator.tables, MemoryStore()) as tables:
+
+        def following(wait: int | None, now: int) -> int | None:
+            rows = [] if wait is None else [{"card": str(wait), "amount": wait}]
+            table = rows_of(PAYMENTS, rows, [None] * len(rows))
+            return operator.step(tables, [table.to_batches()], Clock(None, None, now)).next_timer_us
+
+        assert following(None, 0) is None
+        year = 365 * 24 * 3600 * 1_000_000
+        assert following(year, 100) == year + 100
+        assert following(7, 100) == 107
+        assert following(None, 107) == year + 100
+        assert following(None, year + 100) is None

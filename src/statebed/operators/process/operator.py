@@ -35,7 +35,7 @@ from statebed.operators.process.context import BatchKeys, Context
 from statebed.operators.process.definition import Process, check_process
 from statebed.operators.process.results import RAISED_TIMES, gathered_output, output_rows
 from statebed.operators.process.states import State
-from statebed.operators.process.timers import AT, TimerKind, take_due, timer_tables
+from statebed.operators.process.timers import AT, TimerKind, next_time, take_due, timer_tables
 from statebed.operators.rows import admit, gathered, late_output, late_rows
 from statebed.operators.time_to_live import by_event_time, described_ttl
 from statebed.operators.type_text import schema_of
@@ -132,7 +132,13 @@ class ProcessOperator:
             rows_late=late.num_rows,
             max_event_times_us=(admitted.max_event_time_us,),
             counts={RAISED_TIMES: call.raised},
+            next_timer_us=self._next_timer(tables, clock),
         )
+
+    def _next_timer(self, tables: Tables, clock: Clock) -> int | None:
+        if not self.process.has_timers():
+            return None
+        return next_time(tables.get_time_keyed(TimerKind.PROCESSING.value), clock.epoch_time_us)
 
     def output_watermark(self, watermark_us: int) -> int:
         # Rows of later epochs may have this very watermark as their event time.

@@ -18,13 +18,15 @@ from statebed.operators.grouping import group_rows
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Clock
 from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
-from statebed.state.live.files import BEGINNING
+from statebed.state.live.files import BEGINNING, END
 
 AT = "at"
 """The column of a timer's time."""
 _FOR_EVER = dt.timedelta(microseconds=1 << 62)
 """The watermark does not take timers away: they leave when they have fired."""
 _BIN = dt.timedelta(minutes=10)
+_NEAR_US = 60_000_000
+_FURTHER = 30
 
 
 class TimerKind(enum.Enum):
@@ -88,6 +90,18 @@ def cancel_timers(view: TimeKeyedView, keys: pa.Table, times: pa.Array) -> None:
     there = np.flatnonzero(validity(times))
     if len(there):
         view.delete_at(taken(keys, there), times.take(from_numpy(there, pa.int64())))
+
+
+def next_time(view: TimeKeyedView, after_us: int) -> int | None:
+    """The time of the first timer after a moment; looks further ahead only while it finds none."""
+    start, span = after_us + 1, _NEAR_US
+    while start < END:
+        end = min(start + span, END)
+        rows = view.read(start, end)
+        if rows.num_rows:
+            return int(int64_values(rows[TIME]).min())
+        start, span = end, span * _FURTHER
+    return None
 
 
 def take_due(view: TimeKeyedView, now_us: int) -> pa.Table:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import duck
 import numpy as np
 import pyarrow as pa
 import pytest
+from nexmark_answers import assert_same, expected
 
 from examples.nexmark import QUERIES, rows_of
 from examples.nexmark.queries import RESULT
-from examples.nexmark.reference import REFERENCE
 from statebed import testing
 from statebed.demo.nexmark import Nexmark
 
@@ -87,23 +86,6 @@ def epochs_of(query: str, way: Way) -> list[Rows]:
     return made
 
 
-def expected(query: str, epochs: list[Rows]) -> pa.Table:
-    """DuckDB's answer over the rows of all epochs."""
-    with duck.cursor() as connection:
-        for name in epochs[0]:
-            rows = pa.concat_tables([epoch[name] for epoch in epochs])
-            connection.register(name, without_zones(rows))
-        return connection.sql(REFERENCE[query]).to_arrow_table()
-
-
-def without_zones(rows: pa.Table) -> pa.Table:
-    """Timestamps in UTC as plain ones: the answer does not depend on DuckDB's time zones."""
-    fields = [
-        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))
-
-
 def answered(query: str, way: Way, epochs: list[Rows]) -> pa.Table:
     """The query's own answer, with crashes and the like on the way."""
     flow = QUERIES[query].flow()
@@ -117,26 +99,6 @@ def answered(query: str, way: Way, epochs: list[Rows]) -> pa.Table:
         released = [name for name in flow.graph.operators if query in WINDOWED or name == BOUNDED_JOIN]
         assert [run.state_rows(name) for name in released] == [0] * len(released), "all is closed"
         return run.table(RESULT)
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """By all columns, floats last: they may differ in the last digits."""
-    names = sorted(rows.column_names, key=lambda name: (pa.types.is_floating(rows.schema.field(name).type), name))
-    return rows.select(names).sort_by([(name, "ascending") for name in names])
-
-
-def assert_same(found: pa.Table, wanted: pa.Table) -> None:
-    found = without_zones(found)
-    assert set(found.column_names) == set(wanted.column_names)
-    assert found.num_rows == wanted.num_rows
-    found, wanted = in_order(found), in_order(wanted.select(found.column_names).cast(found.schema))
-    for name in found.column_names:
-        if pa.types.is_floating(found.schema.field(name).type):
-            np.testing.assert_allclose(found[name].to_numpy(), wanted[name].to_numpy(), rtol=1e-9, atol=0)
-        elif not found[name].equals(wanted[name]):
-            pairs = zip(found[name].to_pylist(), wanted[name].to_pylist(), strict=True)
-            differing = [pair for pair in pairs if pair[0] != pair[1]]
-            pytest.fail(f"{name}, found and wanted: {differing[:3]}")
 
 
 @pytest.mark.parametrize("way", WAYS)

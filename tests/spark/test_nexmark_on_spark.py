@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duck
-import numpy as np
-import pyarrow as pa
 import pytest
+from nexmark_answers import assert_same, expected
 
 from examples.nexmark import QUERIES, rows_of
 from examples.nexmark.on_spark import SCHEMAS, Events, NexmarkJob
-from examples.nexmark.reference import REFERENCE
 from statebed.demo.nexmark import Nexmark
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
@@ -64,35 +61,3 @@ def test_p6_queries_of_one_job_equal_duckdb(utc: Any, tmp_path: Path, names: tup
     if not set(names) - STATELESS:
         return
     assert any(len(one.operators) > 1 for one in query.recent_progress)
-
-
-def expected(query: str, batches: list[dict[str, pa.Table]]) -> pa.Table:
-    with duck.cursor() as connection:
-        for name in batches[0]:
-            connection.register(name, without_zones(pa.concat_tables([batch[name] for batch in batches])))
-        return connection.sql(REFERENCE[query]).to_arrow_table()
-
-
-def without_zones(rows: pa.Table) -> pa.Table:
-    fields = [
-        field.with_type(pa.timestamp("us")) if pa.types.is_timestamp(field.type) else field for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))
-
-
-def in_order(rows: pa.Table) -> pa.Table:
-    """By all columns, floats last: they may differ in the last digits."""
-    names = sorted(rows.column_names, key=lambda name: (pa.types.is_floating(rows.schema.field(name).type), name))
-    return rows.select(names).sort_by([(name, "ascending") for name in names])
-
-
-def assert_same(found: pa.Table, wanted: pa.Table) -> None:
-    found = without_zones(found)
-    assert set(found.column_names) == set(wanted.column_names)
-    assert found.num_rows == wanted.num_rows
-    found, wanted = in_order(found), in_order(wanted.select(found.column_names).cast(found.schema))
-    for name in found.column_names:
-        if pa.types.is_floating(found.schema.field(name).type):
-            np.testing.assert_allclose(found[name].to_numpy(), wanted[name].to_numpy(), rtol=1e-9, atol=0)
-        else:
-            assert found[name].to_pylist() == wanted[name].to_pylist()

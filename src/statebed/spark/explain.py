@@ -1,12 +1,15 @@
-"""What a job will do, in words: sources, operators with their tables, what expires when, sinks and their promises."""
+"""What a job will do, as text and as a picture: sources, operators and their tables, what expires when, sinks."""
 
 from collections.abc import Iterator
+from html import escape
+from typing import Self
 
-from statebed.flow.graph import SourceNode
+from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
 from statebed.format.ranges import owned_range
 from statebed.operators import MAIN, Operator
 from statebed.operators.operator import Changes
 from statebed.spark.outputs import described as described_sink
+from statebed.spark.picture import Arrow, Box, Kind, drawn
 from statebed.spark.plan import JobPlan, unbounded_tables
 from statebed.spark.topology import Place
 from statebed.state import TableConfig
@@ -14,8 +17,31 @@ from statebed.state import TableConfig
 _WIDTH = 13
 
 
-def explained(plan: JobPlan) -> str:
-    """The plan as text."""
+class Explanation(str):
+    """Text to print, with a picture of the same; notebooks show both."""
+
+    __slots__ = ("_picture",)
+    _picture: str
+
+    def __new__(cls, text: str, picture: str) -> Self:
+        made = super().__new__(cls, text)
+        made._picture = picture
+        return made
+
+    def picture(self) -> str:
+        """The graph of the job as SVG text."""
+        return self._picture
+
+    def _repr_html_(self) -> str:
+        return f"{self._picture}\n<pre>{escape(self)}</pre>"
+
+
+def explained(plan: JobPlan) -> Explanation:
+    """The plan as text and picture."""
+    return Explanation(_text(plan), _picture(plan))
+
+
+def _text(plan: JobPlan) -> str:
     share = (owned_range(0, plan.parallelism).last + 1) / 2**64
     lines = [
         f"job {plan.job_id}",
@@ -56,6 +82,65 @@ def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
     output = operator.outputs[MAIN]
     changelog = ", as a changelog" if output.changes is Changes.CHANGELOG else ""
     yield _line("", f"gives {', '.join(output.columns.names)}{changelog}")
+
+
+def _picture(plan: JobPlan) -> str:
+    graph, places = plan.graph, plan.topology.places
+    boxes = [
+        Box(name, Kind.SOURCE, 0, tuple(_source(node).removeprefix(f"{name}: ").split(", ")))
+        for name, node in graph.sources.items()
+    ]
+    numbers = {name: number for number, name in enumerate(graph.sources)}
+    arrows: list[Arrow] = []
+    for place in places:
+        operator = place.operator
+        name = operator.operator_id
+        numbers[name] = len(boxes)
+        keys = ", ".join(operator.inputs[0].keys)
+        tables = [f"{one}: {expiry(operator, one, config)}" for one, config in operator.tables.items()]
+        texts = (described(operator), f"by {keys}" if keys else "no key: one subtask has all rows", *tables)
+        boxes.append(Box(name, Kind.OPERATOR, place.level, texts))
+        node = graph.nodes[graph.names[name].node]
+        arrows += [
+            _arrow(graph, origin, numbers, numbers[name], graph.origin(edge))
+            for edge in node.inputs
+            for origin in dict.fromkeys(_origins(graph, edge))
+        ]
+    last = max(place.level for place in places) + 1
+    for sink in plan.sinks:
+        boxes.append(Box(sink.sink_id, Kind.SINK, last, tuple(described_sink(sink).split(", ", 1))))
+        listened = plan.topology.sinks[sink.sink_id]
+        for place in places:
+            name = place.operator.operator_id
+            outputs = {
+                output
+                for outgoing in place.outgoing
+                if outgoing.stream == listened.stream and listened.operator_id in {"", name}
+                for output, _ in outgoing.ways
+            }
+            edges = [Edge(graph.names[name].node, output) for output in sorted(outputs)]
+            arrows += [_arrow(graph, edge, numbers, len(boxes) - 1, graph.origin(edge)) for edge in edges]
+    title = f"job {plan.job_id}, {plan.parallelism} subtasks of each operator"
+    return drawn(title, boxes, arrows)
+
+
+def _origins(graph: Graph, edge: Edge) -> Iterator[Edge]:
+    """The sources and outputs of operators from which rows of a stream come."""
+    node = graph.nodes[edge.node]
+    if isinstance(node, SourceNode | OperatorNode):
+        yield edge
+        return
+    for one in node.inputs:
+        yield from _origins(graph, one)
+
+
+def _arrow(graph: Graph, origin: Edge, numbers: dict[str, int], end: int, about: str) -> Arrow:
+    node = graph.nodes[origin.node]
+    if isinstance(node, SourceNode):
+        return Arrow(numbers[node.name], end, about=about)
+    assert isinstance(node, OperatorNode)
+    is_changelog = node.outputs[origin.output].changes is Changes.CHANGELOG
+    return Arrow(numbers[node.operator.operator_id], end, origin.output, about, is_changelog)
 
 
 def described(operator: Operator) -> str:

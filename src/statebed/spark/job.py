@@ -32,7 +32,7 @@ from statebed.format.schema import check_user_columns
 from statebed.operators import parse_duration
 from statebed.operators.windows import Duration
 from statebed.spark.controller import Controller
-from statebed.spark.explain import explained
+from statebed.spark.explain import Explanation, explained
 from statebed.spark.expressions import arrow_field
 from statebed.spark.frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.matching import Removed, check_continues
@@ -132,8 +132,8 @@ class Job:
         """The stream that a sink gets."""
         return self._sinks[name][1]
 
-    def explain(self) -> str:
-        """What the job will do, as text; finds the same mistakes as `start`."""
+    def explain(self) -> Explanation:
+        """What the job will do, as text and as a picture; finds the same mistakes as `start`."""
         return explained(self._plan())
 
     def start(

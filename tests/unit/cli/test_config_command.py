@@ -1,6 +1,7 @@
 """`statebed config` shows each value with its place, and no secret."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from statebed.config import DECLARATIONS
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("STATEBED_")]:
+        monkeypatch.delenv(name)
     return tmp_path
 
 

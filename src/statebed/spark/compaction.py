@@ -138,7 +138,7 @@ class Compaction:
     def in_flight(self) -> FilesInFlight:
         """For the collection of garbage."""
         paths = frozenset(path for one in self._waiting for path in one.outputs)
-        return FilesInFlight(paths, self._run if self._round is not None else None)
+        return FilesInFlight(paths, self._run if self.under_way else None)
 
     def before_epoch(self, epoch: int) -> EpochEdits:
         """What the subtasks of this epoch are told; first waits for a round that lags too far behind."""
@@ -179,10 +179,16 @@ class Compaction:
         self._take_result(self._round_epoch)
         return bool(self._waiting)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a round goes on, whose files have names that nobody knows yet."""
+        return self._round is not None
+
     def stop(self) -> None:
-        """Give up what goes on, and begin no more."""
+        """Give up what goes on, and begin no more. What is still written is never named."""
         if self._round is not None:
             self._round.cancel()
+        self._round = None
         self._rounds.close()
 
     def _is_due(self, record: pb.CheckpointMetadata) -> bool:

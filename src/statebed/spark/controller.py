@@ -77,7 +77,7 @@ class Controller:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._halted = False
-        self._epochs = 0
+        self._epochs = self._collected = 0
         self._planned_us = self._committed_us = 0
         self._reduction = Reduction()
         self._last_epoch = time.monotonic()
@@ -141,6 +141,7 @@ class Controller:
                 self._guarded(lambda: self._serve_requests(session))
             if close and not self.stopped:
                 self._guarded(lambda: self._end_of_input(session))
+            self._compaction.stop()
             self._guarded(self._collect)
 
     def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
@@ -314,7 +315,9 @@ class Controller:
         self._publisher.publish_pending()
         self._epochs += 1
         self._last_epoch = time.monotonic()
-        if self._epochs % self._plan.settings.collect_every == 0:
+        every = self._plan.settings.collect_every
+        # Better without a round of compaction, all of whose files must stay; one that goes on and on is not waited for.
+        if self._epochs - self._collected >= (2 * every if self._compaction.under_way else every):
             self._collect()
         self.epoch = self._run.head.epoch
 
@@ -362,6 +365,7 @@ class Controller:
 
     def _collect(self) -> None:
         """Collect garbage; trouble with it never stops the job, and the next time resumes it."""
+        self._collected = self._epochs
         try:
             self._run.collect(in_flight=self._compaction.in_flight)
         except (CollectionError, StorageError) as error:

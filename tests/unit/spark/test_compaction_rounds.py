@@ -351,7 +351,9 @@ def test_stopping_cancels_the_round() -> None:
     job = Job("keyed")
     job.rounds.lateness = (1000,)
     job.run(3)
+    assert job.compaction.under_way
     job.compaction.stop()
+    assert not job.compaction.under_way
     assert job.rounds.closed
     assert job.rounds.rounds[-1].cancelled
 

@@ -25,7 +25,8 @@ from statebed.checkpoint import (
     RunOptions,
     Sink,
 )
-from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError
+from statebed.checkpoint.cloning import clone_job
+from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError, UnboundedStateWarning
 from statebed.flow import Flow, as_of, between, eq
 from statebed.flow.calls import (
     cume_dist,
@@ -92,12 +93,13 @@ from statebed.operators.functions import (
 )
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessKey, ValueState
 from statebed.operators.windows import session
-from statebed.sinks import MemorySink, read_table, table_files
+from statebed.sinks import ConsoleSink, MemorySink, read_table, table_files
 
 if TYPE_CHECKING:
     from statebed.spark import EpochSummary, Job, Query, QueryState, QueryStatus, exit_codes
 
 __all__ = [
+    "ConsoleSink",
     "Context",
     "DamagePolicy",
     "EpochSummary",
@@ -121,6 +123,7 @@ __all__ = [
     "RunOptions",
     "Sink",
     "StatebedError",
+    "UnboundedStateWarning",
     "ValueState",
     "aggregate",
     "any_value",
@@ -133,6 +136,7 @@ __all__ = [
     "bit_xor",
     "bool_and",
     "bool_or",
+    "clone_job",
     "collect_list",
     "collect_set",
     "corr",

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from html import escape
 from typing import Self
 
-from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
+from statebed.checkpoint import Guarantee, Sink
+from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
 from statebed.format.ranges import owned_range
 from statebed.operators import MAIN, Operator
 from statebed.operators.operator import Changes
+from statebed.sinks import BaseSink
 from statebed.spark.outputs import described as described_sink
 from statebed.spark.picture import Arrow, Box, Kind, drawn
 from statebed.spark.plan import JobPlan, unbounded_tables
@@ -74,7 +76,7 @@ def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
     operator = place.operator
     keys = ", ".join(operator.inputs[0].keys) or "no key: one subtask has all rows"
     node = plan.graph.nodes[plan.graph.names[operator.operator_id].node]
-    origins = ", ".join(plan.graph.origin(edge) for edge in node.inputs)
+    origins = ", ".join(_origin(plan.graph, edge) for edge in node.inputs)
     yield _line("operator", f"{operator.operator_id}: {described(operator)} by {keys}, level {place.level}")
     yield _line("", f"reads {origins}")
     for name, config in operator.tables.items():
@@ -102,13 +104,13 @@ def _picture(plan: JobPlan) -> str:
         boxes.append(Box(name, Kind.OPERATOR, place.level, texts))
         node = graph.nodes[graph.names[name].node]
         arrows += [
-            _arrow(graph, origin, numbers, numbers[name], graph.origin(edge))
+            _arrow(graph, origin, numbers, numbers[name], _origin(graph, edge))
             for edge in node.inputs
             for origin in dict.fromkeys(_origins(graph, edge))
         ]
     last = max(place.level for place in places) + 1
     for sink in plan.sinks:
-        boxes.append(Box(sink.sink_id, Kind.SINK, last, tuple(described_sink(sink).split(", ", 1))))
+        boxes.append(Box(sink.sink_id, Kind.SINK, last, _promise(sink)))
         listened = plan.topology.sinks[sink.sink_id]
         for place in places:
             name = place.operator.operator_id
@@ -119,9 +121,25 @@ def _picture(plan: JobPlan) -> str:
                 for output, _ in outgoing.ways
             }
             edges = [Edge(graph.names[name].node, output) for output in sorted(outputs)]
-            arrows += [_arrow(graph, edge, numbers, len(boxes) - 1, graph.origin(edge)) for edge in edges]
+            arrows += [_arrow(graph, edge, numbers, len(boxes) - 1, _origin(graph, edge)) for edge in edges]
     title = f"job {plan.job_id}, {plan.parallelism} subtasks of each operator"
     return drawn(title, boxes, arrows)
+
+
+def _promise(sink: Sink) -> tuple[str, ...]:
+    promise = "exactly once" if sink.guarantee is Guarantee.EXACTLY_ONCE else "at least once"
+    return (sink.described, promise) if isinstance(sink, BaseSink) else (promise,)
+
+
+def _origin(graph: Graph, edge: Edge) -> str:
+    """From where rows of a stream come, and the steps on their way."""
+    node = graph.nodes[edge.node]
+    if isinstance(node, SourceNode):
+        return node.name
+    if isinstance(node, OperatorNode):
+        return node.operator.operator_id + (f".{edge.output}" if edge.output else "")
+    step = node.step.text if isinstance(node, StepNode) else "union"
+    return f"{step} ({', '.join(_origin(graph, one) for one in node.inputs)})"
 
 
 def _origins(graph: Graph, edge: Edge) -> Iterator[Edge]:

@@ -232,7 +232,8 @@ def _line(arrow: Arrow, way: Sequence[_Cell], widths: Sequence[float], entry: tu
     about = f"<title>{_escaped(arrow.about)}</title>" if arrow.about else ""
     yield f'<path class="sb-line{dashed}" marker-end="url(#sb-tip)" d="{" ".join(path)}">{about}</path>'
     if arrow.label:
-        yield _text(arrow.label, end.x - 12, y - 5, "sb-small", anchor="end")
+        beside = -6 if way[-2].middle >= end.middle else 15  # where the line does not come from
+        yield _text(arrow.label, end.x - 12, y + beside, "sb-small", anchor="end")
 
 
 def _text(text: str, x: float, y: float, style: str, *, anchor: str = "start") -> str:

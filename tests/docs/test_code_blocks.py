@@ -24,7 +24,7 @@ SHOWN = {"text"}
 HELD_BY_OTHER_TESTS = {"docs/format.md": "tests/unit/format/test_specification.py"}
 """Documents with blocks in other languages, and the test that compares them with the code."""
 MAX_NOT_RUN = 9
-"""Blocks that cannot run here; each gives its reason. Four are of a cluster: tests/spark/test_packed_cluster.py has one."""
+"""Blocks that cannot run here; each gives its reason. A cluster is had by tests/spark/test_packed_cluster.py."""
 TIMEOUT_SECONDS = 280
 RUNNER = Path(__file__).with_name("run_document.py")
 BIN = Path(sys.executable).parent

@@ -163,6 +163,16 @@ def test_the_coldest_leave_when_the_bound_is_reached(tmp_path: Path) -> None:
     assert shared.counts.evicted >= 1
 
 
+def test_the_number_of_copies_is_bounded_however_small_they_are(
+    shared: HostCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "_MOST_FILES", 10)
+    for number in range(30):
+        assert add(shared, f"{number}", number, rows=3)
+        assert len(copies(shared)) <= 10
+    assert first_of(shared, "29") == 29
+
+
 def test_a_copy_that_is_mapped_stays_readable_after_it_was_evicted(tmp_path: Path) -> None:
     shared = HostCache(tmp_path / "cache", 4 * SIZE)
     add(shared, "a", 5)

@@ -29,6 +29,8 @@ _STEP_SECONDS = 0.002
 _KEPT = 0.9
 """Room is made down to this part of the bound, so that it need not be made for every file."""
 _BLOCK = 512
+_MOST_FILES = 1 << 14
+"""A small file counts as so small a part of the bound: there are never more files, and looking at all takes little."""
 _LEFT_OVER_SECONDS = 5.0
 """Between its creation and its locking by its writer, a file in the making is not taken for a left-over."""
 
@@ -51,10 +53,11 @@ class Room:
     def keep(self, path: Path) -> int:
         """Give the whole file its name; gives its bytes."""
         size = _size(self.temporary.stat())
-        if size > self.nbytes:
+        counted = self.folder.counted(size)
+        if counted > self.nbytes:
             with self.folder.locked() as lock:
-                self.evicted += self.folder.take(lock, size - self.nbytes)
-            self.nbytes = size
+                self.evicted += self.folder.take(lock, counted - self.nbytes)
+            self.nbytes = counted
         self.temporary.rename(path)
         self.kept = True
         return size
@@ -88,6 +91,7 @@ class CacheFolder:
         if not self.path.is_dir():
             self.make()
         temporary = self.path / f"{os.getpid()}-{secrets.token_hex(8)}{_MAKING}"
+        nbytes = self.counted(nbytes)
         with self.locked() as lock:
             room = Room(self, temporary, nbytes, evicted=self.take(lock, nbytes))
         try:
@@ -120,6 +124,10 @@ class CacheFolder:
         except (BlockingIOError, FileNotFoundError):
             return False
 
+    def counted(self, nbytes: int) -> int:
+        """What a file of so many bytes counts."""
+        return max(nbytes, self.limit_bytes // _MOST_FILES)
+
     def take(self, lock: int, nbytes: int) -> int:
         """Count more bytes, and make room where there is none; gives how many files left. With the lock."""
         counted = os.pread(lock, _NUMBER.size, 0)
@@ -133,7 +141,7 @@ class CacheFolder:
     def _evict(self, nbytes: int) -> tuple[int, int]:
         """Remove the coldest files, and those in the making whose writers are gone."""
         files = self._files()
-        used = sum(size for _, size, _ in files)
+        used = sum(self.counted(size) for _, size, _ in files)
         evicted = 0
         if used + nbytes <= self.limit_bytes:
             return used, 0
@@ -142,7 +150,7 @@ class CacheFolder:
                 break
             if path.suffix != _MAKING or _is_left_over(path):
                 path.unlink(missing_ok=True)
-                used -= size
+                used -= self.counted(size)
                 evicted += 1
         return used, evicted
 

@@ -34,19 +34,14 @@ class Places:
 
     def __init__(self, before: Rows, count: int) -> None:
         """The other run's row i goes right before our row `before[i]`; we have `count` rows."""
-        self._count = count
         self._theirs = before + np.arange(len(before), dtype=np.int64)
-        passed = np.zeros(count + len(before), dtype=np.int64)
-        passed[self._theirs] = 1
-        np.cumsum(passed, out=passed)
-        # For each row of the result one of ours: its own, or any (even one too far) where theirs goes.
-        self._ours = np.arange(len(passed), dtype=np.int64)
-        self._ours -= passed
+        ours = np.ones(count + len(before), dtype=np.bool_)
+        ours[self._theirs] = False
+        self._ours = np.flatnonzero(ours)
 
     def merge(self, ours: npt.NDArray[N], theirs: npt.NDArray[N]) -> npt.NDArray[N]:
-        if not self._count:
-            return theirs.copy()
-        merged = ours.take(self._ours, mode="clip")
+        merged = np.empty(len(self._ours) + len(self._theirs), dtype=ours.dtype)
+        merged[self._ours] = ours
         merged[self._theirs] = theirs
         return merged
 

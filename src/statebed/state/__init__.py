@@ -12,6 +12,7 @@ from statebed.state.config import (
     timestamp_table_config,
 )
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
+from statebed.state.host_cache import HostCache
 from statebed.state.keyed.merges import ColumnMerges, Merge, merge_columns
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.view import KeyedCheckpoint, KeyedView
@@ -77,6 +78,7 @@ __all__ = [
     "DeleteValue",
     "GlobalKeyedTable",
     "GlobalKeyedView",
+    "HostCache",
     "Insert",
     "KeyedCheckpoint",
     "KeyedData",

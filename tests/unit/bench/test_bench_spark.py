@@ -1,5 +1,6 @@
 """The benchmark on Spark, without Spark: its input, its gate, its watch, and the check of answers."""
 
+import json
 import subprocess
 import sys
 import time
@@ -191,3 +192,19 @@ def test_the_promise_is_held_against_the_better_store_and_time_at_the_gate_is_no
     ]
     assert "of a batch, ms: action 500, publish 250" in printed
     assert "of a batch, ms: addBatch 3000, walCommit 500" in printed
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_kind_runs_on_both_sides_and_its_answers_are_right(
+    kind: Kind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Sides are other processes: sizes that they compute themselves stay as they are, so windows need many rows.
+    case = Case(kind, 10_000)
+    rows = 800_000 if kind in {Kind.TUMBLING, Kind.SESSION} else 4000
+    files = Files(warm=1, warm_rows=rows, measured=4, rows=rows)
+    race.measure(case, Report(as_json=True), dict.fromkeys((Side.OURS, case.baselines[0]), files))
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["metric"] for line in found] == ["throughput", "processor time", "peak memory"]
+    assert all(line["ours"] > 0 and line["theirs"] > 0 for line in found)

@@ -17,6 +17,7 @@ from statebed.spark.topology import Place
 from statebed.state import TableConfig
 
 _WIDTH = 13
+_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "min": 60_000_000, "s": 1_000_000, "ms": 1_000}
 
 
 class Explanation(str):
@@ -68,8 +69,8 @@ def _line(what: str, text: str) -> str:
 def _source(node: SourceNode) -> str:
     if node.event_time is None:
         return f"{node.name}: no event time"
-    idle = "" if node.idle_after_us is None else f", idle after {node.idle_after_us / 1e6:g} s without rows"
-    return f"{node.name}: event time {node.event_time}, late after {node.delay_us / 1e6:g} s{idle}"
+    idle = "" if node.idle_after_us is None else f", idle after {_duration(node.idle_after_us)} without rows"
+    return f"{node.name}: event time {node.event_time}, late after {_duration(node.delay_us)}{idle}"
 
 
 def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
@@ -167,7 +168,7 @@ def described(operator: Operator) -> str:
     kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(operator).__name__).strip()
     text = kind.removesuffix(" operator")
     aggregates = ", ".join(
-        f"{one.name} = {one.function.value}({one.text})" for one in getattr(operator, "aggregates", ())
+        f"{one.name} = {one.function.value}({one.text.strip()})" for one in getattr(operator, "aggregates", ())
     )
     parts = [text, *([window.described()] if window is not None else []), *([aggregates] if aggregates else [])]
     return ", ".join(parts)
@@ -178,5 +179,13 @@ def expiry(operator: Operator, name: str, config: TableConfig) -> str:
     if name in unbounded_tables(operator):
         return "kept for ever"
     if config.WhichOneof("kind") == "keyed" and config.keyed.HasField("time_to_live_us"):
-        return f"forgotten {config.keyed.time_to_live_us / 1e6:g} s after a key's latest row"
+        return f"forgotten {_duration(config.keyed.time_to_live_us)} after a key's latest row"
     return "leaves when the watermark has passed it"
+
+
+def _duration(us: int) -> str:
+    """In the largest unit of which it is a multiple."""
+    for unit, size in _UNITS.items():
+        if us and us % size == 0:
+            return f"{us // size} {unit}"
+    return f"{us} us" if us else "0 s"

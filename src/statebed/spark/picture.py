@@ -119,7 +119,7 @@ def drawn(title: str, boxes: Sequence[Box], arrows: Sequence[Arrow]) -> str:
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-            f'role="img" aria-label="{_escaped(title)}">'
+            f'height="{height:.0f}" style="max-width: 100%; height: auto" role="img" aria-label="{_escaped(title)}">'
         ),
         f"<style>{_STYLE}</style>",
         (

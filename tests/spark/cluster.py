@@ -98,7 +98,10 @@ def started_cluster(folder: Path, environment: Mapping[str, str], *, workers: in
         for number in range(workers):
             place, cache = folder / f"worker-{number}", folder / f"cache-{number}"
             cache.mkdir()
-            arguments = ("--cores", "1", "--memory", "2g", "--work-dir", str(place), "--host", _HOST)
+            # Addresses of their own, all of them on loopback: Spark takes them for hosts, and starts no second attempt
+            # at a task on the host of the first.
+            host = f"127.0.0.{2 + number}"
+            arguments = ("--cores", "1", "--memory", "2g", "--work-dir", str(place), "--host", host)
             listening = ("--port", str(ports[2 * number]), "--webui-port", str(ports[2 * number + 1]))
             process = start(
                 f"worker-{number}",
@@ -106,6 +109,7 @@ def started_cluster(folder: Path, environment: Mapping[str, str], *, workers: in
                 *arguments,
                 *listening,
                 f"spark://{_HOST}:{port}",
+                SPARK_LOCAL_IP=host,
                 XDG_CACHE_HOME=str(cache),
                 SPARK_LOCAL_DIRS=str(folder / f"local-{number}"),
             )

@@ -72,8 +72,6 @@ def session(settings: Settings) -> SparkSession:
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        # As if each executor were on a host of its own: what a dead one has on its disk is lost.
-        "spark.shuffle.readHostLocalDisk": "false",
         # Executors die often here; nobody should wait a minute to hear of it.
         "spark.network.timeout": "60s",
         "spark.shuffle.io.maxRetries": "1",

@@ -75,7 +75,7 @@ class Running(sb.ProcessKey):
     """What each customer has paid up to each minute; order matters, so a lost or repeated row shows for ever."""
 
     total = sb.ValueState("paid bigint", ttl="1 day")
-    output = "customer string, minute timestamp, payments bigint, paid bigint, running bigint"
+    output = "customer string, branch bigint, minute timestamp, payments bigint, paid bigint, running bigint"
 
     def on_rows(self, key: Any, rows: Any, state: Any, ctx: Any) -> Iterator[dict[str, Any]]:
         suffer()
@@ -85,6 +85,7 @@ class Running(sb.ProcessKey):
             state.total.put(paid=running)
             yield {
                 "customer": key,
+                "branch": row["branch"],
                 "minute": row["window_start"],
                 "payments": row["payments"],
                 "paid": row["paid"],
@@ -95,7 +96,8 @@ class Running(sb.ProcessKey):
 def build(orders: Any, payments: Any) -> tuple[Any, Any]:
     """The operators over both streams: the sum of each minute, and what came together so far."""
     matched = payments.join(orders, on="order_id", within=sb.between("0s", "2 minutes"), name="matched")
-    minutes = matched.group_by("customer", sb.tumbling("1 minute"), name="minutes").agg(
+    # Each level has keys of its own, so that rows go from every subtask of one to every subtask of the next.
+    minutes = matched.group_by("customer", "order_id % 3 as branch", sb.tumbling("1 minute"), name="minutes").agg(
         payments=sb.count(), paid=sb.sum("paid")
     )
     return minutes, minutes.key_by("customer", name="running").process(Running())

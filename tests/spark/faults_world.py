@@ -31,11 +31,12 @@ TEXTS = {"orders": ORDERS, "payments": PAYMENTS}
 EVENT_TIMES = {"orders": "ordered_at", "payments": "paid_at"}
 _EXPECTED = """
     with pairs as (
-        select customer, time_bucket(interval '1 minute', paid_at) as minute, paid
+        select customer, order_id % 3 as branch, time_bucket(interval '1 minute', paid_at) as minute, paid
         from payments join orders using (order_id)
         where paid_at - ordered_at between interval '0s' and interval '2 minutes'),
-    minutes as (select customer, minute, count(*) as payments, sum(paid)::bigint as paid from pairs group by all)
-    select *, (sum(paid) over (partition by customer order by minute))::bigint as running from minutes
+    minutes as (
+        select customer, branch, minute, count(*) as payments, sum(paid)::bigint as paid from pairs group by all)
+    select *, (sum(paid) over (partition by customer order by minute, branch))::bigint as running from minutes
     """
 
 
@@ -89,16 +90,16 @@ class World(ABC):
 
     def results(self) -> list[tuple[Any, ...]]:
         """What the last operator has published."""
-        return _rows(sb.read_table(self.results_of("running")), "customer, minute, payments, paid, running")
+        return _rows(sb.read_table(self.results_of("running")), "customer, branch, minute, payments, paid, running")
 
     def minutes(self) -> list[tuple[Any, ...]]:
         """What the operator before it has published."""
-        return _rows(sb.read_table(self.results_of("minutes")), "customer, window_start, payments, paid")
+        return _rows(sb.read_table(self.results_of("minutes")), "customer, branch, window_start, payments, paid")
 
     def check(self) -> None:
         """Nothing is lost and nothing is there twice, behind each operator that has a sink."""
         expected = self.expected()
-        assert self.minutes() == sorted((row[:4] for row in expected), key=repr)
+        assert self.minutes() == sorted((row[:5] for row in expected), key=repr)
         assert self.results() == expected != []
 
 

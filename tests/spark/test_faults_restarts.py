@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from spark import faults_job, faults_source
 from spark.faults_drivers import Watched
@@ -34,26 +35,43 @@ def world(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -
 
 def run(world: World, spark: SparkSession, options: sb.RunOptions | None = None, **named: Any) -> sb.Query:
     """Read all that is there and end."""
-    query = world.job(spark, **named).start(available_now=True, options=options)
-    assert query.await_termination(150)
-    return query
+    while True:
+        query = world.job(spark, **named).start(available_now=True, options=options)
+        try:
+            assert query.await_termination(300)
+        except StreamingQueryException as error:
+            check_slow(error)
+            options = None  # a fork has been made
+        else:
+            return query
 
 
-def feed(world: World, spark: SparkSession, count: int, savepoint: str = "") -> sb.Query:
+def feed(world: World, spark: SparkSession, count: int, savepoint: str = "") -> None:
     """Let so many batches come, one after the other, and stop; the savepoint is made before the last of them."""
-    query = world.job(spark).start(processing_time="50 milliseconds")
+    query = start(world, spark)
     for number in range(count):
         if savepoint and number == count - 1:
             store = ScopedStore(get_storage_provider(world.state), JOB)
-            ask_live_run(store, pb.Request(savepoint=pb.SavepointRequest(name=savepoint)), timeout_s=60)
+            ask_live_run(store, pb.Request(savepoint=pb.SavepointRequest(name=savepoint)), timeout_s=200)
+        wanted = last_batch(world) + 1
         world.add()
-        deadline = time.monotonic() + 100
-        while len(batches(query)) <= number:
-            assert query.is_active, str(query.exception)
+        deadline = time.monotonic() + 250
+        while last_batch(world) < wanted:
+            if not query.is_active:
+                check_slow(query.exception)
+                query = start(world, spark)
             assert time.monotonic() < deadline
-            time.sleep(0.05)
-    query.stop()
-    return query
+            time.sleep(0.1)
+    query.stop(timeout=200)
+
+
+def start(world: World, spark: SparkSession) -> sb.Query:
+    return world.job(spark).start(processing_time="50 milliseconds")
+
+
+def check_slow(error: BaseException | None) -> None:
+    """Spark waits ten seconds for the Python of a data source; on a busy machine the job is started again."""
+    assert "Python worker failed to connect back" in str(error), error
 
 
 def head(world: World) -> pb.CheckpointMetadata:
@@ -62,19 +80,25 @@ def head(world: World) -> pb.CheckpointMetadata:
     return found
 
 
+def last_batch(world: World) -> int:
+    found = Watched(str(world.state)).head()
+    if found is None or not found.source_position.HasField("batch_id"):
+        return -1
+    return int(found.source_position.batch_id)
+
+
 def batches(query: sb.Query) -> list[int]:
     return [progress.batch_id for progress in query.recent_progress if progress.batch_id is not None]
 
 
 def test_p2_a_fork_from_three_epochs_back_reads_the_batches_since_then_again(world: World, spark: SparkSession) -> None:
-    first = feed(world, spark, 5)
-    fifth = next(progress.epoch for progress in first.recent_progress if progress.batch_id == 4)
-    second = max(progress.epoch for progress in first.recent_progress if progress.epoch <= fifth - 3)
+    feed(world, spark, 5)
     told = head(world)
+    back = sb.Origin(epoch=told.epoch - 3)
     world.finish()
-    options = sb.RunOptions(origin=sb.Origin(epoch=second), rollback=sb.RollbackPolicy.ALLOW)
+    options = sb.RunOptions(origin=back, rollback=sb.RollbackPolicy.ALLOW)
     again = run(world, spark, options)
-    assert batches(again)[0] < 4
+    assert batches(again)[0] <= told.source_position.batch_id
     assert head(world).lineage != told.lineage
     world.check()
 
@@ -108,7 +132,8 @@ def test_p2_a_clone_goes_on_from_where_it_was_made(world: World, spark: SparkSes
 def test_p2_without_sparks_checkpoint_the_job_goes_on_from_the_record(world: World, spark: SparkSession) -> None:
     feed(world, spark, 3)
     shutil.rmtree(world.state / JOB / "spark")
-    assert batches(feed(world, spark, 1)) == [3]
+    feed(world, spark, 1)
+    assert last_batch(world) == 3
     shutil.rmtree(world.state / JOB / "spark")
     world.finish()
     run(world, spark)

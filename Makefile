@@ -96,7 +96,7 @@ test-conformance: env  ## files read back with nothing but protobuf and DuckDB; 
 test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
 	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not cluster and not long" tests/spark)
 
-test-cluster: env  ## the pipeline on a Spark cluster of several processes
+test-cluster: env  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
 	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
 test-docs: env  ## every code block of README and docs
@@ -109,6 +109,9 @@ KILLS ?= 50
 test-kills: env  ## the crash demo with 50 kills (KILLS=50), compared with a batch recomputation
 	$(call timed,kills,$(WITH_JAVA) $(BIN)/statebed demo --crash --kills $(KILLS) --state artifacts/kills)
 
+soak-cluster: env  ## executors, Python workers, tasks and drivers of a cluster die 50 times (KILLS=50), at random and at exact points
+	$(call timed,soak,KILLS=$(KILLS) $(QUICK_JAVA) $(PYTEST) -s -m "cluster and long" tests/spark)
+
 test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, ten times the examples of property tests
 	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
 	$(call timed,property tests at length,STATEBED_EFFORT=10 $(PYTEST) $(BOTH_CORES) -o timeout=3600 tests/model tests/unit)
@@ -120,4 +123,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs test-azure test-kills test-long bench
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs test-azure test-kills soak-cluster test-long bench

@@ -1,6 +1,6 @@
 """A driver of the job of rides in a process of its own, which can be told to die at an exact point.
 
-python driver.py FOLDER available_now|continuous none|after_record EPOCHS MASTER
+python driver.py FOLDER available_now|continuous none|after_record EPOCHS
 """
 
 import importlib.util
@@ -9,8 +9,6 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 import statebed as sb
 from statebed.checkpoint import Run
@@ -37,7 +35,7 @@ def dies_after(epochs: int) -> None:
 
 
 def main() -> None:
-    folder, mode, point, epochs, master = sys.argv[1:]
+    folder, mode, point, epochs = sys.argv[1:]
     spec = importlib.util.spec_from_file_location("rides_world", Path(__file__).with_name("conftest.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -46,10 +44,7 @@ def main() -> None:
     spec.loader.exec_module(world)
     if point == "after_record":
         dies_after(int(epochs))
-    if master != "default":
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
-    job = world.Rides(sb.Job("none").spark, Path(folder), state_url=os.environ.get("RIDES_STATE")).job()
+    job = world.Rides(sb.Job("none").spark, Path(folder)).job()
     with sb.exit_codes():
         trigger = {"processing_time": "100 milliseconds"} if mode == "continuous" else {"available_now": True}
         job.start(**trigger).await_termination(200)

@@ -1,30 +1,23 @@
 """Drivers that die or are superseded, as processes of their own: what they leave behind is always a whole epoch."""
 
-import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from statebed.errors import FENCED_EXIT_CODE
 
 SIGKILLED = -9
 
 
-def driver(
-    rides: Any, mode: str, point: str = "none", epochs: int = 0, master: str = "default", **environment: str
-) -> subprocess.Popen[str]:
+def driver(rides: Any, mode: str, point: str = "none", epochs: int = 0) -> subprocess.Popen[str]:
     script = Path(__file__).with_name("driver.py")
     return subprocess.Popen(
-        [sys.executable, str(script), str(rides.folder), mode, point, str(epochs), master],
+        [sys.executable, str(script), str(rides.folder), mode, point, str(epochs)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **environment},
     )
 
 
@@ -45,7 +38,6 @@ def test_p3_of_two_drivers_the_older_one_ends_with_its_own_exit_code(rides: Any)
     older = driver(rides, "continuous")
     try:
         wait_for(rides.state / "rides" / "checkpoints" / f"{3:012d}" / "published-minutes", older)
-        # Nothing to read yet: two live drivers on one batch would also meet in Spark's own log, which ends either.
         rides.run()
         rides.add_files(1)  # the older one finds it, and must not get it in
         output, _ = older.communicate(timeout=240)
@@ -55,35 +47,6 @@ def test_p3_of_two_drivers_the_older_one_ends_with_its_own_exit_code(rides: Any)
     assert "[FENCED]" in output
     rides.run()
     assert rides.results() == rides.expected() != []
-
-
-@pytest.mark.cluster
-def test_executors_in_processes_of_their_own_give_the_same_results(rides: Any) -> None:
-    rides.add_files(3)
-    process = driver(rides, "available_now", master="local-cluster[2,1,1024]")
-    output, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, output
-    assert rides.results() == rides.expected() != []
-    rides.add_files(1)
-    rides.run()
-    assert rides.results() == rides.expected()
-
-
-@pytest.mark.cluster
-def test_state_on_s3_with_two_executors_survives_a_kill_and_the_loss_of_sparks_checkpoint(
-    rides: Any, s3_server: Any, s3_url: str
-) -> None:
-    place = {**s3_server.environment, "RIDES_STATE": s3_url, "XDG_CACHE_HOME": str(rides.folder / "cache")}
-    rides.add_files(3)
-    killed = driver(rides, "available_now", "after_record", 1, "local-cluster[2,1,1024]", **place)
-    output, _ = killed.communicate(timeout=280)
-    assert killed.returncode == SIGKILLED, output
-    shutil.rmtree(rides.folder / "cache")
-    process = driver(rides, "available_now", master="local-cluster[2,1,1024]", **place)
-    output, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, output
-    assert rides.results() == rides.expected() != []
-    assert not rides.state.exists()
 
 
 def wait_for(path: Path, process: subprocess.Popen[str], timeout: float = 240) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import statebed as sb
+from statebed.spark import JobStream
 
 SVG = "{http://www.w3.org/2000/svg}"
 RIDES = "driver string, fare double, ts timestamp"
@@ -87,7 +88,9 @@ def test_a_step_that_only_spark_can_compute_says_so(spark: SparkSession, tmp_pat
     def double(df: DataFrame) -> DataFrame:
         return df.union(df)
 
-    rides.transform(double).key_by("driver", name="counts").agg(n=sb.count(), ttl="1 day")
+    doubled = rides.transform(double)
+    assert isinstance(doubled, JobStream)
+    doubled.key_by("driver", name="counts").agg(n=sb.count(), ttl="1 day")
     with (
         sb.testing.run(job) as t,
         pytest.raises(

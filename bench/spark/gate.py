@@ -6,9 +6,13 @@ Spark's own logs, planning, the work, the commit, the output. Messages are lines
 
 import json
 import os
-import sys
+import select
 import time
+from collections.abc import Callable
 from typing import Any
+
+IDLE_SECONDS = 20.0
+_IN = 0
 
 
 class Gate:
@@ -17,6 +21,8 @@ class Gate:
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
+        self.when_idle: Callable[[], object] = lambda: None
+        """Called now and then while waiting."""
         self._left = 0  # until it is closed, everything passes
         self.waited: list[float] = []
         """Seconds spent at the gate, for each batch."""
@@ -38,8 +44,14 @@ class Gate:
         self.waited.append(time.perf_counter() - began)
 
     def _await_word(self) -> None:
-        if not sys.stdin.readline():
-            os._exit(1)  # whoever would give it is gone
+        while not select.select([_IN], [], [], IDLE_SECONDS)[0]:
+            self.when_idle()
+        word = b""
+        while not word.endswith(b"\n"):
+            letter = os.read(_IN, 1)  # nothing is read ahead: select would not see it
+            if not letter:
+                os._exit(1)  # whoever would give it is gone
+            word += letter
 
     def say(self, **what: Any) -> None:
         self._out.write(json.dumps(what) + "\n")

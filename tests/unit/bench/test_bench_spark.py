@@ -158,6 +158,20 @@ def test_a_side_stops_at_the_gate_after_each_batch_and_ends_when_the_benchmark_i
     assert process.returncode == 1
 
 
+def test_a_side_that_waits_long_is_called_now_and_then() -> None:
+    program = (
+        "from bench.spark import gate; gate.IDLE_SECONDS = 0.01; one = gate.Gate(); calls = []\n"
+        "one.when_idle = lambda: calls.append(1) or (len(calls) == 3 and one.say(idle=3)); one.close(0)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ['{"ready": true}\n', '{"idle": 3}\n']
+        process.communicate("go\n", timeout=60)
+    assert process.returncode == 0
+
+
 def racer(side: Side, seconds: float, phases: dict[str, float], process: "subprocess.Popen[str]") -> Racer:
     return Racer(
         side,

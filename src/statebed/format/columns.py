@@ -64,6 +64,11 @@ def boolean_values(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return _bits(array.buffers()[1], offset=array.offset, length=len(array)) & validity(array)
 
 
+def boolean_array(flags: npt.NDArray[np.bool_]) -> pa.Array:
+    """A boolean column without nulls."""
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(np.packbits(flags, bitorder="little"))], 0)
+
+
 def from_numpy(
     values: npt.NDArray[np.generic], kind: pa.DataType, *, valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:

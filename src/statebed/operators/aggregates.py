@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.columns import boolean_values, validity
+from statebed.format.columns import boolean_array, boolean_values, validity
 from statebed.operators.accumulators import Accumulator, UserAggregate
 from statebed.operators.arithmetic import (
     NEEDED,
@@ -31,7 +31,6 @@ from statebed.operators.arithmetic import (
     accumulator_of,
     retraction_of,
 )
-from statebed.operators.grouping import Flags
 
 MARKER = pa.bool_()
 """Input of a count with an input or a condition: any value where the row counts, null where it does not."""
@@ -86,15 +85,11 @@ class Aggregate:
         counted = None if holds is None else boolean_values(holds)
         if self.function is Function.COUNT and self.needs_input:
             marks = [validity(one) for one in values] + ([] if counted is None else [counted])
-            there = _booleans(np.logical_and.reduce(marks))
+            there = boolean_array(np.logical_and.reduce(marks))
             return [pc.if_else(there, there, pa.scalar(None, MARKER))]
         if counted is None:
             return list(values)
-        return [pc.if_else(_booleans(counted), one, pa.scalar(None, one.type)) for one in values]
-
-
-def _booleans(flags: Flags) -> pa.Array:
-    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, pa.py_buffer(np.packbits(flags, bitorder="little"))])
+        return [pc.if_else(boolean_array(counted), one, pa.scalar(None, one.type)) for one in values]
 
 
 @dataclass(frozen=True)

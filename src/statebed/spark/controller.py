@@ -36,6 +36,7 @@ from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
 from statebed.spark.frames import heartbeats
 from statebed.spark.matching import kept_entries
+from statebed.spark.pieces import PIECES_SCHEMA, SUBTASK
 from statebed.spark.plan import JobPlan
 from statebed.spark.preaggregation import Reduction
 from statebed.spark.projection import SparkProjection
@@ -50,8 +51,8 @@ from statebed.spark.reports import (
     watermarks_of,
 )
 from statebed.spark.session import is_stopped
-from statebed.spark.stage import STAGE_SCHEMA, SUBTASK, StageFunction
-from statebed.spark.stages import of_groups, stages
+from statebed.spark.stage import StageFunction
+from statebed.spark.stages import of_groups, routing, stages
 
 _log = logging.getLogger(__name__)
 
@@ -252,12 +253,12 @@ class Controller:
         levels = stages(plan, head, self._run.next_epoch, clocks, told)
         rows, added_up = batch, None if batch is None else self._reduction.worthwhile(plan)
         if batch is not None and added_up is not None:
-            late_us = clocks[added_up.operator.operator_id].late_us
-            rows = added_up.groups(batch, late_us=late_us, parallelism=plan.parallelism)
+            rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
             levels[0] = of_groups(levels[0], added_up)
-        beats = heartbeats(session, (plan.prepared if rows is None else rows).schema, plan.parallelism)
-        rows = beats if rows is None else rows.unionByName(beats)
-        taken = accepted(self._act(rows, levels), operators=plan.operators, parallelism=plan.parallelism)
+        routed = heartbeats(session, plan.parallelism)
+        if rows is not None:
+            routed = rows.mapInArrow(routing(plan, added_up), PIECES_SCHEMA).union(routed)
+        taken = accepted(self._act(routed, levels), operators=plan.operators, parallelism=plan.parallelism)
         self._reduction.observe([report for some in taken.reports.values() for report in some])
         acted_us = self._environment.now_us()
         position = head.source_position
@@ -331,7 +332,7 @@ class Controller:
                 given = rows
                 for level in levels:
                     placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
-                    given = placed.mapInArrow(level, STAGE_SCHEMA)
+                    given = placed.mapInArrow(level, PIECES_SCHEMA)
                 self._planned_us = self._environment.now_us()
                 try:
                     return given.collect()

@@ -1,10 +1,10 @@
-"""From the user's streaming DataFrames to the rows that the first level of operators receives.
+"""From the user's streaming DataFrames to the rows that are routed to the first level of operators.
 
 Everything that Spark can compute is added to the streaming DataFrame, before foreachBatch, where it is still pushed
 down. A *branch* is the way of rows of a frame to one input of one operator; all branches of a job are one DataFrame,
-so that one pass feeds all operators: a row says which branch it is of, who owns it, its key hash and event time, and
-its columns lie in *slots* that branches share by type. Inside foreachBatch only heartbeat rows are united with it, one
-per subtask, because the optimiser drops a subtask that provably has no row.
+so that one pass feeds all operators: a row has its event time, where there are several branches the number of its own,
+and its columns lie in *slots* that branches share by type. Once rows are cut into pieces, heartbeats are united with
+them, one per subtask, because the optimiser drops a subtask that provably has no row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType
 
 from statebed.errors import InputError
 from statebed.flow.graph import Edge
 from statebed.flow.steps import Feed
-from statebed.format.keyhash import HASH_SEED
-from statebed.format.ranges import check_parallelism
-from statebed.format.schema import KEY_HASH, TIME
+from statebed.format.schema import TIME
 from statebed.spark.expressions import analysed, column_of, input_error, named_column
+from statebed.spark.pieces import BRANCH, HEARTBEAT, PAYLOAD, SUBTASK
 from statebed.spark.plans import check_steps
-from statebed.spark.stage import BRANCH, HEARTBEAT, SOURCE, SUBTASK, Layout
+from statebed.spark.routing import SOURCE, Layout
 from statebed.spark.topology import Branch
 
 _WATERMARK_KEY = "spark.watermarkDelayMs"
@@ -96,7 +95,6 @@ def feeding(
     branches: Sequence[Branch],
     *,
     leaves: Mapping[str, int],
-    parallelism: int,
     where: str,
 ) -> Feeding:
     """All branches as one DataFrame; those that share a frame in one pass over it.
@@ -109,21 +107,24 @@ def feeding(
     }
     slots = _Slots()
     places = {number: slots.place(kinds) for number, (_, kinds) in columns.items()}
-    several = any(len(branch.sources) > 1 for branch in branches)
-    pieces = []
+    hidden = [
+        *([BRANCH] if len(branches) > 1 else []),
+        *([SOURCE] if any(len(branch.sources) > 1 for branch in branches) else []),
+    ]
+    passes = []
     for edge in dict.fromkeys(branch.edge for branch in branches):
         rows = [
-            slots.row(branch.number, columns[branch.number][0], places[branch.number], with_source=several)
+            slots.row(branch.number, columns[branch.number][0], places[branch.number], hidden=hidden)
             for branch in branches
             if branch.edge == edge
         ]
-        pieces.append(_in_one_pass(frames[edge], rows))
-    df = pieces[0]
-    for piece in pieces[1:]:
-        df = df.unionByName(piece)
+        passes.append(_in_one_pass(frames[edge], rows))
+    df = passes[0]
+    for one in passes[1:]:
+        df = df.unionByName(one)
     layouts = {
         branch.number: Layout(
-            schema=branch.feed.input.schema,
+            input=branch.feed.input,
             columns=tuple(slots.name(place) for place in places[branch.number]),
             sources=branch.sources,
         )
@@ -133,25 +134,15 @@ def feeding(
     sources = tuple(
         name if leaves[name] == 1 else f"{name}#{number}" for name in read for number in range(leaves[name])
     )
-    return Feeding(df.select("*", owner_of(F.col(KEY_HASH), parallelism).alias(SUBTASK)), layouts, sources)
-
-
-def owner_of(hashed: Column, parallelism: int) -> Column:
-    """The subtask that owns a key hash."""
-    high = F.shiftrightunsigned(hashed, 32)
-    return F.shiftrightunsigned(high * F.lit(check_parallelism(parallelism)).cast("bigint"), 32).cast("int")
+    return Feeding(df, layouts, sources)
 
 
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:
-    """The columns that an input takes, behind its key hash, and the types of those that lie in slots."""
+    """The columns that an input takes, and their types."""
     columns = _feed_columns(feed)
     found = analysed(frame, columns, where=where)
     check_steps(frame, found, where=where)
-    keys = [columns[feed.input.columns.names.index(key)] for key in feed.input.keys]
-    # Without keys all rows have one owner: the hash of nothing is its seed.
-    hashed = (F.xxhash64(*keys) if keys else F.lit(HASH_SEED)).cast("bigint")
-    analysed(frame, [hashed], where=where)
-    return [hashed, *columns], [field.dataType for field in found.schema.fields]
+    return columns, [field.dataType for field in found.schema.fields]
 
 
 def _feed_columns(feed: Feed) -> list[Column]:
@@ -177,13 +168,13 @@ class _Slots:
     def name(self, slot: int) -> str:
         return f"s{slot}"
 
-    def row(self, branch: int, columns: Sequence[Column], places: Sequence[int], *, with_source: bool) -> list[Column]:
-        hashed, *values = columns
-        filled = dict(zip(places, values, strict=True))
+    def row(
+        self, branch: int, columns: Sequence[Column], places: Sequence[int], *, hidden: Sequence[str]
+    ) -> list[Column]:
+        filled = dict(zip(places, columns, strict=True))
+        numbers = {BRANCH: F.lit(branch).alias(BRANCH), SOURCE: F.col(SOURCE)}
         return [
-            F.lit(branch).alias(BRANCH),
-            *([F.col(SOURCE)] if with_source else []),
-            hashed.alias(KEY_HASH),
+            *(numbers[name] for name in hidden),
             F.col(TIME),
             *(
                 (filled[slot] if slot in filled else F.lit(None).cast(kind)).alias(self.name(slot))
@@ -198,9 +189,8 @@ def _in_one_pass(frame: DataFrame, rows: Sequence[Sequence[Column]]) -> DataFram
     return frame.select(F.explode(F.array(*(F.struct(*row) for row in rows))).alias("row")).select("row.*")
 
 
-def heartbeats(session: SparkSession, schema: StructType, parallelism: int) -> DataFrame:
-    """One row per subtask, null but for its owner."""
-    owner, branch = F.col("id").cast("int").alias(SUBTASK), F.lit(HEARTBEAT).alias(BRANCH)
-    values = {SUBTASK: owner, BRANCH: branch}
-    columns = [values.get(f.name, F.lit(None).cast(f.dataType).alias(f.name)) for f in schema.fields]
-    return session.range(0, parallelism, 1, 1).select(*columns)
+def heartbeats(session: SparkSession, parallelism: int) -> DataFrame:
+    """One row per subtask, in the form of pieces."""
+    owner = F.col("id").cast("int").alias(SUBTASK)
+    nothing = F.lit(None).cast("binary").alias(PAYLOAD)
+    return session.range(0, parallelism, 1, 1).select(owner, F.lit(HEARTBEAT).alias(BRANCH), nothing)

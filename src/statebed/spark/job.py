@@ -241,7 +241,7 @@ class Job:
         parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
         ways = topology(self.graph, self.frames, {name: edge for name, (_, edge) in self._sinks.items()})
         frames = {edge: frame.df for edge, frame in self.frames.items()}
-        feed = feeding(frames, ways.branches, leaves=self._leaves, parallelism=parallelism, where=where)
+        feed = feeding(frames, ways.branches, leaves=self._leaves, where=where)
         return JobPlan(
             job_id=self._job_id,
             state_url=self._store.url,

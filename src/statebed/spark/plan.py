@@ -16,7 +16,7 @@ from statebed.operators import Operator
 from statebed.operators.session_aggregate import SessionAggregate
 from statebed.spark.matching import Removed
 from statebed.spark.memory import HostBudget, TaskShare
-from statebed.spark.stage import Layout
+from statebed.spark.routing import Layout
 from statebed.spark.topology import Topology
 
 

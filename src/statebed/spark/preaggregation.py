@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
-from statebed.format.schema import KEY_HASH, TIME
+from statebed.format.schema import TIME
 from statebed.operators import SubtaskReport, WindowAggregate
 from statebed.operators.preaggregation import LATEST, ROW_COUNT, Part, Reduce, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
 from statebed.operators.windows import Window
-from statebed.spark.frames import owner_of
 from statebed.spark.plan import JobPlan
-from statebed.spark.stage import BRANCH, SUBTASK, Layout
+from statebed.spark.routing import Layout
 from statebed.spark.topology import Topology
 
 LEAST_ROWS = 1_000
@@ -44,11 +43,11 @@ class Preaggregation:
         assert one is not None
         names = [f"g{number}" for number in range(len(one.columns))]
         latest = names[one.columns.names.index(LATEST)]
-        return Layout(one.schema, tuple(names), self.rows.sources, latest=latest)
+        return Layout(one, tuple(names), self.rows.sources, latest=latest)
 
-    def groups(self, batch: DataFrame, *, late_us: int | None, parallelism: int) -> DataFrame:
+    def groups(self, batch: DataFrame, *, late_us: int | None) -> DataFrame:
         """One row for each group of the batch."""
-        values = dict(zip(self.rows.names, self.rows.columns, strict=True))
+        values = dict(zip(self.rows.input.columns.names, self.rows.columns, strict=True))
         operator = self.operator
         parts = parts_of(operator.partials)
         assert parts is not None
@@ -61,16 +60,13 @@ class Preaggregation:
         keys = [F.col(values[key.name]) for key in operator.keys]
         computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
         computed |= {part.name: _reduced(part, values) for part in parts}
-        grouped = batch.groupBy(F.col(KEY_HASH), *keys, apart.alias("apart")).agg(
+        grouped = batch.groupBy(*keys, apart.alias("apart")).agg(
             *(column.alias(name) for name, column in computed.items())
         )
         given = [*keys, *(F.col(name) for name in computed)]
         return grouped.select(
-            F.lit(self.branch).alias(BRANCH),
-            F.col(KEY_HASH),
             F.col("apart" if isinstance(operator, WindowAggregate) else LATEST).alias(TIME),
             *(column.alias(name) for column, name in zip(given, self.layout.columns, strict=True)),
-            owner_of(F.col(KEY_HASH), parallelism).alias(SUBTASK),
         )
 
 

@@ -11,7 +11,7 @@ from statebed.errors import NondeterminismError, StatebedError, SubtaskError
 from statebed.flow.clocks import SourceClock
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, Operator, SubtaskReport
-from statebed.spark.stage import BRANCH, FAILED, PAYLOAD, REPORT
+from statebed.spark.pieces import BRANCH, FAILED, PAYLOAD, REPORT
 
 Reports = Mapping[str, Sequence[SubtaskReport]]
 """By operator, in the order of subtasks."""

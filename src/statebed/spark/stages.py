@@ -9,6 +9,7 @@ from statebed.spark.compaction import EpochEdits
 from statebed.spark.plan import JobPlan
 from statebed.spark.preaggregation import Preaggregation
 from statebed.spark.reports import operator_entry
+from statebed.spark.routing import RouteFunction
 from statebed.spark.stage import StageFunction, Work
 from statebed.spark.topology import NOTHING, Place
 
@@ -16,23 +17,27 @@ from statebed.spark.topology import NOTHING, Place
 def stages(
     plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mapping[str, Clock], told: EpochEdits
 ) -> list[StageFunction]:
-    """The functions of all levels; the first reads Spark's rows, each other what the one before gives."""
+    """The functions of all levels; each reads what the one before gives, the first what is routed to it."""
     return [
         StageFunction(
             state_url=plan.state_url,
             works=tuple(_work(plan, head, epoch, clocks, place, told=told) for place in places),
-            sources=tuple(plan.graph.sources),
-            layouts=plan.layouts if number == 0 else None,
             share=plan.share,
         )
-        for number, places in enumerate(plan.topology.levels)
+        for places in plan.topology.levels
     ]
 
 
 def of_groups(stage: StageFunction, added_up: Preaggregation) -> StageFunction:
     """The same for rows that were added up before: they come to the second input of the one operator there is."""
-    works = tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works)
-    return replace(stage, works=works, layouts={added_up.branch: added_up.layout})
+    return replace(stage, works=tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works))
+
+
+def routing(plan: JobPlan, added_up: Preaggregation | None) -> RouteFunction:
+    """What cuts the rows of a batch into pieces for the first level."""
+    layouts = plan.layouts if added_up is None else {added_up.branch: added_up.layout}
+    sources = tuple(plan.graph.sources)
+    return RouteFunction(layouts, sources, plan.parallelism, in_order=added_up is not None)
 
 
 def _work(

@@ -114,7 +114,7 @@ soak-cluster: env  ## executors, Python workers, tasks and drivers of a cluster 
 
 test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, ten times the examples of property tests
 	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
-	$(call timed,property tests at length,STATEBED_EFFORT=10 $(PYTEST) $(BOTH_CORES) -o timeout=3600 tests/model tests/unit)
+	$(call timed,property tests at length,TEST_EFFORT=10 $(PYTEST) $(BOTH_CORES) -o timeout=3600 tests/model tests/unit)
 
 # ---- benchmarks ------------------------------------------------------------------------------------------
 

@@ -76,8 +76,8 @@ def run_tests(folder: Path, tests: list[str]) -> Outcome:
     report = folder / "report.jsonl"
     environment = os.environ | {
         "PYTHONPATH": f"{folder / 'src'}:{folder / 'tests'}",
-        "STATEBED_MUTANT_SOURCE": str(folder / "src"),
-        "STATEBED_MUTANT_REPORT": str(report),
+        "MUTANT_SOURCE": str(folder / "src"),
+        "MUTANT_REPORT": str(report),
         "CI": "1",  # the same examples in every run
     }
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider"]

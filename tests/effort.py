@@ -1,6 +1,6 @@
 """How many examples property tests try.
 
-The usual numbers fit into `make test`; with STATEBED_EFFORT=10 any target tries ten times as many, as `make test-long`
+The usual numbers fit into `make test`; with TEST_EFFORT=10 any target tries ten times as many, as `make test-long`
 does.
 """
 
@@ -9,4 +9,4 @@ import os
 
 def examples(usual: int) -> int:
     """So many times the effort that was asked for."""
-    return usual * int(os.environ.get("STATEBED_EFFORT", "1"))
+    return usual * int(os.environ.get("TEST_EFFORT", "1"))

@@ -13,7 +13,7 @@ import statebed
 
 
 def pytest_configure() -> None:
-    wanted = Path(os.environ["STATEBED_MUTANT_SOURCE"]).resolve()
+    wanted = Path(os.environ["MUTANT_SOURCE"]).resolve()
     found = Path(statebed.__file__).resolve()
     if not found.is_relative_to(wanted):
         pytest.exit(f"statebed was imported from {found}, not from the copy in {wanted}", returncode=3)
@@ -31,6 +31,6 @@ def pytest_runtest_makereport(
             "error": call.excinfo.typename,
             "message": str(call.excinfo.value)[:500],
         }
-        with Path(os.environ["STATEBED_MUTANT_REPORT"]).open("a") as file:
+        with Path(os.environ["MUTANT_REPORT"]).open("a") as file:
             file.write(json.dumps(failure) + "\n")
     return report

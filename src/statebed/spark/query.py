@@ -53,6 +53,7 @@ class QueryStatus:
     epoch: int
     """The newest record of the run: its run_start, or the last epoch."""
     problem: str
+    """What it failed with, as text with what to do; empty: nothing."""
 
 
 class Query:
@@ -91,14 +92,17 @@ class Query:
 
     @property
     def run(self) -> int:
+        """The number of its run, as records and `statebed ls` have it."""
         return self._controller.run_number
 
     @property
     def is_active(self) -> bool:
+        """Whether it goes on: reading, or committing what is still to close."""
         return not self._done.is_set()
 
     @property
     def status(self) -> QueryStatus:
+        """What it is doing now, how far it has come, and what it failed with."""
         problem = "" if self._failure is None else str(self._failure)
         return QueryStatus(self._state, self.run, self._controller.epoch, problem)
 

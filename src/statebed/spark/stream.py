@@ -76,8 +76,11 @@ class JobStream(Stream):
     def is_timed(self) -> bool:
         return super().is_timed if self.frame is None else self.frame.is_timed
 
-    def transform(self, function: Transform) -> "JobStream | Transformed":
-        """Apply a function of a DataFrame: before the first operator, or behind the last, on the way to a sink."""
+    def transform(self, function: Transform) -> Any:
+        """Apply a function of a DataFrame: before the first operator, or behind the last, on the way to a sink.
+
+        It gives a stream, or behind an operator a `Transformed`, which can be transformed again and written.
+        """
         if self.frame is None:
             return Transformed(self, (function,))
         name = getattr(function, "__name__", type(function).__name__)

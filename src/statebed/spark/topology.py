@@ -6,6 +6,7 @@ is one shuffle and one stage, in which each task runs the subtasks of all operat
 through steps that take each row by itself. Pure: nothing here touches Spark.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from statebed.flow.steps import Feed, Step
 from statebed.format.columns import from_numpy
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.operator import LATE, WEIGHT, Changes, Operator, Output
+
+_LONGEST = 80
+"""Characters of a sink's name that the name of its stream begins with."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,14 @@ class Topology:
         return [[one for one in self.places if one.level == level] for level in range(1, last + 1)]
 
 
+def stream_for(sink_id: str) -> str:
+    """The name of what one sink alone gets, as object names allow it: theirs have parts, which '-' and '.' separate."""
+    plain = sink_id.replace("-", "_").replace(".", "_")[:_LONGEST]
+    if plain == sink_id:
+        return f"for_{plain}"
+    return f"for_{plain}_{hashlib.sha256(sink_id.encode()).hexdigest()[:8]}"
+
+
 def stepped(rows: pa.Table, steps: Sequence[Step]) -> pa.Table:
     """The rows after these steps."""
     for step in steps:
@@ -202,7 +214,7 @@ def _outgoing(
     for sink_id, edge in sinks.items():
         node, given = graph.nodes[edge.node], graph.output(edge)
         direct = isinstance(node, OperatorNode)
-        stream = edge.output if direct else f"for_{sink_id}"
+        stream = edge.output if direct else stream_for(sink_id)
         streams[sink_id] = SinkStream(node.operator.operator_id if isinstance(node, OperatorNode) else "", stream)
         found: dict[int, list[tuple[str, tuple[Step, ...]]]] = {}
         for origin, steps in ways(graph, frames, edge):

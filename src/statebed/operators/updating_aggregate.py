@@ -131,8 +131,13 @@ class UpdatingAggregate(Aggregation):
             counts={UNKNOWN_RETRACTIONS: unknown, GROUPS_IN: keys.num_rows},
         )
 
+    @property
+    def needs_time(self) -> bool:
+        """Whether rows without an event time are late, whatever the watermark says."""
+        return by_event_time(self.ttl)
+
     def late_until(self, late_us: int | None) -> int | None:
-        """Rows with event times up to this are late, and those without one; None: none is."""
+        """Rows with event times up to this are late; None: none is."""
         return late_us - self.ttl.span_us if self.ttl and by_event_time(self.ttl) and late_us is not None else None
 
     def _with_groups(

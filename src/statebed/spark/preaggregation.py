@@ -54,9 +54,7 @@ class Preaggregation:
         if isinstance(operator, WindowAggregate):
             apart = F.timestamp_micros(_pane(F.unix_micros(TIME), operator.window))
         else:
-            # Rows that are late, and those without a time, are in groups of their own.
-            until = operator.late_until(late_us)
-            apart = F.lit(None) if until is None else F.unix_micros(TIME) <= F.lit(until)
+            apart = _apart(operator, late_us)
         keys = [F.col(values[key.name]) for key in operator.keys]
         computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
         computed |= {part.name: _reduced(part, values) for part in parts}
@@ -103,6 +101,14 @@ def preaggregation_of(topology: Topology, layouts: Mapping[int, Layout]) -> Prea
     if operator.late_columns or operator.preaggregated is None:
         return None
     return Preaggregation(branch.number, operator, layouts[branch.number])
+
+
+def _apart(operator: UpdatingAggregate, late_us: int | None) -> Column:
+    """Rows that are late, and those without a time where that makes them late, are in groups of their own."""
+    until = operator.late_until(late_us)
+    if not operator.needs_time:
+        return F.lit(None)
+    return F.col(TIME).isNull() if until is None else F.unix_micros(TIME) <= F.lit(until)
 
 
 def _pane(micros: Column, window: Window) -> Column:

@@ -59,7 +59,13 @@ def test_the_version_is_printed() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(number: signal.Signals) -> None:
+def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(
+    number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    # Where tests run in the background, the shell has them ignore Ctrl-C.
+    usual = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+    given = signal.signal(number, usual)
+    request.addfinalizer(lambda: signal.signal(number, given))
     before = signal.getsignal(number)
     screen = io.StringIO()
     with pytest.raises(KeyboardInterrupt), told_when_stopped(Console(file=screen)):

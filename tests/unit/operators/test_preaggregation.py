@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import statebed as sb
@@ -72,8 +72,10 @@ def added_up(operator: Aggregation, fed: pa.Table, late_us: int | None) -> pa.Ta
     for row in fed.to_pylist():
         time = None if row[TIME] is None else _micros(row[TIME])
         pane = None if time is None or not isinstance(operator, WindowAggregate) else time - time % PANE
-        until = operator.late_until(late_us) if isinstance(operator, UpdatingAggregate) else None
-        side = None if until is None else (time is None or time <= until)
+        side = None
+        if isinstance(operator, UpdatingAggregate) and operator.needs_time:
+            until = operator.late_until(late_us)
+            side = time is None or (until is not None and time <= until)
         groups.setdefault((row[KEY_HASH], row["k"], pane, side), []).append({**row, TIME: time})
     made = []
     for (hashed, key, pane, _), rows in groups.items():
@@ -134,7 +136,11 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return made.append_column(TIME, made["ts"])
 
 
+NOTHING = {"k": "a", "big": None, "small": None, "real": None, "word": None, "flag": None}
+
+
 @settings(max_examples=30, deadline=None)
+@example(kind="forgetting", epochs=[[{**NOTHING, "ts": None}, {**NOTHING, "ts": 3}]])
 @given(
     kind=st.sampled_from(["windows", "running", "forgetting"]), epochs=st.lists(st.lists(ROW, max_size=8), max_size=3)
 )

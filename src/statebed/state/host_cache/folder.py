@@ -25,6 +25,7 @@ _MAKING = ".making"
 _LOCK = "lock"
 _NUMBER = struct.Struct("<Q")
 _WAIT_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 _STEP_SECONDS = 0.002
 _KEPT = 0.9
 """Room is made down to this part of the bound, so that it need not be made for every file."""
@@ -47,8 +48,17 @@ class Room:
     kept: bool = field(default=False, init=False)
 
     def hold(self, descriptor: int) -> None:
-        """Say that its writer lives."""
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        """Say that its writer lives; whoever looks for left-overs may hold it for a moment to find out."""
+        deadline = time.monotonic() + _LOOK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_STEP_SECONDS)
+            else:
+                return
 
     def keep(self, path: Path) -> int:
         """Give the whole file its name; gives its bytes."""

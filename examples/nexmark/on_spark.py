@@ -18,18 +18,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import statebed as sb
 from examples.nexmark.queries import QUERIES
-from examples.nexmark.sources import AUCTION, BID, BID_ON_ARRIVAL, PERSON, SIDE_INPUT, Sources
+from examples.nexmark.sources import Sources
 from statebed.flow import Stream
 from statebed.operators.operator import WEIGHT, Changes
 from statebed.spark import JobStream
 
-SCHEMAS = {
-    "person": PERSON,
-    "auction": AUCTION,
-    "bid": BID,
-    "bid_on_arrival": BID_ON_ARRIVAL,
-    "side_input": SIDE_INPUT,
-}
 _FIRST_SECOND = 1_700_000_000
 
 
@@ -47,10 +40,10 @@ class Events:
             pq.write_table(table, path)
             os.utime(path, (_FIRST_SECOND + number, _FIRST_SECOND + number))
 
-    def frame(self, spark: SparkSession, name: str) -> DataFrame:
+    def frame(self, spark: SparkSession, name: str, columns: pa.Schema) -> DataFrame:
         """The events of a source as a stream."""
         (self.folder / name).mkdir(parents=True, exist_ok=True)
-        schema = from_arrow_schema(SCHEMAS[name])
+        schema = from_arrow_schema(columns)
         return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.folder / name))
 
 
@@ -61,8 +54,9 @@ class JobSources(Sources):
         self._job = job
         self._events = events
 
-    def source(self, name: str, columns: pa.Schema, watermark: tuple[str, str] | None) -> Stream:  # noqa: ARG002 - files have them
-        return self._job.source(self._events.frame(self._job.spark, name), name=name, watermark=watermark)
+    def source(self, name: str, columns: pa.Schema, watermark: tuple[str, str] | None) -> Stream:
+        frame = self._events.frame(self._job.spark, name, columns)
+        return self._job.source(frame, name=name, watermark=watermark)
 
 
 @dataclass

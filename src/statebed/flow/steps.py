@@ -16,7 +16,7 @@ from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.aggregates import Aggregate
 from statebed.operators.expressions import filter_rows
-from statebed.operators.operator import WEIGHT, Input
+from statebed.operators.operator import WEIGHT, Changes, Input, Output
 
 
 class Value(Protocol):
@@ -146,6 +146,14 @@ class Feed:
             ],
             schema=self.input.schema,
         )
+
+
+def with_weights(rows: pa.Table, output: Output) -> pa.Table:
+    """The rows as an output has them: in a changelog each counts once where none says how often."""
+    if output.changes is Changes.CHANGELOG and WEIGHT not in rows.schema.names:
+        ones = from_numpy(np.ones(rows.num_rows, dtype=np.int64), pa.int64())
+        rows = rows.append_column(output.schema.field(WEIGHT), ones)
+    return pa.Table.from_arrays(rows.columns, schema=output.schema)
 
 
 def key_hashes(keys: Sequence[pa.Array], count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

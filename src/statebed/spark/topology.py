@@ -10,14 +10,12 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
-from statebed.flow.steps import Feed, Step
-from statebed.format.columns import from_numpy
+from statebed.flow.steps import Feed, Step, with_weights
 from statebed.operators.aggregation import Aggregation
-from statebed.operators.operator import LATE, WEIGHT, Changes, Operator, Output
+from statebed.operators.operator import LATE, Operator, Output
 
 _LONGEST = 80
 """Characters of a sink's name that the name of its stream begins with."""
@@ -61,14 +59,12 @@ class Outgoing:
     given: Output
 
     def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
-        found = [self._given(stepped(outputs[output], steps)) for output, steps in self.ways if output in outputs]
+        found = [
+            with_weights(stepped(outputs[output], steps), self.given)
+            for output, steps in self.ways
+            if output in outputs
+        ]
         return pa.concat_tables([self.given.schema.empty_table(), *found])
-
-    def _given(self, rows: pa.Table) -> pa.Table:
-        if self.given.changes is Changes.CHANGELOG and WEIGHT not in rows.schema.names:
-            ones = from_numpy(np.ones(rows.num_rows, dtype=np.int64), pa.int64())
-            rows = rows.append_column(self.given.schema.field(WEIGHT), ones)
-        return pa.Table.from_arrays(rows.columns, schema=self.given.schema)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ import pyarrow as pa
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
 from statebed.flow.clocks import SourceClock, marks_of, operator_clocks
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
+from statebed.flow.steps import with_weights
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, int64_values, uint64_values, validity
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.operators.operator import MAIN, WEIGHT, Changes, Clock, Output, StepResult
+from statebed.operators.operator import MAIN, Clock, StepResult
 from statebed.state import ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
 from statebed.storage import ObjectStore, ScopedStore
 
@@ -93,7 +94,7 @@ class Cluster:
                 clock = after[node.operator.operator_id]
                 made, result.results[node.operator.operator_id] = self._steps(node, given, clock)
             else:
-                made = {MAIN: pa.concat_tables([_with_weight(one, node.outputs[MAIN]) for one in given])}
+                made = {MAIN: pa.concat_tables([with_weights(one, node.outputs[MAIN]) for one in given])}
             result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
         self._pending = (after, epoch_time_us)
         return result
@@ -170,13 +171,6 @@ def _owned_by(rows: pa.Table, index: int, parallelism: int) -> pa.Table:
         return rows
     owners = subtask_of(uint64_values(rows[KEY_HASH]), parallelism)
     return rows.take(from_numpy(np.flatnonzero(owners == index), pa.int64()))
-
-
-def _with_weight(rows: pa.Table, output: Output) -> pa.Table:
-    if output.changes is Changes.CHANGELOG and WEIGHT not in rows.schema.names:
-        ones = from_numpy(np.ones(rows.num_rows, dtype=np.int64), pa.int64())
-        rows = rows.append_column(output.schema.field(WEIGHT), ones)
-    return pa.Table.from_arrays(rows.columns, schema=output.schema)
 
 
 def _given(steps: list[StepResult], output: str) -> list[pa.Table]:

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from statebed.checkpoint import Publication
 from statebed.format.columns import one_chunk
-from statebed.sinks.base import BaseSink, outbox_rows
+from statebed.sinks.base import BaseSink
 from statebed.sinks.json_values import json_values
-from statebed.sinks.shape import Shape
+from statebed.sinks.shape import Shape, shaped_rows
 
 DEFAULT_ROWS = 20
 
@@ -30,10 +30,8 @@ class ConsoleSink(BaseSink):
         return f"console, {self._rows} rows of each epoch"
 
     def publish(self, publication: Publication) -> None:
-        rows = outbox_rows(publication)
-        if rows is not None and self._shape is not None:
-            rows = self._shape.applied(rows, publication)
-        if rows is None or not rows.num_rows:
+        rows = shaped_rows(publication, self._shape)
+        if rows is None:
             return
         stream = self._stream or sys.stdout
         stream.write(f"-- {self._sink_id}, epoch {publication.epoch}: {rows.num_rows} rows\n")

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from statebed.checkpoint import Publication
 from statebed.errors import SinkError
-from statebed.sinks.base import BaseSink, outbox_rows
-from statebed.sinks.shape import Shape
+from statebed.sinks.base import BaseSink
+from statebed.sinks.shape import Shape, shaped_rows
 
 
 class FunctionSink(BaseSink):
@@ -36,10 +36,8 @@ class FunctionSink(BaseSink):
         return f"function {getattr(self._function, '__name__', type(self._function).__name__)}"
 
     def publish(self, publication: Publication) -> None:
-        rows = outbox_rows(publication)
-        if rows is not None and self._shape is not None:
-            rows = self._shape.applied(rows, publication)
-        if rows is None or not rows.num_rows:
+        rows = shaped_rows(publication, self._shape)
+        if rows is None:
             return
         try:
             self._function(self._to_frame(rows), publication.epoch)

@@ -9,8 +9,8 @@ import pyarrow as pa
 from statebed.checkpoint import Publication
 from statebed.protocol import Delivery, Guarantee, SinkPosition
 from statebed.protocol.publication import decide_delivery
-from statebed.sinks.base import BaseSink, outbox_rows
-from statebed.sinks.shape import Shape
+from statebed.sinks.base import BaseSink
+from statebed.sinks.shape import Shape, shaped_rows
 
 
 class MemorySink(BaseSink):
@@ -61,9 +61,7 @@ class MemorySink(BaseSink):
             self._shown()
 
     def publish(self, publication: Publication) -> None:
-        rows = outbox_rows(publication)
-        if rows is not None and self._shape is not None:
-            rows = self._shape.applied(rows, publication)
+        rows = shaped_rows(publication, self._shape)
         with self._lock:
             delivery = decide_delivery(self._position, run=publication.run, epoch=publication.epoch)
             if delivery is Delivery.REFUSE:

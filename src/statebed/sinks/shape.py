@@ -10,6 +10,7 @@ from statebed.checkpoint import Publication
 from statebed.errors import InputError
 from statebed.operators.changelog import consolidated
 from statebed.operators.operator import WEIGHT, Changes, Output
+from statebed.sinks.base import outbox_rows
 from statebed.sinks.debezium import MESSAGES, Envelope
 from statebed.sinks.row_kinds import ROW_KIND, KeyedChanges, row_kind_field
 
@@ -64,6 +65,14 @@ class Shape:
             numbers = pa.repeat(pa.scalar(publication.epoch, pa.int64()), shaped.num_rows)
             shaped = shaped.append_column(pa.field(self.epoch_column, pa.int64(), nullable=False), numbers)
         return shaped
+
+
+def shaped_rows(publication: Publication, shape: Shape | None) -> pa.Table | None:
+    """The rows of an epoch in the form that a sink shows; None when it has none."""
+    rows = outbox_rows(publication)
+    if rows is not None and shape is not None:
+        rows = shape.applied(rows, publication)
+    return rows if rows is not None and rows.num_rows else None
 
 
 def make_shape(

@@ -19,8 +19,8 @@ from statebed.checkpoint import Publication
 from statebed.errors import InputError, SinkError
 from statebed.format.names import EPOCH_DIGITS
 from statebed.protocol import Guarantee
-from statebed.sinks.base import BaseSink, outbox_rows
-from statebed.sinks.shape import Shape
+from statebed.sinks.base import BaseSink
+from statebed.sinks.shape import Shape, shaped_rows
 
 DELTA = "delta"
 EPOCH = "{epoch}"
@@ -83,9 +83,8 @@ class FormatSink(BaseSink):
         return " ".join(filter(None, (f"Spark format {target.format},", target.mode, target.path)))
 
     def publish(self, publication: Publication) -> None:
-        rows = outbox_rows(publication)
-        shaped = None if rows is None else self._shape.applied(rows, publication)
-        if shaped is None or not shaped.num_rows:
+        shaped = shaped_rows(publication, self._shape)
+        if shaped is None:
             return
         try:
             self._target.save(self._to_frame(shaped), owner=self._owner, epoch=publication.epoch)

@@ -146,7 +146,7 @@ class Pipeline:
         self.epoch += 1
         self.base = tuple(report.reference for report in reports)
         self.watermark = mark
-        seen = [report.max_event_time_us for report in reports if report.max_event_time_us is not None]
+        seen = [row.time for row in rows if row.time is not None]
         self.newest = max([*seen, *([] if self.newest is None else [self.newest])], default=None)
         self.late += sum(report.rows_late for report in reports)
         self.rows_in += sum(report.rows_in for report in reports)

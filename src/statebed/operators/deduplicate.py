@@ -127,7 +127,6 @@ class Deduplicate:
             {MAIN: found, LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
-            max_event_times_us=(admitted.max_event_time_us,),
         )
 
     def output_watermark(self, watermark_us: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from statebed.format import names
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
-from statebed.operators.rows import admit, gathered, in_total_order, without_routing
+from statebed.operators.rows import gathered, in_total_order, without_routing
 from statebed.state import Combine, TableConfig
 
 
@@ -53,7 +53,6 @@ class Forward:
         return StepResult(
             {MAIN: in_total_order(given)},
             rows_in=rows.num_rows,
-            max_event_times_us=(admit(rows, None).max_event_time_us,),
         )
 
     def output_watermark(self, watermark_us: int) -> int:

@@ -52,8 +52,7 @@ def admit_untimed(rows: pa.Table, late_us: int | None) -> Admitted:
     """Tell late rows from the others, where rows without event time are as good as any."""
     times, timed = int64_values(rows[TIME]), validity(rows[TIME])
     late = np.zeros(rows.num_rows, dtype=np.bool_) if late_us is None else timed & (times <= late_us)
-    latest = int(times[timed].max()) if timed.any() else None
-    return Admitted(filtered(rows, ~late), filtered(rows, late), latest)
+    return Admitted(filtered(rows, ~late), filtered(rows, late))
 
 
 def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) -> Admitted:

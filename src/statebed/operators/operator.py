@@ -95,8 +95,6 @@ class StepResult:
     """By the output's name; one that is missing has no rows."""
     rows_in: int = 0
     rows_late: int = 0
-    max_event_times_us: tuple[int | None, ...] = ()
-    """Of each input's rows, late ones too; None: none had an event time."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """What else it counted, by name, such as retractions that found nothing."""
     next_timer_us: int | None = None

@@ -62,7 +62,6 @@ class Admitted:
     rows: pa.Table
     late: pa.Table
     """Without event time, too: they belong to no time."""
-    max_event_time_us: int | None
 
     @property
     def rows_in(self) -> int:
@@ -73,10 +72,9 @@ def admit(rows: pa.Table, late_us: int | None) -> Admitted:
     """Tell the rows that are late by a watermark (times up to it are) from the others."""
     times, timed = int64_values(rows[TIME]), validity(rows[TIME])
     admitted = timed if late_us is None else timed & (times > late_us)
-    latest = int(times[timed].max()) if timed.any() else None
     if admitted.all():
-        return Admitted(rows, rows.slice(0, 0), latest)
-    return Admitted(filtered(rows, admitted), filtered(rows, ~admitted), latest)
+        return Admitted(rows, rows.slice(0, 0))
+    return Admitted(filtered(rows, admitted), filtered(rows, ~admitted))
 
 
 def late_output(one: Input) -> Output:

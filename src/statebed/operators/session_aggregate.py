@@ -115,7 +115,6 @@ class SessionAggregate(WindowedAggregation):
             {MAIN: output, LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
-            max_event_times_us=(admitted.max_event_time_us,),
         )
 
     def _applied(self, tables: Tables, rows: pa.Table, clock: Clock) -> pa.Table:

@@ -22,7 +22,6 @@ from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.operator import MAIN, Clock, Operator, StepResult
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.preaggregation import GROUPS_IN
-from statebed.operators.rows import greatest
 from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
 from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
@@ -111,8 +110,6 @@ class SubtaskReport:
     rows_in: int
     rows_late: int
     rows_out: int
-    max_event_time_us: int | None
-    """Of all rows of this batch, late ones too; None: no row had an event time."""
     state_rows: int
     state_bytes: int
     state_files: int
@@ -153,7 +150,6 @@ _NUMBERS = (
     "rows_in",
     "rows_late",
     "rows_out",
-    "max_event_time_us",
     "state_rows",
     "state_bytes",
     "state_files",
@@ -222,7 +218,6 @@ def _report(
         rows_in=result.rows_in,
         rows_late=result.rows_late,
         rows_out=result.outputs[MAIN].num_rows if MAIN in result.outputs else 0,
-        max_event_time_us=greatest(result.max_event_times_us),
         state_rows=stored.rows,
         state_bytes=stored.live_bytes,
         state_files=stored.files,

@@ -121,7 +121,6 @@ class TopN:
             {MAIN: difference(before, after).cast(self.outputs[MAIN].schema), LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
-            max_event_times_us=(admitted.max_event_time_us,),
             counts={UNKNOWN_RETRACTIONS: standing.unknown},
         )
 

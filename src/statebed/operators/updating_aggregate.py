@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import int64_values, one_chunk, uint64_values, validity
+from statebed.format.columns import int64_values, one_chunk, uint64_values
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
@@ -35,7 +35,7 @@ from statebed.operators.operator import (
 from statebed.operators.partials import ROWS, latest_of_each
 from statebed.operators.preaggregation import GROUPS_IN, ROW_COUNT, partial_columns
 from statebed.operators.preaggregation import LATEST as LATEST_OF_GROUP
-from statebed.operators.rows import Admitted, admit, filtered, gathered, greatest, late_rows
+from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import Combine, TableConfig
 
@@ -45,19 +45,6 @@ GROUPS = "groups"
 """Name of the state table."""
 LATEST = "_latest"
 """Its column for the latest event time of a group's rows."""
-
-
-@dataclass(frozen=True)
-class Counted:
-    """What became of rows."""
-
-    rows_in: int
-    rows_late: int
-    max_event_time_us: int | None
-
-    def plus(self, other: "Counted") -> "Counted":
-        latest = greatest([self.max_event_time_us, other.max_event_time_us])
-        return Counted(self.rows_in + other.rows_in, self.rows_late + other.rows_late, latest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +90,11 @@ class UpdatingAggregate(Aggregation):
         admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self.where), clock)
         grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
         keys, folded = self._keys_of(admitted.rows, grouping), self._folded(admitted.rows, grouping)
-        counted = Counted(admitted.rows_in, admitted.late.num_rows, admitted.max_event_time_us)
+        rows_in, rows_late = admitted.rows_in, admitted.late.num_rows
         if len(batches) > 1:
             hashes = uint64_values(admitted.rows[KEY_HASH])[grouping.first_rows]
-            keys, folded, more = self._with_groups(keys, folded, hashes, batches[1], clock)
-            counted = counted.plus(more)
+            keys, folded, more_in, more_late = self._with_groups(keys, folded, hashes, batches[1], clock)
+            rows_in, rows_late = rows_in + more_in, rows_late + more_late
         view = tables.get_keyed(GROUPS)
         stored, found = view.get(keys)
         before = filtered(stored, found)
@@ -125,9 +112,8 @@ class UpdatingAggregate(Aggregation):
         changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
         return StepResult(
             {MAIN: changed.cast(self.outputs[MAIN].schema), LATE: late},
-            rows_in=counted.rows_in,
-            rows_late=counted.rows_late,
-            max_event_times_us=(counted.max_event_time_us,),
+            rows_in=rows_in,
+            rows_late=rows_late,
             counts={UNKNOWN_RETRACTIONS: unknown, GROUPS_IN: keys.num_rows},
         )
 
@@ -142,8 +128,11 @@ class UpdatingAggregate(Aggregation):
 
     def _with_groups(
         self, keys: pa.Table, folded: pa.Table, hashes: Hashes, batches: Iterable[pa.RecordBatch], clock: Clock
-    ) -> tuple[pa.Table, pa.Table, Counted]:
-        """The same with rows that were added up before they came; no group has rows that are late and others."""
+    ) -> tuple[pa.Table, pa.Table, int, int]:
+        """The same with rows that were added up before they came, and how many they were, and how many late.
+
+        No group has rows that are late and others.
+        """
         assert self.preaggregated is not None
         groups = gathered(batches, self.preaggregated, where=self.where)
         admitted = self._admitted(groups, clock)
@@ -157,17 +146,12 @@ class UpdatingAggregate(Aggregation):
         )
         merged = [latest_of_each(values[LATEST], grouping), *self.partials.merge(values, grouping)]
         rows_in, rows_late = (int(int64_values(some[ROW_COUNT]).sum()) for some in (groups, admitted.late))
-        return (
-            taken(both, grouping.first_rows),
-            pa.Table.from_arrays(merged, schema=folded.schema),
-            Counted(rows_in, rows_late, admitted.max_event_time_us),
-        )
+        return taken(both, grouping.first_rows), pa.Table.from_arrays(merged, schema=folded.schema), rows_in, rows_late
 
     def _admitted(self, rows: pa.Table, clock: Clock) -> Admitted:
         """Rows whose state would be gone at once are late; nobody else's are."""
         if not by_event_time(self.ttl):
-            times = int64_values(rows[TIME])[validity(rows[TIME])]
-            return Admitted(rows, rows.slice(0, 0), int(times.max()) if len(times) else None)
+            return Admitted(rows, rows.slice(0, 0))
         return admit(rows, self.late_until(clock.late_us))
 
     def _keys_of(self, rows: pa.Table, grouping: Grouping) -> pa.Table:

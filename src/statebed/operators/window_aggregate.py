@@ -117,7 +117,6 @@ class WindowAggregate(WindowedAggregation):
             outputs={MAIN: pa.concat_tables(output), LATE: late},
             rows_in=folder.rows_in,
             rows_late=folder.rows_late,
-            max_event_times_us=(folder.max_event_time_us,),
             counts={GROUPS_IN: new.num_rows},
         )
 

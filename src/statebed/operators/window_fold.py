@@ -9,8 +9,8 @@ from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.grouping import Integers
 from statebed.operators.operator import Input
 from statebed.operators.partials import Partials
-from statebed.operators.preaggregation import LATEST, ROW_COUNT, partial_columns
-from statebed.operators.rows import conformed, filtered, greatest
+from statebed.operators.preaggregation import ROW_COUNT, partial_columns
+from statebed.operators.rows import conformed, filtered
 from statebed.operators.windows import Window
 
 FOLD_ROWS = 1 << 17
@@ -35,7 +35,6 @@ class Folder:
         self._late: list[pa.Table] = []
         self.rows_in = 0
         self.rows_late = 0
-        self.max_event_time_us: int | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take a batch, cut in any way."""
@@ -54,8 +53,6 @@ class Folder:
             admitted = admitted & (panes >= self._first_admitted)
         self.rows_in += int(counts.sum())
         self.rows_late += int(counts[~admitted].sum())
-        seen = int64_values(groups[LATEST])[validity(groups[LATEST])]
-        self.max_event_time_us = greatest([self.max_event_time_us, int(seen.max()) if len(seen) else None])
         groups = filtered(groups, admitted)
         columns = [
             from_numpy(uint64_values(groups[KEY_HASH]), pa.uint64()),
@@ -113,8 +110,6 @@ class Folder:
         """The rows that are not late, with their panes."""
         timed = validity(rows[TIME])
         times = int64_values(rows[TIME])
-        if timed.any():
-            self.max_event_time_us = greatest([self.max_event_time_us, int(times[timed].max())])
         panes = self._window.panes_of(np.where(timed, times, np.int64(0)))
         admitted = timed if self._first_admitted is None else timed & (panes >= self._first_admitted)
         if admitted.all():

@@ -87,8 +87,7 @@ class WindowRows:
         panes = self.window.panes_of(np.where(timed, times, np.int64(0)))
         admitted = timed if late_us is None else timed & (panes >= self.window.first_open(late_us))
         placed = rows.set_column(1, TIME, from_numpy(panes, TIMESTAMP))
-        latest = int(times[timed].max()) if timed.any() else None
-        return Admitted(filtered(placed, admitted), filtered(rows, ~admitted), latest)
+        return Admitted(filtered(placed, admitted), filtered(rows, ~admitted))
 
     def close(self, view: TimeKeyedView, rows: pa.Table, clock: Clock) -> ClosedRows:
         """Keep admitted rows, and give those of the windows that the clock closes."""

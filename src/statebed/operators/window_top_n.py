@@ -105,7 +105,6 @@ class WindowTopN:
             {MAIN: pa.Table.from_arrays(columns, schema=self.outputs[MAIN].schema), LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
-            max_event_times_us=(admitted.max_event_time_us,),
             counts={UNKNOWN_RETRACTIONS: closed.dropped},
         )
 

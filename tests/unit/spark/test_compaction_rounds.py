@@ -323,7 +323,6 @@ def report_of(operator_id: str, index: int, due_bytes: int) -> SubtaskReport:
         epoch=9,
         reference=pb.SubtaskReference(subtask_index=index),
         outbox=(),
-        max_event_time_us=None,
         due_bytes=due_bytes,
         **numbers,
     )

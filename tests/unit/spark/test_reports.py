@@ -23,7 +23,6 @@ def row(index: int, path: str = "a") -> dict[str, Any]:
         rows_in=1,
         rows_late=0,
         rows_out=0,
-        max_event_time_us=None,
         state_rows=0,
         state_bytes=0,
         state_files=0,

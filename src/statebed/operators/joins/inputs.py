@@ -49,6 +49,5 @@ class Sides:
             outputs=outputs,
             rows_in=sum(found.rows_in for found in self.admitted.values()),
             rows_late=sum(found.late.num_rows for found in self.admitted.values()),
-            max_event_times_us=tuple(self.admitted[side].max_event_time_us for side in SIDES),
             counts=counts or {},
         )

@@ -135,11 +135,10 @@ class WindowJoin:
 
     def _admit(self, rows: pa.Table, late_us: int | None) -> Admitted:
         times, timed = int64_values(rows[TIME]), validity(rows[TIME])
-        latest = int(times[timed].max()) if timed.any() else None
         open_ones = timed.copy()
         if late_us is not None:
             open_ones[timed] = self._newest_ends(times[timed]) > late_us
-        return Admitted(filtered(rows, open_ones), filtered(rows, ~open_ones), latest)
+        return Admitted(filtered(rows, open_ones), filtered(rows, ~open_ones))
 
     def _newest_ends(self, times: Integers) -> Integers:
         """The greatest end of a window that holds each time."""

@@ -130,7 +130,6 @@ class ProcessOperator:
             {**outputs, LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
-            max_event_times_us=(admitted.max_event_time_us,),
             counts={RAISED_TIMES: call.raised},
             next_timer_us=self._next_timer(tables, clock),
         )

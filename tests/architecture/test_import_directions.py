@@ -18,12 +18,16 @@ LAYERS = [
     "protocol",
     "checkpoint",
     "state",
+    "inspect",
     "operators",
     "flow",
     "testing",
     "sinks",
     "config",
+    "maintain",
+    "metrics",
     "spark",
+    "ui",
     "demo",
     "cli",
 ]
@@ -44,7 +48,7 @@ STATE_LAYERS = [
 PUBLIC = "statebed"
 """The package itself: its exports come from everywhere, so only the layers above all others may import it."""
 CORE = LAYERS[: LAYERS.index("spark")]
-WITH_SPARK = {"spark", "demo", "cli", PUBLIC}
+WITH_SPARK = {"spark", "ui", "demo", "cli", PUBLIC}
 MODULES = sorted(path for path in (SOURCE / "statebed").rglob("*.py") if not path.name.endswith("_pb2.py"))
 
 
@@ -116,7 +120,7 @@ import importlib, sys
 
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"pyspark", "py4j", "pandas", "duckdb", "polars", "typer", "rich", "psycopg"}:
+        if name.split(".")[0] in {"pyspark", "py4j", "pandas", "duckdb", "polars", "typer", "rich", "psycopg", "starlette", "jinja2"}:
             raise ModuleNotFoundError(f"{name} is blocked", name=name)
 
 sys.meta_path.insert(0, Block())

@@ -146,6 +146,7 @@ class CheckpointMetadata(_message.Message):
     WRITTEN_BY_FIELD_NUMBER: _builtins.int
     GRANTED_REQUESTS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -189,6 +190,8 @@ class CheckpointMetadata(_message.Message):
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceWatermark]: ...
+    @_builtins.property
+    def figures(self) -> Global___EpochFigures: ...
     def __init__(
         self,
         *,
@@ -218,10 +221,11 @@ class CheckpointMetadata(_message.Message):
         written_by: _builtins.str = ...,
         granted_requests: _abc.Iterable[_builtins.str] | None = ...,
         sources: _abc.Iterable[Global___SourceWatermark] | None = ...,
+        figures: Global___EpochFigures | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["source_position", b"source_position"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
@@ -624,6 +628,255 @@ class CommitData(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CommitData: _TypeAlias = CommitData  # noqa: Y015
+
+@_typing.final
+class EpochFigures(_message.Message):
+    """What it took to make an epoch: for people, dashboards and metrics. No decision rests on it, and it may be missing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PhasesUsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    @_typing.final
+    class PreviousPhasesUsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    PHASES_US_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PHASES_US_FIELD_NUMBER: _builtins.int
+    OPERATORS_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
+    PREAGGREGATED_FIELD_NUMBER: _builtins.int
+    preaggregated: _builtins.bool
+    """rows were added up by the JVM first"""
+    @_builtins.property
+    def phases_us(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """of this epoch until its record is put: planning, read, shuffle, merge, write"""
+
+    @_builtins.property
+    def previous_phases_us(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """of the record before this one, from its put on: commit, publish"""
+
+    @_builtins.property
+    def operators(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperatorFigures]: ...
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedCompositeFieldContainer[Global___HostFigures]: ...
+    @_builtins.property
+    def compaction(self) -> Global___CompactionFigures: ...
+    def __init__(
+        self,
+        *,
+        phases_us: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        previous_phases_us: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        operators: _abc.Iterable[Global___OperatorFigures] | None = ...,
+        hosts: _abc.Iterable[Global___HostFigures] | None = ...,
+        compaction: Global___CompactionFigures | None = ...,
+        preaggregated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "hosts", b"hosts", "operators", b"operators", "phases_us", b"phases_us", "preaggregated", b"preaggregated", "previous_phases_us", b"previous_phases_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___EpochFigures: _TypeAlias = EpochFigures  # noqa: Y015
+
+@_typing.final
+class OperatorFigures(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATOR_ID_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
+    BUSY_US_FIELD_NUMBER: _builtins.int
+    ROWS_EXPIRED_FIELD_NUMBER: _builtins.int
+    RETRACTIONS_DROPPED_FIELD_NUMBER: _builtins.int
+    operator_id: _builtins.str
+    bytes_written: _builtins.int
+    busy_us: _builtins.int
+    """of the slowest subtask"""
+    rows_expired: _builtins.int
+    retractions_dropped: _builtins.int
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableFigures]: ...
+    def __init__(
+        self,
+        *,
+        operator_id: _builtins.str = ...,
+        tables: _abc.Iterable[Global___TableFigures] | None = ...,
+        bytes_written: _builtins.int = ...,
+        busy_us: _builtins.int = ...,
+        rows_expired: _builtins.int = ...,
+        retractions_dropped: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_us", b"busy_us", "bytes_written", b"bytes_written", "operator_id", b"operator_id", "retractions_dropped", b"retractions_dropped", "rows_expired", b"rows_expired", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___OperatorFigures: _TypeAlias = OperatorFigures  # noqa: Y015
+
+@_typing.final
+class TableFigures(_message.Message):
+    """A table of an operator, summed over its subtasks. Counts of events are of this epoch alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_BYTES_FIELD_NUMBER: _builtins.int
+    STORE_BYTES_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    TOMBSTONES_FIELD_NUMBER: _builtins.int
+    SPILLS_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    HITS_FIELD_NUMBER: _builtins.int
+    COMPACTION_DEBT_BYTES_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    rows: _builtins.int
+    memory_bytes: _builtins.int
+    """at the end of the epoch's work"""
+    disk_bytes: _builtins.int
+    """spilled, or in the host's cache"""
+    store_bytes: _builtins.int
+    """of live data files"""
+    files: _builtins.int
+    tombstones: _builtins.int
+    spills: _builtins.int
+    loads: _builtins.int
+    hits: _builtins.int
+    compaction_debt_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+        disk_bytes: _builtins.int = ...,
+        store_bytes: _builtins.int = ...,
+        files: _builtins.int = ...,
+        tombstones: _builtins.int = ...,
+        spills: _builtins.int = ...,
+        loads: _builtins.int = ...,
+        hits: _builtins.int = ...,
+        compaction_debt_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_debt_bytes", b"compaction_debt_bytes", "disk_bytes", b"disk_bytes", "files", b"files", "hits", b"hits", "loads", b"loads", "memory_bytes", b"memory_bytes", "rows", b"rows", "spills", b"spills", "store_bytes", b"store_bytes", "table", b"table", "tombstones", b"tombstones"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___TableFigures: _TypeAlias = TableFigures  # noqa: Y015
+
+@_typing.final
+class HostFigures(_message.Message):
+    """The memory of one worker process at its fullest in this epoch, and the host's cache."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class HoldersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    HOST_FIELD_NUMBER: _builtins.int
+    BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    HOLDERS_FIELD_NUMBER: _builtins.int
+    CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    CACHE_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    SPILLED_BYTES_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    budget_bytes: _builtins.int
+    peak_bytes: _builtins.int
+    cache_bytes: _builtins.int
+    cache_limit_bytes: _builtins.int
+    spilled_bytes: _builtins.int
+    @_builtins.property
+    def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """bytes by who held them"""
+
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        budget_bytes: _builtins.int = ...,
+        peak_bytes: _builtins.int = ...,
+        holders: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        cache_bytes: _builtins.int = ...,
+        cache_limit_bytes: _builtins.int = ...,
+        spilled_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "cache_bytes", b"cache_bytes", "cache_limit_bytes", b"cache_limit_bytes", "holders", b"holders", "host", b"host", "peak_bytes", b"peak_bytes", "spilled_bytes", b"spilled_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___HostFigures: _TypeAlias = HostFigures  # noqa: Y015
+
+@_typing.final
+class CompactionFigures(_message.Message):
+    """What compaction did beside the epochs since the run began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    MERGES_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    rounds: _builtins.int
+    merges: _builtins.int
+    read_bytes: _builtins.int
+    written_bytes: _builtins.int
+    failures: _builtins.int
+    def __init__(
+        self,
+        *,
+        rounds: _builtins.int = ...,
+        merges: _builtins.int = ...,
+        read_bytes: _builtins.int = ...,
+        written_bytes: _builtins.int = ...,
+        failures: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "merges", b"merges", "read_bytes", b"read_bytes", "rounds", b"rounds", "written_bytes", b"written_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___CompactionFigures: _TypeAlias = CompactionFigures  # noqa: Y015
 
 @_typing.final
 class OperatorCheckpointMetadata(_message.Message):

@@ -3,13 +3,14 @@
 # ruff: noqa: PLC0415 - imports inside the commands keep the start short
 
 import dataclasses
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-DEFAULT_STATE = "statebed-state"
+from statebed.cli import changing, reading, serving
+from statebed.cli.options import DEFAULT_STATE, Json
+
 DEMO_STATE = "demo-state"
 DEMO_FILES = 12
 DEMO_KILLS = 3
@@ -21,11 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-State = Annotated[
-    str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state/state, s3://bucket/state.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+for part in (reading, changing, serving):
+    app.add_typer(part.app)
 
 
 def _version(wanted: bool) -> None:
@@ -45,55 +43,6 @@ def _options(
     ] = False,
 ) -> None:
     context.obj.debug = debug
-
-
-@app.command()
-def ls(
-    state: State = DEFAULT_STATE,
-    job: Annotated[str | None, typer.Argument(help="List the epochs of this job.")] = None,
-    json: Json = False,
-) -> None:
-    """List the jobs of a state location, or the epochs of a job."""
-    from statebed.cli import output, records, render
-
-    if job is None:
-        jobs = records.summarise_jobs(state)
-        if json:
-            output.print_json([_with_times(item) for item in jobs])
-        elif jobs:
-            _print_table(render.jobs_table(jobs, where=state), render.problems(jobs))
-        else:
-            typer.echo(f"no job has state at {state}")
-        return
-    epochs = records.summarise_epochs(records.open_log(state, job))
-    if json:
-        output.print_json([_with_times(item) for item in epochs])
-    else:
-        shown = render.epochs_table(epochs, title=f"epochs of {job} at {state}")
-        _print_table(shown, render.problems(epochs), least=render.LEAST_OF_EPOCHS)
-
-
-@app.command()
-def show(
-    state: State,
-    job: Annotated[str, typer.Argument(help="The job.")],
-    epoch: Annotated[int | None, typer.Argument(help="The epoch; the newest if left out.", min=1)] = None,
-    json: Json = False,
-) -> None:
-    """Show what one epoch consists of: operators, tables, files, sinks, source position."""
-    from statebed.cli import contents, output, records, render
-
-    log = records.open_log(state, job)
-    record = records.record_at(log, epoch)
-    summary = records.summarise(record, held=records.size_of_folder(log, record.epoch))
-    parts = contents.contents_of(log, record)
-    if json:
-        head = {"job": job, "written_by": record.written_by, "min_epoch": record.min_epoch}
-        output.print_json({**head, **_with_times(summary), **_with_times(parts)})
-        return
-    console = output.console()
-    for piece in render.one_epoch(record, summary, parts):
-        console.print(piece)
 
 
 @app.command()
@@ -135,9 +84,11 @@ def show_config(json: Json = False) -> None:
         output.print_json({name: [dataclasses.asdict(line) for line in lines] for name, lines in listed.items()})
         return
     rows = [(line.name, line.value, line.source, line.meaning) for line in settings]
-    _print_table(output.table("settings", ("setting", "value", "from", "meaning"), rows), (), least=("meaning",))
+    output.print_table(output.table("settings", ("setting", "value", "from", "meaning"), rows), (), least=("meaning",))
     if stores:
-        _print_table(output.table("stores", ("variable", "value"), [(line.name, line.value) for line in stores]), ())
+        output.print_table(
+            output.table("stores", ("variable", "value"), [(line.name, line.value) for line in stores]), ()
+        )
 
 
 @app.command()
@@ -199,33 +150,3 @@ def demo(
     if crash:
         raise typer.Exit(0 if shown.show_crash(folder, kills=kills or DEMO_KILLS, events_per_file=events) else 1)
     shown.show_run(folder, files=files or DEMO_FILES, events_per_file=events)
-
-
-def _print_table(table: Any, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
-    from statebed.cli import output
-
-    console = output.console()
-    console.print(output.fit(table, console, least=least))
-    for line in problems:
-        console.print(line, markup=False)
-
-
-def _with_times(value: Any) -> Any:
-    """A dataclass for JSON: times in microseconds become ISO 8601 under the name without the unit."""
-    from statebed.cli.output import iso_instant
-
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {
-            (name.removesuffix("_us") if _is_time(name) else name): (
-                iso_instant(item) if _is_time(name) else _with_times(item)
-            )
-            for name, item in fields.items()
-        }
-    if isinstance(value, tuple):
-        return [_with_times(item) for item in value]
-    return value
-
-
-def _is_time(name: str) -> bool:
-    return name.endswith("_us") and not name.startswith("duration")

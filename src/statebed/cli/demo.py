@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from statebed.checkpoint.log import CheckpointLog
-from statebed.cli import contents, records, render
+from statebed.cli import render
 from statebed.cli.output import console, number, table
 from statebed.demo.child import run_job
 from statebed.demo.comparison import Comparison, Totals
 from statebed.demo.crash import CrashOutcome, run_crash_demo
 from statebed.demo.job import JOB, OPERATOR, DemoFolder
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect import contents, records
 from statebed.protocol.records import data_epoch_of
 
 _POLL_SECONDS = 0.2

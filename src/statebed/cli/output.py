@@ -1,9 +1,11 @@
 """Printing: tables for people, one JSON document for programs, and numbers in words."""
 
+import dataclasses
 import datetime as dt
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -95,3 +97,30 @@ def iso_instant(time_us: int | None) -> str | None:
 
 def seconds(duration_us: int) -> str:
     return f"{duration_us / 1e6:.2f} s"
+
+
+def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
+    """A table that fits the screen, and what is wrong with its rows below it."""
+    screen = console()
+    screen.print(fit(shown, screen, least=least))
+    for line in problems:
+        screen.print(line, markup=False)
+
+
+def with_times(value: Any) -> Any:
+    """A dataclass for JSON: times in microseconds become ISO 8601 under the name without the unit."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {
+            (name.removesuffix("_us") if _is_time(name) else name): (
+                iso_instant(item) if _is_time(name) else with_times(item)
+            )
+            for name, item in fields.items()
+        }
+    if isinstance(value, tuple):
+        return [with_times(item) for item in value]
+    return value
+
+
+def _is_time(name: str) -> bool:
+    return name.endswith("_us") and not name.startswith("duration")

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from statebed.cli.contents import Contents, SinkSummary, TableSummary
 from statebed.cli.doctor import Check, Verdict
 from statebed.cli.output import NOTHING, instant, number, second, seconds, size, table
-from statebed.cli.records import EpochSummary, JobSummary
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.contents import Contents, SinkSummary, TableSummary
+from statebed.inspect.records import EpochSummary, JobSummary
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from statebed.checkpoint import Run
 from statebed.cli.output import fit
-from statebed.cli.records import open_log, summarise_epochs
 from statebed.cli.render import LEAST_OF_EPOCHS, epochs_table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names, sealed
 from statebed.format.sealed import open_sealed
+from statebed.inspect.records import open_log, summarise_epochs
 from statebed.storage import LocalStore, ScopedStore
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_subtask
-from statebed.cli.records import input_watermark
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.inspect.records import input_watermark
 
 
 @dataclass(frozen=True)

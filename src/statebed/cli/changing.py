@@ -1,0 +1,5 @@
+"""The commands that check, mend and change state."""
+
+import typer
+
+app = typer.Typer()

@@ -1,0 +1,51 @@
+"""What reading a table takes, and what it leaves unread: the answer of `StateTable.scan`."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """One data file."""
+
+    path: str
+    subtask: int
+    level: int
+    bytes: int
+    """Of the whole file."""
+    bytes_read: int
+    """Of its footer, and of the columns that are needed of the row groups that are read."""
+    row_groups: int
+    row_groups_read: tuple[int, ...]
+    why: str
+    """Why less than all of it is read: 'key', 'time', 'columns', 'deleted'; empty: all is."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """All files of the table."""
+
+    files: tuple[FileScan, ...]
+
+    @property
+    def files_read(self) -> int:
+        return sum(bool(file.row_groups_read) for file in self.files)
+
+    @property
+    def files_skipped(self) -> int:
+        return len(self.files) - self.files_read
+
+    @property
+    def row_groups_read(self) -> int:
+        return sum(len(file.row_groups_read) for file in self.files)
+
+    @property
+    def row_groups_skipped(self) -> int:
+        return sum(file.row_groups - len(file.row_groups_read) for file in self.files)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(file.bytes_read for file in self.files)
+
+    @property
+    def bytes_skipped(self) -> int:
+        return sum(file.bytes - file.bytes_read for file in self.files)

@@ -117,10 +117,10 @@ def with_times(value: Any) -> Any:
             )
             for name, item in fields.items()
         }
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [with_times(item) for item in value]
     return value
 
 
 def _is_time(name: str) -> bool:
-    return name.endswith("_us") and not name.startswith("duration")
+    return name.endswith(("time_us", "watermark_us"))

@@ -19,10 +19,11 @@ def ls(
 ) -> None:
     """List the jobs of a state location, or the epochs of a job."""
     from statebed.cli import output, render
+    from statebed.inspect import jobs as listing
     from statebed.inspect import records
 
     if job is None:
-        jobs = records.summarise_jobs(state)
+        jobs = listing.summarise_jobs(state)
         if json:
             output.print_json([output.with_times(item) for item in jobs])
         elif jobs:
@@ -30,7 +31,7 @@ def ls(
         else:
             typer.echo(f"no job has state at {state}")
         return
-    epochs = records.summarise_epochs(records.open_log(state, job))
+    epochs = records.summarise_epochs(listing.open_log(state, job))
     if json:
         output.print_json([output.with_times(item) for item in epochs])
     else:
@@ -48,10 +49,12 @@ def show(
     """Show what one epoch consists of: operators, tables, files, sinks, source position."""
     from statebed.cli import output, render
     from statebed.inspect import contents, records
+    from statebed.inspect.jobs import open_log
+    from statebed.inspect.sizes import size_of_folder
 
-    log = records.open_log(state, job)
+    log = open_log(state, job)
     record = records.record_at(log, epoch)
-    summary = records.summarise(record, held=records.size_of_folder(log, record.epoch))
+    summary = records.summarise(record, held=size_of_folder(log, record.epoch))
     parts = contents.contents_of(log, record)
     if json:
         head = {"job": job, "written_by": record.written_by, "min_epoch": record.min_epoch}

@@ -9,7 +9,8 @@ from statebed.cli.doctor import Check, Verdict
 from statebed.cli.output import NOTHING, instant, number, second, seconds, size, table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, SinkSummary, TableSummary
-from statebed.inspect.records import EpochSummary, JobSummary
+from statebed.inspect.jobs import JobSummary
+from statebed.inspect.records import EpochSummary
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 

@@ -1,21 +1,14 @@
-"""What the records say, as plain values for tables and JSON: jobs of a location, epochs of a job."""
+"""What the records of a job's log say, as plain values for tables, pages and JSON."""
 
-import shlex
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
-from statebed.errors import (
-    BrokenLogError,
-    EpochNotRetainedError,
-    FormatError,
-    InputError,
-    JobNotFoundError,
-    NewerFormatError,
-)
+from statebed.errors import EpochNotRetainedError, FormatError, NewerFormatError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format import names
-from statebed.storage import LocalStore, ObjectStore, ScopedStore, get_storage_provider
+from statebed.inspect.chain import chain_of
+from statebed.inspect.figures import phases_of
+from statebed.inspect.sizes import READS_AT_ONCE, sizes_of_folders
 
 KINDS = {pb.RUN_START: "run_start", pb.EPOCH: "epoch"}
 STATUSES = {pb.COMPLETE: "complete", pb.STOPPED: "stopped", pb.DRAINED: "drained"}
@@ -23,20 +16,6 @@ ABANDONED = "abandoned"
 DAMAGED = "damaged"
 MISSING = "missing"
 NEWER = "newer format"
-
-
-@dataclass(frozen=True)
-class JobSummary:
-    """One job of a state location."""
-
-    job: str
-    records: int
-    head: int | None
-    """The newest number that has a record, readable or not."""
-    lineage: str | None
-    status: str
-    finish_time_us: int | None
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,73 +37,64 @@ class EpochSummary:
     watermark_us: int | None
     bytes: int
     """Of all objects in the epoch's folder."""
+    savepoints: tuple[str, ...] = ()
+    """Those that pin it."""
+    phases_us: dict[str, int] = field(default_factory=dict)
+    """How long each phase took, where the record has figures."""
     problem: str = ""
 
 
-def open_log(state: str, job: str) -> CheckpointLog:
-    """The log of a job that must exist."""
-    store = get_storage_provider(state)
-    log = CheckpointLog(ScopedStore(store, names.job_folder(job)), job)
-    if not log.numbers():
-        found = job_names(store)
-        if not found:
-            _check_location(store)
-        raise JobNotFoundError(
-            f"there is no record of a job {job!r} (jobs here: {', '.join(found) or 'none'})",
-            where=store.url,
-            fix=f"`statebed ls {state}` lists the jobs of this location",
-        )
-    return log
+@dataclass(frozen=True)
+class _Problem:
+    status: str
+    text: str
 
 
-def job_names(store: ObjectStore) -> list[str]:
-    """Folders of the location that hold a log."""
-    return [name for name in store.list_level("").folders if store.list_level(f"{name}/{names.CHECKPOINTS}").folders]
+def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: int | None = None) -> list[EpochSummary]:
+    """The numbers of the log, ascending; a record that is damaged, removed or too new is listed as such.
 
-
-def summarise_jobs(state: str) -> list[JobSummary]:
-    """Every job at the location, by its name; one that cannot be read does not hide the others."""
-    store = get_storage_provider(state)
-    found = job_names(store)
+    With `limit` only the newest so many are read, with `before` only those below that number.
+    """
+    numbers = [number for number in log.numbers() if before is None or number < before]
+    wanted = numbers if limit is None else numbers[-limit:] if limit else []
+    with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-records") as pool:
+        looked = dict(zip(wanted, pool.map(lambda number: _look(log, number), wanted), strict=True))
+    found = {number: item for number, item in looked.items() if item is not None}
     if not found:
-        _check_location(store)
-    return [_summarise_job(open_log(state, name)) for name in found]
-
-
-def summarise_epochs(log: CheckpointLog) -> list[EpochSummary]:
-    """Every number of the log, ascending; a record that is damaged, removed or too new is listed as such."""
-    found: dict[int, pb.CheckpointMetadata | EpochSummary] = {}
-    sizes: dict[int | None, int] = {}
-    for info in log.store.list(names.CHECKPOINTS):
-        epoch = names.epoch_of(info.path)
-        sizes[epoch] = sizes.get(epoch, 0) + info.size
-    for number in log.numbers():
-        try:
-            found[number] = log.read(number)
-        except NewerFormatError as error:
-            found[number] = _unreadable(number, NEWER, sizes.get(number, 0), error.what)
-        except FormatError as error:
-            found[number] = _unreadable(number, DAMAGED, sizes.get(number, 0), error.what)
-        except EpochNotRetainedError:
-            continue  # collected, or not committed yet; between records it is looked at below
-    readable = {number: record for number, record in found.items() if isinstance(record, pb.CheckpointMetadata)}
-    if readable:
-        for number in set(range(readable[max(readable)].min_epoch, max(found))) - set(found):
-            problem = "its record is not there: something outside statebed removed it"
-            found[number] = _unreadable(number, MISSING, sizes.get(number, 0), problem)
-    abandoned = _abandoned(readable)
+        return []
+    intact = {number: item for number, item in found.items() if isinstance(item, pb.CheckpointMetadata)}
+    # Read after the others: what it licenses to delete may have left while they were read, and is not missing.
+    head = newest_readable(log)
+    if head is not None:
+        for number in set(range(max(head.min_epoch, min(wanted)), max(found))) - set(found):
+            found[number] = _Problem(MISSING, "its record is not there: something outside statebed removed it")
+    sizes = sizes_of_folders(log, sorted(found))
+    chain = chain_of(head, lambda number: intact.get(number) or readable(log, number), down_to=min(found))
+    savepoints = savepoints_by_epoch(head)
     return [
-        item
-        if isinstance(item, EpochSummary)
-        else summarise(item, held=sizes.get(number, 0), abandoned=number in abandoned)
+        _unreadable(number, item, held=sizes[number])
+        if isinstance(item, _Problem)
+        else summarise(
+            item,
+            held=sizes[number],
+            abandoned=chain.abandons(item),
+            following=intact.get(number + 1),
+            savepoints=savepoints.get(number, ()),
+        )
         for number, item in sorted(found.items())
     ]
 
 
-def summarise(record: pb.CheckpointMetadata, *, held: int, abandoned: bool = False) -> EpochSummary:
-    """One record in one line; `held` is the size of its epoch's folder."""
+def summarise(
+    record: pb.CheckpointMetadata,
+    *,
+    held: int,
+    abandoned: bool = False,
+    following: pb.CheckpointMetadata | None = None,
+    savepoints: tuple[str, ...] = (),
+) -> EpochSummary:
+    """One record in one line; `held` is the size of its epoch's folder, `following` the record after it."""
     is_epoch = record.kind == pb.EPOCH
-    marks = [mark for operator in record.operators if (mark := input_watermark(operator)) is not None]
     has_batch = is_epoch and record.source_position.HasField("batch_id")
     # A run_start carries its base's operators unchanged: their counts are of the base.
     counted = record.operators if is_epoch else []
@@ -141,9 +111,17 @@ def summarise(record: pb.CheckpointMetadata, *, held: int, abandoned: bool = Fal
         rows_in=sum(operator.rows_in for operator in counted),
         rows_late=sum(operator.rows_late for operator in counted),
         rows_out=sum(operator.rows_out for operator in counted),
-        watermark_us=min(marks) if marks else None,
+        watermark_us=slowest_watermark(record),
         bytes=held,
+        savepoints=savepoints,
+        phases_us=phases_of(record, following),
     )
+
+
+def slowest_watermark(record: pb.CheckpointMetadata) -> int | None:
+    """Up to where every operator has closed its windows."""
+    marks = [mark for operator in record.operators if (mark := input_watermark(operator)) is not None]
+    return min(marks, default=None)
 
 
 def input_watermark(operator: pb.OperatorEntry) -> int | None:
@@ -151,8 +129,12 @@ def input_watermark(operator: pb.OperatorEntry) -> int | None:
     return min((i.watermark_us for i in operator.inputs if i.HasField("watermark_us")), default=None)
 
 
-def size_of_folder(log: CheckpointLog, epoch: int) -> int:
-    return sum(info.size for info in log.store.list(names.epoch_folder(epoch)))
+def savepoints_by_epoch(head: pb.CheckpointMetadata | None) -> dict[int, tuple[str, ...]]:
+    """The names of the savepoints that pin each epoch."""
+    pinned: dict[int, tuple[str, ...]] = {}
+    for pin in head.pins if head else ():
+        pinned[pin.epoch] = (*pinned.get(pin.epoch, ()), pin.savepoint)
+    return pinned
 
 
 def newest(log: CheckpointLog) -> pb.CheckpointMetadata | None:
@@ -163,7 +145,7 @@ def newest(log: CheckpointLog) -> pb.CheckpointMetadata | None:
 
 def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
     """The record of `epoch`, or the newest."""
-    record = newest(log) if epoch is None else log.read(epoch)
+    record = newest(log) if epoch is None else _retained(log, epoch)
     if record is None:
         raise EpochNotRetainedError(
             "the job has folders of epochs but no record",
@@ -173,67 +155,53 @@ def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
     return record
 
 
-def _summarise_job(log: CheckpointLog) -> JobSummary:
-    records = len(log.numbers())
+def _retained(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata:
     try:
-        recovery = log.recover()
+        return log.read(epoch)
+    except EpochNotRetainedError as error:
+        head = newest_readable(log)
+        if head is None:
+            raise
+        raise EpochNotRetainedError(
+            f"there is no record of epoch {epoch} (epochs {head.min_epoch} to {head.epoch} are retained)",
+            where=error.where,
+            fix=error.fix,
+        ) from error
+
+
+def newest_readable(log: CheckpointLog) -> pb.CheckpointMetadata | None:
+    """The newest record that can be read, to show at least that; what lies above it is shown as damaged."""
+    for number in reversed(log.numbers()):
+        if record := readable(log, number):
+            return record
+    return None
+
+
+def readable(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata | None:
+    """The record of an epoch, or None where it is gone or damaged."""
+    item = _look(log, epoch)
+    return item if isinstance(item, pb.CheckpointMetadata) else None
+
+
+def _look(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata | _Problem | None:
+    try:
+        return log.read(epoch)
     except NewerFormatError as error:
-        return JobSummary(log.job_id, records, None, None, NEWER, None, problem=error.what)
-    except BrokenLogError as error:
-        return JobSummary(log.job_id, records, None, None, DAMAGED, None, problem=error.what)
-    if recovery.damaged:
-        problem = "; ".join(f"record {skipped.epoch}: {skipped.reason}" for skipped in recovery.skipped)
-        return JobSummary(log.job_id, records, recovery.last_number, None, DAMAGED, None, problem=problem)
-    head = recovery.head
-    if head is None:
-        return JobSummary(log.job_id, records, None, None, "never committed", None)
-    return JobSummary(
-        job=log.job_id,
-        records=records,
-        head=head.epoch,
-        lineage=head.lineage,
-        status=STATUSES.get(head.status, "unknown"),
-        finish_time_us=head.finish_time_us,
-    )
+        return _Problem(NEWER, error.what)
+    except FormatError as error:
+        return _Problem(DAMAGED, error.what)
+    except EpochNotRetainedError:
+        return None  # collected, or not committed yet
 
 
-def _check_location(store: ObjectStore) -> None:
-    """Tell a location without jobs from one that was mistyped."""
-    if isinstance(store, LocalStore) and not Path(store.url).is_dir():
-        what = "is a file, not a folder" if Path(store.url).exists() else "does not exist"
-        raise InputError(
-            f"the state location {what}", where=store.url, fix="name the folder or URL that the job was given as state="
-        )
-    if names.CHECKPOINTS in store.list_level("").folders:
-        location, _, job = store.url.rpartition("/")
-        raise InputError(
-            "this is the folder of a job, not a state location",
-            where=store.url,
-            fix=f"name the folder above it, then the job: `statebed ls {shlex.quote(location)} {job}`",
-        )
-
-
-def _abandoned(records: dict[int, pb.CheckpointMetadata]) -> set[int]:
-    """Data epochs that a fork left behind: the newest state does not build on them."""
-    chain: set[int] = set()
-    record = records[max(records)] if records else None
-    floor = 0
-    while record is not None:
-        chain.add(record.epoch)
-        # Where the chain leaves what can be read (collected or damaged), nothing below is judged.
-        floor = record.base
-        record = records.get(record.base)
-    return {n for n, record in records.items() if record.kind == pb.EPOCH and n > floor and n not in chain}
-
-
-def _unreadable(epoch: int, status: str, held: int, problem: str) -> EpochSummary:
+def _unreadable(epoch: int, problem: _Problem, *, held: int) -> EpochSummary:
     return EpochSummary(
         epoch=epoch,
         kind="unknown",
         run=0,
         lineage="",
         base=0,
-        status=status,
+        status=problem.status,
         finish_time_us=None,
         duration_us=0,
         batch=None,
@@ -242,5 +210,5 @@ def _unreadable(epoch: int, status: str, held: int, problem: str) -> EpochSummar
         rows_out=0,
         watermark_us=None,
         bytes=held,
-        problem=problem,
+        problem=problem.text,
     )

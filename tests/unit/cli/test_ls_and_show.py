@@ -14,7 +14,8 @@ from statebed.cli.render import LEAST_OF_EPOCHS, epochs_table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names, sealed
 from statebed.format.sealed import open_sealed
-from statebed.inspect.records import open_log, summarise_epochs
+from statebed.inspect.jobs import open_log
+from statebed.inspect.records import summarise_epochs
 from statebed.storage import LocalStore, ScopedStore
 
 

@@ -1,0 +1,56 @@
+"""Which epochs the newest state builds on, found by hopping from run to run: no record in between is read.
+
+Inside a run every epoch builds on the one before it, so the epochs between a run's start and the one that the next
+run builds on belong to the chain as a whole. The cost is two records per run, however many epochs a run has.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.protocol.records import data_epoch_of
+
+Reader = Callable[[int], pb.CheckpointMetadata | None]
+"""The record at a number; None where it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stretches of epochs, newest first, that the newest state consists of."""
+
+    stretches: tuple[tuple[int, int], ...]
+    floor: int
+    """Below it and at it nothing is known: the records there are collected, damaged, or were not asked for."""
+
+    def abandons(self, record: pb.CheckpointMetadata) -> bool:
+        """Whether a fork left this epoch behind: the newest state does not build on it."""
+        if record.kind != pb.EPOCH or record.epoch <= self.floor:
+            return False
+        return not any(first <= record.epoch <= last for first, last in self.stretches)
+
+
+def chain_of(head: pb.CheckpointMetadata | None, read: Reader, *, down_to: int = 1) -> Chain:
+    """Follow the newest state down to the number `down_to`."""
+    stretches: list[tuple[int, int]] = []
+    top = data_epoch_of(head) if head else 0
+    while top >= down_to:
+        record = read(top)
+        if record is None:
+            return Chain(tuple(stretches), floor=top)
+        stretches.append((record.run, top))
+        start = read(record.run)
+        if start is None:
+            return Chain(tuple(stretches), floor=record.run)
+        top = start.base
+    return Chain(tuple(stretches), floor=min(top, down_to - 1))
+
+
+def runs_of(head: pb.CheckpointMetadata | None, read: Reader) -> Iterator[tuple[pb.CheckpointMetadata, int]]:
+    """The records that opened the runs of the log, newest first, each with the last number of its run."""
+    last = head
+    while last is not None:
+        start = last if last.epoch == last.run else read(last.run)
+        if start is None:
+            return
+        yield start, last.epoch
+        last = read(start.epoch - 1) if start.epoch > 1 else None

@@ -1,0 +1,121 @@
+"""The jobs of a state location: which there are, where each stands, and clear words for a location that is none."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import BrokenLogError, InputError, InvalidNameError, JobNotFoundError, NewerFormatError
+from statebed.format import names
+from statebed.inspect.records import DAMAGED, NEWER, STATUSES, slowest_watermark
+from statebed.inspect.sizes import state_bytes
+from statebed.storage import LocalStore, ObjectStore, ScopedStore, get_storage_provider
+
+NEVER = "never committed"
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """One job of a state location."""
+
+    job: str
+    records: int
+    head: int | None
+    """The newest number that has a record, readable or not."""
+    lineage: str | None
+    status: str
+    finish_time_us: int | None
+    duration_us: int | None = None
+    """Of the newest epoch."""
+    watermark_us: int | None = None
+    bytes: int | None = None
+    """Of the data files that the newest state consists of."""
+    savepoints: int = 0
+    problem: str = ""
+
+
+def open_log(state: str, job: str) -> CheckpointLog:
+    """The log of a job that must exist."""
+    store = get_storage_provider(state)
+    log = CheckpointLog(ScopedStore(store, names.job_folder(job)), job)
+    if not log.numbers():
+        found = job_names(store)
+        if not found:
+            check_location(store)
+        raise JobNotFoundError(
+            f"there is no record of a job {job!r} (jobs here: {', '.join(found) or 'none'})",
+            where=store.url,
+            fix=f"`statebed ls {shlex.quote(state)}` lists the jobs of this location",
+        )
+    return log
+
+
+def job_names(store: ObjectStore) -> list[str]:
+    """Folders of the location that hold a log; one that no job can have as its name is none of ours."""
+    return [
+        name
+        for name in store.list_level("").folders
+        if _can_be_a_job(name) and store.list_level(f"{name}/{names.CHECKPOINTS}").folders
+    ]
+
+
+def summarise_jobs(state: str) -> list[JobSummary]:
+    """Every job at the location, by its name; one that cannot be read does not hide the others."""
+    store = get_storage_provider(state)
+    found = job_names(store)
+    if not found:
+        check_location(store)
+    return [summarise_job(CheckpointLog(ScopedStore(store, name), name)) for name in found]
+
+
+def summarise_job(log: CheckpointLog) -> JobSummary:
+    """Where a job stands, by its newest record."""
+    records = len(log.numbers())
+    try:
+        recovery = log.recover()
+    except NewerFormatError as error:
+        return JobSummary(log.job_id, records, None, None, NEWER, None, problem=error.what)
+    except BrokenLogError as error:
+        return JobSummary(log.job_id, records, None, None, DAMAGED, None, problem=error.what)
+    if recovery.damaged:
+        problem = "; ".join(f"record {skipped.epoch}: {skipped.reason}" for skipped in recovery.skipped)
+        return JobSummary(log.job_id, records, recovery.last_number, None, DAMAGED, None, problem=problem)
+    head = recovery.head
+    if head is None:
+        return JobSummary(log.job_id, records, None, None, NEVER, None)
+    return JobSummary(
+        job=log.job_id,
+        records=records,
+        head=head.epoch,
+        lineage=head.lineage,
+        status=STATUSES.get(head.status, "unknown"),
+        finish_time_us=head.finish_time_us,
+        duration_us=head.finish_time_us - head.start_time_us,
+        watermark_us=slowest_watermark(head),
+        bytes=state_bytes(log, head),
+        savepoints=len(head.pins),
+    )
+
+
+def check_location(store: ObjectStore) -> None:
+    """Tell a location without jobs from one that was mistyped."""
+    if isinstance(store, LocalStore) and not Path(store.url).is_dir():
+        what = "is a file, not a folder" if Path(store.url).exists() else "does not exist"
+        raise InputError(
+            f"the state location {what}", where=store.url, fix="name the folder or URL that the job was given as state="
+        )
+    if names.CHECKPOINTS in store.list_level("").folders:
+        location, _, job = store.url.rpartition("/")
+        raise InputError(
+            "this is the folder of a job, not a state location",
+            where=store.url,
+            fix=f"name the folder above it, then the job: `statebed ls {shlex.quote(location)} {job}`",
+        )
+
+
+def _can_be_a_job(name: str) -> bool:
+    try:
+        names.job_folder(name)
+    except InvalidNameError:
+        return False
+    return True

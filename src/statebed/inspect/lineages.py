@@ -1,0 +1,103 @@
+"""The runs and lineages of a job: who started when, from which epoch, and what became of it."""
+
+from dataclasses import dataclass
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.chain import Chain, chain_of, runs_of
+from statebed.inspect.records import ABANDONED, STATUSES, newest_readable, readable, slowest_watermark
+
+CURRENT = "current"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One start of the job."""
+
+    run: int
+    lineage: str
+    base: int
+    """The epoch whose state it took over; 0: none."""
+    first_epoch: int | None
+    last_epoch: int | None
+    start_time_us: int
+    finish_time_us: int
+    """Of its last record."""
+    status: str
+    """Of its last record."""
+    watermark_us: int | None
+
+
+@dataclass(frozen=True)
+class LineageSummary:
+    """An unbroken succession of epochs."""
+
+    lineage: str
+    status: str
+    """Current: the newest one; abandoned: a later one began at an older epoch."""
+    base: int
+    """The epoch that it forked from; 0: it began with nothing."""
+    kept_until: int | None
+    """The newest of its epochs that the newest state builds on."""
+    runs: int
+    first_epoch: int | None
+    last_epoch: int | None
+    start_time_us: int
+    finish_time_us: int
+    watermark_us: int | None
+
+
+def summarise_runs(log: CheckpointLog, *, limit: int | None = None) -> list[RunSummary]:
+    """The newest runs, ascending. Two records of each are read, whatever the number of its epochs."""
+    head = newest_readable(log)
+    found: list[RunSummary] = []
+    for start, last_number in runs_of(head, lambda number: readable(log, number)):
+        if limit is not None and len(found) >= limit:
+            break
+        last = start if last_number == start.epoch else readable(log, last_number) or start
+        found.append(_run(start, last))
+    return found[::-1]
+
+
+def summarise_lineages(log: CheckpointLog, *, limit: int | None = None) -> list[LineageSummary]:
+    """The lineages of the newest runs, in the order in which they began."""
+    runs = summarise_runs(log, limit=limit)
+    if not runs:
+        return []
+    head = newest_readable(log)
+    chain = chain_of(head, lambda number: readable(log, number), down_to=runs[0].run)
+    grouped: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        grouped.setdefault(run.lineage, []).append(run)
+    return [_lineage(name, members, chain, current=name == runs[-1].lineage) for name, members in grouped.items()]
+
+
+def _run(start: pb.CheckpointMetadata, last: pb.CheckpointMetadata) -> RunSummary:
+    has_epochs = last.epoch > start.epoch
+    return RunSummary(
+        run=start.epoch,
+        lineage=start.lineage,
+        base=start.base,
+        first_epoch=start.epoch + 1 if has_epochs else None,
+        last_epoch=last.epoch if has_epochs else None,
+        start_time_us=start.start_time_us,
+        finish_time_us=last.finish_time_us,
+        status=STATUSES.get(last.status, "unknown"),
+        watermark_us=slowest_watermark(last),
+    )
+
+
+def _lineage(name: str, runs: list[RunSummary], chain: Chain, *, current: bool) -> LineageSummary:
+    starts = {run.run for run in runs}
+    return LineageSummary(
+        lineage=name,
+        status=CURRENT if current else ABANDONED,
+        base=runs[0].base,
+        kept_until=max((last for run, last in chain.stretches if run in starts), default=None),
+        runs=len(runs),
+        first_epoch=min((run.first_epoch for run in runs if run.first_epoch is not None), default=None),
+        last_epoch=max((run.last_epoch for run in runs if run.last_epoch is not None), default=None),
+        start_time_us=runs[0].start_time_us,
+        finish_time_us=runs[-1].finish_time_us,
+        watermark_us=runs[-1].watermark_us,
+    )

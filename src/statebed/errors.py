@@ -85,6 +85,12 @@ class UnknownTableError(InputError, LookupError):
     code = "UNKNOWN_TABLE"
 
 
+class StateNotFoundError(InputError, LookupError):
+    """An operator or a table that the epoch which is read does not have."""
+
+    code = "STATE_NOT_FOUND"
+
+
 class IncompatibleSchemaError(InputError):
     """A table is defined in a way in which its stored rows could not be read right; found before anything is read."""
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
-from statebed.checkpoint.objects import fetch_subtask
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.records import input_watermark
+from statebed.inspect.sizes import subtasks_of
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,23 @@ class Contents:
     savepoints: dict[str, int]
 
 
-def contents_of(log: CheckpointLog, record: pb.CheckpointMetadata) -> Contents:
-    """Take the epoch apart; reads the metadata of its subtasks, and none of its data."""
+Metadata = dict[str, list[pb.OperatorCheckpointMetadata]]
+"""What the subtasks of each operator have."""
+
+
+def metadata_of(log: CheckpointLog, record: pb.CheckpointMetadata) -> Metadata:
+    """Read the metadata of an epoch's subtasks, and none of its data."""
+    return {entry.operator_id: subtasks_of(log, entry) for entry in record.operators}
+
+
+def contents_of(log: CheckpointLog, record: pb.CheckpointMetadata, metadata: Metadata | None = None) -> Contents:
+    """Take the epoch apart, with the metadata of its subtasks if it is read already."""
     position = record.source_position
+    metadata = metadata_of(log, record) if metadata is None else metadata
+    tier = "object store" if "://" in log.store.url else "local disk"
     return Contents(
         operators=tuple(_operator(entry) for entry in record.operators),
-        tables=tuple(table for entry in record.operators for table in _tables(log, entry)),
+        tables=tuple(table for name, subtasks in metadata.items() for table in _tables(name, subtasks, tier)),
         sinks=tuple(_sink(log, record, entry) for entry in record.sinks),
         source_kind=position.kind,
         source_query=position.query_id,
@@ -91,15 +102,14 @@ def _operator(entry: pb.OperatorEntry) -> OperatorSummary:
     )
 
 
-def _tables(log: CheckpointLog, entry: pb.OperatorEntry) -> list[TableSummary]:
+def _tables(operator: str, subtasks: list[pb.OperatorCheckpointMetadata], tier: str) -> list[TableSummary]:
     parts: dict[str, list[pb.TableSubtaskCheckpointMetadata]] = {}
     kinds: dict[str, str] = {}
-    for reference in entry.subtasks:
-        for name, table in fetch_subtask(log.store, reference).tables.items():
+    for metadata in subtasks:
+        for name, table in metadata.tables.items():
             parts.setdefault(name, []).extend(table.subtasks.values())
             kinds[name] = (table.config.WhichOneof("kind") or "unknown").replace("_", " ")
-    tier = "object store" if "://" in log.store.url else "local disk"
-    return [_table(entry.operator_id, name, kinds[name], tier, parts[name]) for name in sorted(parts)]
+    return [_table(operator, name, kinds[name], tier, parts[name]) for name in sorted(parts)]
 
 
 def _table(

@@ -5,10 +5,12 @@ shows the traceback as well. Wrong usage exits with 2.
 """
 
 import importlib.util
+import io
 import sys
 import traceback
 from dataclasses import dataclass
 
+from statebed.cli.plain import plain_lines
 from statebed.errors import StatebedError
 
 __all__ = ["main"]
@@ -32,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
         return UNAVAILABLE_EXIT_CODE
     from statebed.cli.app import app  # noqa: PLC0415 - typer is an extra, looked for above
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter that the terminal's encoding lacks is shown as its code
+            stream.reconfigure(errors="backslashreplace")
     invocation = Invocation()
     try:
         app(args=arguments, prog_name="statebed", obj=invocation)
@@ -39,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         if invocation.debug:
             traceback.print_exception(error)
         else:
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"{plain_lines(str(error))}\n")
         return error.exit_code
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0

@@ -1,9 +1,12 @@
-"""Printing: tables for people, one JSON document for programs, and numbers in words."""
+"""Printing: tables for people, one JSON document for programs, and numbers in words.
+
+Everything that is printed passes `plain`: what comes out of records and rows is shown, never obeyed.
+"""
 
 import dataclasses
 import datetime as dt
-import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,10 +14,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
+
+from statebed.cli.plain import clipped, plain, plain_json
 
 NOTHING = "-"
 _FILE_WIDTH = 200
 _UNBOUNDED = 100_000
+_WIDEST_CELL = 300
 
 
 def console() -> Console:
@@ -24,18 +31,29 @@ def console() -> Console:
 
 
 def print_json(document: object) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(plain_json(document) + "\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table whose cells are shown as they are; `right` names the columns of numbers."""
-    shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    shown = Table(
+        title=Text(plain(title)), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     shown.caption_justify = "left"
     for column in columns:
-        shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        shown.add_column(Text(plain(column)), justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*[NOTHING if cell is None else str(cell) for cell in row])
+        shown.add_row(*[cell if isinstance(cell, Text) else _cell(cell) for cell in row])
     return shown
+
+
+def line(text: str) -> Text:
+    """One line as it is: nothing in it is a colour, an emoji or a command to the terminal."""
+    return Text(plain(text))
+
+
+def _cell(value: object) -> Text:
+    return Text(NOTHING if value is None else clipped(str(value), width=_WIDEST_CELL))
 
 
 def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
@@ -46,17 +64,19 @@ def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
         if Measurement.get(screen, unbounded, shown).maximum <= screen.width:
             break
         dropped.append(name)
-        shown.columns = [column for column in shown.columns if column.header != name]
-        shown.caption = f"left out in this width: {', '.join(dropped)}"
+        shown.columns = [column for column in shown.columns if str(column.header) != name]
+        shown.caption = Text(f"left out in this width: {', '.join(dropped)}")
     return shown
 
 
-def size(count: int) -> str:
+def size(count: int | None) -> str:
     """A number of bytes in words.
 
     >>> size(1_500_000)
     '1.5 MB'
     """
+    if count is None:
+        return NOTHING
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:  # noqa: PLR2004 - the step between units
@@ -82,8 +102,9 @@ def instant(time_us: int | None) -> str:
     """
     if time_us is None:
         return NOTHING
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    shown = epoch + dt.timedelta(microseconds=time_us)
+    shown = _moment(time_us)
+    if shown is None:
+        return f"{time_us} us"
     return shown.strftime("%Y-%m-%d %H:%M:%S.") + f"{shown.microsecond // 1000:03d}"
 
 
@@ -91,20 +112,52 @@ def iso_instant(time_us: int | None) -> str | None:
     """The same for programs: ISO 8601 with its zone, or null."""
     if time_us is None:
         return None
-    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return (epoch + dt.timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
+    shown = _moment(time_us)
+    return f"{time_us} us" if shown is None else shown.isoformat().replace("+00:00", "Z")
 
 
-def seconds(duration_us: int) -> str:
-    return f"{duration_us / 1e6:.2f} s"
+def _moment(time_us: int) -> dt.datetime | None:
+    try:
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=time_us)
+    except OverflowError:  # outside the years 1 to 9999, as the watermark of a drain is
+        return None
+
+
+def seconds(duration_us: int | None) -> str:
+    return NOTHING if duration_us is None else f"{duration_us / 1e6:.2f} s"
+
+
+def age(time_us: int | None, *, now_us: int | None = None) -> str:
+    """How long ago, to one unit.
+
+    >>> age(0, now_us=7_300_000_000)
+    '2 h'
+    """
+    if time_us is None:
+        return NOTHING
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    return span(max(0, now_us - time_us))
+
+
+def span(duration_us: int) -> str:
+    """A span of time in its largest unit.
+
+    >>> span(90_000_000)
+    '1 min'
+    """
+    passed = duration_us // 1_000_000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if passed >= length:
+            return f"{passed // length} {unit}"
+    return f"{passed} s"
 
 
 def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
     """A table that fits the screen, and what is wrong with its rows below it."""
     screen = console()
     screen.print(fit(shown, screen, least=least))
-    for line in problems:
-        screen.print(line, markup=False)
+    for problem in problems:
+        screen.print(line(problem))
 
 
 def with_times(value: Any) -> Any:

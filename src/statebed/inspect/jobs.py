@@ -34,9 +34,11 @@ class JobSummary:
     problem: str = ""
 
 
-def open_log(state: str, job: str) -> CheckpointLog:
-    """The log of a job that must exist."""
+def open_log(state: str, job: str | None) -> CheckpointLog:
+    """The log of a job that must exist; without a name it is that of the only job there is."""
     store = get_storage_provider(state)
+    if job is None:
+        job = _only_job(store, state)
     log = CheckpointLog(ScopedStore(store, names.job_folder(job)), job)
     if not log.numbers():
         found = job_names(store)
@@ -48,6 +50,22 @@ def open_log(state: str, job: str) -> CheckpointLog:
             fix=f"`statebed ls {shlex.quote(state)}` lists the jobs of this location",
         )
     return log
+
+
+def _only_job(store: ObjectStore, state: str) -> str:
+    found = job_names(store)
+    if not found:
+        check_location(store)
+        raise JobNotFoundError(
+            "no job has state here", where=store.url, fix="name the folder or URL that the job was given as state="
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"several jobs have state here: {', '.join(found)}",
+            where=store.url,
+            fix=f"name one of them after the location: {shlex.quote(state)} {found[0]}",
+        )
+    return found[0]
 
 
 def job_names(store: ObjectStore) -> list[str]:

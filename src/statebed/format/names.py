@@ -18,6 +18,7 @@ SPARK = "spark"
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", re.IGNORECASE | re.ASCII)
 _EPOCH_FOLDER = re.compile(rf"{CHECKPOINTS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
 _COMPACTED = re.compile(rf"{COMPACTIONS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
+_DIGEST = re.compile(r"(?:.*[/.])([0-9a-f]{32})\.(?:parquet|metadata|log)", re.DOTALL)
 _PUBLISHED = re.compile(rf"{CHECKPOINTS}/[0-9]{{{EPOCH_DIGITS}}}/published-([^/]+)")
 
 
@@ -135,6 +136,12 @@ def is_metadata(path: str) -> bool:
 def sink_of_marker(path: str) -> str | None:
     """The sink whose marker the object is, or None."""
     match = _PUBLISHED.fullmatch(path)
+    return match.group(1) if match else None
+
+
+def digest_of(path: str) -> str | None:
+    """The digest of its bytes that the name of a content-addressed object holds, or None."""
+    match = _DIGEST.fullmatch(path)
     return match.group(1) if match else None
 
 

@@ -1,0 +1,23 @@
+"""Verification of a job's objects: what is damaged or missing, who needs it, and what nothing names."""
+
+from statebed.inspect.verification.findings import (
+    Finding,
+    ObjectKind,
+    Orphan,
+    OrphanKind,
+    Trouble,
+    Verification,
+)
+from statebed.inspect.verification.verify import Progress, verify, verify_log
+
+__all__ = [
+    "Finding",
+    "ObjectKind",
+    "Orphan",
+    "OrphanKind",
+    "Progress",
+    "Trouble",
+    "Verification",
+    "verify",
+    "verify_log",
+]

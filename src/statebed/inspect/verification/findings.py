@@ -1,0 +1,111 @@
+"""What a verification found, as values: damaged and missing objects with who needs them, orphans, what was read."""
+
+import enum
+from dataclasses import dataclass
+
+
+class ObjectKind(enum.Enum):
+    """What an object of a job's folder is."""
+
+    RECORD = "record"
+    SAVEPOINT = "savepoint"
+    SUBTASK_METADATA = "subtask metadata"
+    DATA = "data file"
+    OUTBOX = "outbox file"
+    SOURCE_LOG = "source log"
+    MARKER = "published marker"
+    REQUEST = "request"
+    ANSWER = "answer"
+
+
+class Trouble(enum.Enum):
+    """What is wrong with an object."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An object that is not as the format, or whoever names it, says."""
+
+    path: str
+    """Relative to the job's folder."""
+    kind: ObjectKind
+    trouble: Trouble
+    problem: str
+    epochs: tuple[int, ...] = ()
+    """The records that need it, ascending."""
+    savepoints: tuple[str, ...] = ()
+    """The savepoints that need it."""
+
+
+class OrphanKind(enum.Enum):
+    """Why an object is named by nothing."""
+
+    GARBAGE = "garbage"
+    """The next sweep of the live run removes it."""
+    UNFINISHED = "unfinished"
+    """Of an epoch that is not committed, or of a compaction that the live run may still apply."""
+    FOREIGN = "foreign"
+    """Not of statebed's making; never removed."""
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """An object that no record, savepoint or metadata names. No error."""
+
+    path: str
+    size: int
+    kind: OrphanKind
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The state of a job's objects."""
+
+    job: str
+    where: str
+    head: int | None
+    """The newest readable record; None: there is none."""
+    data_epoch: int
+    """The epoch whose state the head shows."""
+    min_epoch: int
+    epochs: tuple[int, ...]
+    """The records that were checked, with all that they name."""
+    savepoints: tuple[str, ...]
+    objects: int
+    """Read and checked."""
+    bytes: int
+    findings: tuple[Finding, ...] = ()
+    orphans: tuple[Orphan, ...] = ()
+    orphans_known: bool = True
+    """False: metadata is damaged, so what it names cannot be told from orphans, and none are listed."""
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is damaged, nothing is missing."""
+        return not self.findings
+
+    @property
+    def head_whole(self) -> bool:
+        """Whether the newest record and all that it names are whole: what a start of the job goes on from."""
+        return self.head is not None and not self.troubles_of(self.head) and not self.log_broken_above(self.head)
+
+    @property
+    def damaged_epochs(self) -> tuple[int, ...]:
+        return tuple(sorted({epoch for finding in self.findings for epoch in finding.epochs}))
+
+    def troubles_of(self, epoch: int) -> tuple[Finding, ...]:
+        """What keeps a record from being whole."""
+        return tuple(finding for finding in self.findings if epoch in finding.epochs)
+
+    def troubles_of_savepoint(self, name: str) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if name in finding.savepoints)
+
+    def log_broken_above(self, epoch: int) -> bool:
+        """Whether a later record is damaged or missing."""
+        return any(
+            finding.kind is ObjectKind.RECORD and any(number > epoch for number in finding.epochs)
+            for finding in self.findings
+        )

@@ -1,0 +1,118 @@
+"""The records of a log, each read once: which are damaged, which are missing, and which savepoints they keep alive.
+
+Every number from the lowest retained one to the highest must have its record. That the newest of all is missing shows
+only by what is put after a record: markers of sinks, answers to requests, files of its run's compactions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import EpochNotRetainedError, FormatError, NewerFormatError, StatebedError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.sealed import open_sealed
+from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
+from statebed.inspect.verification.needs import Needer, finding
+
+_GONE = "something outside statebed removed it"
+
+
+@dataclass(frozen=True)
+class LogReading:
+    """What stands in the log."""
+
+    records: Mapping[int, pb.CheckpointMetadata]
+    """The readable ones, by number."""
+    findings: tuple[Finding, ...] = ()
+    bytes: int = 0
+    """Of all records, readable or not."""
+    lost: tuple[int, ...] = field(default=())
+    """Numbers whose records are damaged or missing."""
+
+    @property
+    def head(self) -> pb.CheckpointMetadata | None:
+        return self.records[max(self.records)] if self.records else None
+
+    @property
+    def min_epoch(self) -> int:
+        return self.head.min_epoch if self.head is not None else 1
+
+    def needer(self, epoch: int) -> Needer:
+        return Needer(epoch, strict=epoch >= self.min_epoch)
+
+    def pins(self) -> dict[str, tuple[pb.Pin, bool]]:
+        """The savepoints of all records by the paths of their copies, and whether each is alive."""
+        alive = {pin.path for pin in self.head.pins} if self.head is not None else set()
+        return {pin.path: (pin, pin.path in alive) for record in self.records.values() for pin in record.pins}
+
+
+def read_log(log: CheckpointLog, listed: Iterable[str]) -> LogReading:
+    """Read every record; `listed` are the objects that were there before."""
+    listed = list(listed)
+    records: dict[int, pb.CheckpointMetadata] = {}
+    findings: dict[int, Finding] = {}
+    size = 0
+    for number in log.numbers():
+        try:
+            data = log.read_bytes(number)
+        except EpochNotRetainedError:
+            continue
+        size += len(data)
+        try:
+            records[number] = log.parse(data, number)
+        except NewerFormatError:
+            raise
+        except FormatError as error:
+            findings[number] = _record_finding(number, Trouble.DAMAGED, error.what)
+    numbers = {*records, *findings}
+    for number in _missing(log, numbers, records, listed):
+        findings[number] = _record_finding(number, Trouble.MISSING, _GONE)
+    return LogReading(records, tuple(findings[n] for n in sorted(findings)), size, tuple(sorted(findings)))
+
+
+def _missing(
+    log: CheckpointLog, numbers: set[int], records: Mapping[int, pb.CheckpointMetadata], listed: list[str]
+) -> list[int]:
+    last = max([*numbers, *_committed_by_what_follows(log, listed)], default=0)
+    head = records[max(records)] if records else None
+    # Below what is retained, records leave in ascending order: from the lowest that is left, all are there.
+    first = min(numbers, default=last)
+    if head is not None and head.epoch == max(numbers):
+        # A newer record that cannot be read may have allowed more to leave.
+        first = min(first, head.min_epoch, max(head.epoch - 1, 1))
+    absent = [number for number in range(first, last + 1) if number not in numbers and not log.exists(number)]
+    # The log may have moved on while it was read; what left meanwhile is not missing.
+    newest = newest_record(log) if absent else None
+    return [number for number in absent if newest is None or number >= newest.min_epoch]
+
+
+def newest_record(log: CheckpointLog) -> pb.CheckpointMetadata | None:
+    """The newest record that can be read now, whatever is missing below it."""
+    observations = (log.observe(number) for number in reversed(log.numbers()))
+    return next((one.record for one in observations if one.record is not None), None)
+
+
+def _committed_by_what_follows(log: CheckpointLog, listed: list[str]) -> set[int]:
+    """Numbers whose records must have been there, by objects that are put only afterwards."""
+    found: set[int] = set()
+    for path in listed:
+        epoch, writer = names.epoch_of(path), names.run_of_compaction(path)
+        if epoch is not None and names.sink_of_marker(path) is not None:
+            found.add(epoch)
+        elif writer is not None:
+            found.add(writer)
+        elif names.request_of_answer(path) is not None:
+            found.add(_answered_by(log, path))
+    return found - {0}
+
+
+def _answered_by(log: CheckpointLog, path: str) -> int:
+    try:
+        return int(open_sealed(pb.Answer, log.store.get(path), where=path).epoch)
+    except StatebedError:
+        return 0  # damaged, or fetched by whoever asked
+
+
+def _record_finding(number: int, trouble: Trouble, problem: str) -> Finding:
+    return finding(names.record(number), ObjectKind.RECORD, trouble, problem, [Needer(number)])

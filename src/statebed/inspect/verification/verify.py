@@ -1,0 +1,274 @@
+"""Verification: every checksum and every reference of a job's folder, each object read once.
+
+Reads only, and goes beside a running job: what clean-up removes meanwhile is not called missing. Records come first,
+then the metadata that they name, then everything that this names; a damaged object is reported with all epochs and
+savepoints that need it.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import (
+    EpochNotRetainedError,
+    FormatError,
+    MissingFileError,
+    NewerFormatError,
+    ObjectMissingError,
+    SavepointError,
+)
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.sealed import open_sealed
+from statebed.inspect.jobs import open_log
+from statebed.inspect.verification import beside
+from statebed.inspect.verification.bytes_check import Expectation, problem_of, problem_of_bytes
+from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble, Verification
+from statebed.inspect.verification.log_check import LogReading, newest_record, read_log
+from statebed.inspect.verification.needs import Need, Needer, Needs, data_files_of, finding, metadata_of, named_directly
+from statebed.protocol.records import data_epoch_of
+
+READS_AT_ONCE = 8
+_MISSING = "it is named, and not there"
+_NAMING = {ObjectKind.RECORD, ObjectKind.SAVEPOINT, ObjectKind.SUBTASK_METADATA}
+"""Kinds that name others."""
+
+M = TypeVar("M", pb.CheckpointMetadata, pb.OperatorCheckpointMetadata)
+
+OnProgress = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a verification is."""
+
+    done_bytes: int
+    total_bytes: int
+    objects: int
+    findings: int
+
+
+def verify(
+    state: str,
+    job: str,
+    *,
+    epoch: int | None = None,
+    savepoint: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Verification:
+    """Check every object of a job, or only what one epoch or one savepoint needs."""
+    return verify_log(open_log(state, job), epoch=epoch, savepoint=savepoint, on_progress=on_progress)
+
+
+def verify_log(
+    log: CheckpointLog,
+    *,
+    epoch: int | None = None,
+    savepoint: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Verification:
+    """The same for a log that is open."""
+    return _Verifier(log, on_progress or (lambda _: None)).verify(epoch, savepoint)
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """An object that was read."""
+
+    need: Need
+    data: bytes | None = None
+    """Of metadata."""
+    size: int = 0
+    finding: Finding | None = None
+
+
+class _Verifier:
+    def __init__(self, log: CheckpointLog, on_progress: OnProgress) -> None:
+        self._log = log
+        self._store = log.store
+        self._on_progress = on_progress
+        self._findings: list[Finding] = []
+        self._absent: list[Need] = []
+        self._objects = 0
+        self._bytes = 0
+        self._total = 0
+
+    def verify(self, epoch: int | None, savepoint: str | None) -> Verification:
+        """Everything, or what one epoch or savepoint needs."""
+        partly = epoch is not None or savepoint is not None
+        listed = {} if partly else self._listed()
+        reading = read_log(self._log, listed)
+        pins, epochs = reading.pins(), sorted(reading.records)
+        if partly:
+            epochs = self._chosen_epoch(reading, epoch)
+            pins = self._chosen_pin(reading, savepoint)
+        self._findings += [one for one in reading.findings if not partly or epoch in one.epochs]
+        self._count(reading.bytes, objects=len(reading.records) + len(reading.lost))
+        needers = [(reading.records[number], reading.needer(number)) for number in epochs]
+        needers += self._savepoints(pins)
+        metadata, needs = self._needs(needers)
+        self._total = self._bytes + sum(need.expected.size for need in needs.all())
+        for looked in self._concurrently(self._check, needs.all()):
+            self._take(looked)
+        markers = set() if partly else self._check_beside(reading, listed)
+        self._name_absent()
+        named = {*needs.paths, *metadata.paths, *markers, *pins}
+        known = not reading.lost and not any(one.kind in _NAMING for one in self._findings)
+        orphans = beside.orphans(listed, named, reading.head) if known and not partly and reading.head else []
+        return Verification(
+            job=self._log.job_id,
+            where=self._store.url,
+            head=reading.head.epoch if reading.head else None,
+            data_epoch=data_epoch_of(reading.head) if reading.head else 0,
+            min_epoch=reading.min_epoch,
+            epochs=tuple(epochs),
+            savepoints=tuple(sorted(pin.savepoint for pin, alive in pins.values() if alive)),
+            objects=self._objects,
+            bytes=self._bytes,
+            findings=tuple(sorted(self._findings, key=lambda one: one.path)),
+            orphans=tuple(orphans),
+            orphans_known=known and not partly,
+        )
+
+    # ---- what there is to check --------------------------------------------------------------------------------
+
+    def _listed(self) -> dict[str, int]:
+        top = self._store.list_level("")
+        found = [info for folder in top.folders if folder != names.SPARK for info in self._store.list(folder)]
+        return {info.path: info.size for info in [*top.objects, *found]}
+
+    def _chosen_epoch(self, reading: LogReading, epoch: int | None) -> list[int]:
+        if epoch is None or epoch in reading.records:
+            return [] if epoch is None else [epoch]
+        if epoch in reading.lost:
+            return []
+        raise EpochNotRetainedError(
+            f"there is no record of epoch {epoch}",
+            where=f"job {self._log.job_id}, {self._store.url}",
+            fix="`statebed ls` lists the epochs that are there",
+        )
+
+    def _chosen_pin(self, reading: LogReading, savepoint: str | None) -> dict[str, tuple[pb.Pin, bool]]:
+        alive = {path: one for path, one in reading.pins().items() if one[1]}
+        chosen = {path: one for path, one in alive.items() if one[0].savepoint == savepoint}
+        if savepoint is not None and not chosen:
+            known = sorted(pin.savepoint for pin, _ in alive.values())
+            raise SavepointError(
+                f"there is no savepoint {savepoint!r}",
+                where=f"job {self._log.job_id}; savepoints: {', '.join(known) or 'none'}",
+                fix="choose one of these",
+            )
+        return chosen
+
+    def _savepoints(self, pins: dict[str, tuple[pb.Pin, bool]]) -> list[tuple[pb.CheckpointMetadata, Needer]]:
+        """The copies of records that savepoints are, as far as they can be read."""
+        wanted = [
+            Need(
+                ObjectKind.SAVEPOINT,
+                Expectation(path, int(pin.size), int(pin.crc32c)),
+                {Needer(int(pin.epoch), savepoint=pin.savepoint, strict=alive)},
+            )
+            for path, (pin, alive) in pins.items()
+        ]
+        return [(copy, needer) for need, copy in self._parsed(pb.CheckpointMetadata, wanted) for needer in need.needers]
+
+    def _needs(self, needers: list[tuple[pb.CheckpointMetadata, Needer]]) -> tuple[Needs, Needs]:
+        """The metadata, which is read and checked here, and what it and the records name."""
+        metadata, needs = Needs(), Needs()
+        for record, needer in needers:
+            for expected in metadata_of(record):
+                metadata.add(ObjectKind.SUBTASK_METADATA, expected, [needer])
+            for kind, expected in named_directly(record):
+                needs.add(kind, expected, [needer])
+        for need, parsed in self._parsed(pb.OperatorCheckpointMetadata, metadata.all()):
+            for expected in data_files_of(parsed):
+                needs.add(ObjectKind.DATA, expected, need.needers)
+        return metadata, needs
+
+    # ---- checking ----------------------------------------------------------------------------------------------
+
+    def _parsed(self, kind: type[M], wanted: list[Need]) -> Iterator[tuple[Need, M]]:
+        """Sealed objects that are whole."""
+        for looked in self._concurrently(self._read, wanted):
+            self._take(looked)
+            if looked.data is None:
+                continue
+            try:
+                yield looked.need, open_sealed(kind, looked.data, where=looked.need.path)
+            except NewerFormatError:
+                raise
+            except FormatError as error:
+                self._findings.append(looked.need.finding(Trouble.DAMAGED, error.what))
+
+    def _read(self, need: Need) -> _Looked:
+        try:
+            data = self._store.get(need.path)
+        except ObjectMissingError:
+            return _Looked(need, finding=need.finding(Trouble.MISSING, _MISSING))
+        problem = problem_of_bytes(data, need.expected)
+        if problem is not None:
+            return _Looked(need, None, len(data), need.finding(Trouble.DAMAGED, problem))
+        return _Looked(need, data, len(data))
+
+    def _check(self, need: Need) -> _Looked:
+        try:
+            problem = problem_of(self._store, need.expected)
+        except (ObjectMissingError, MissingFileError):
+            return _Looked(need, finding=need.finding(Trouble.MISSING, _MISSING))
+        found = None if problem is None else need.finding(Trouble.DAMAGED, problem)
+        return _Looked(need, None, need.expected.size, found)
+
+    def _check_beside(self, reading: LogReading, listed: dict[str, int]) -> set[str]:
+        """Markers and requests that are there; the paths of the former."""
+        markers = {
+            names.published(epoch, sink.sink_id): (epoch, sink.sink_id)
+            for epoch, record in reading.records.items()
+            for sink in record.sinks
+        }
+        for path, (epoch, sink_id) in markers.items():
+            if path in listed:
+                self._take_beside(beside.check_marker(self._store, path, epoch, sink_id))
+        for path in listed:
+            if names.request_of(path) is not None or names.request_of_answer(path) is not None:
+                self._take_beside(beside.check_request(self._store, path))
+        self._findings += beside.missing_markers(self._store, reading.records, listed)
+        return set(markers)
+
+    def _take(self, looked: _Looked) -> None:
+        if looked.finding is not None and looked.finding.trouble is Trouble.MISSING:
+            self._absent.append(looked.need)
+            return
+        self._findings += [looked.finding] if looked.finding is not None else []
+        self._count(looked.size, objects=1)
+
+    def _take_beside(self, checked: beside.Checked) -> None:
+        size, found = checked
+        self._findings += [found] if found is not None else []
+        self._count(size, objects=1)
+
+    def _name_absent(self) -> None:
+        """What is not there is missing, unless nobody who is retained by now needs it."""
+        if not self._absent:
+            return
+        head = newest_record(self._log)
+        least, alive = (head.min_epoch, {pin.savepoint for pin in head.pins}) if head else (0, set())
+        for need in self._absent:
+            strict = [
+                one
+                for one in need.needers
+                if one.strict and (one.savepoint in alive if one.savepoint else one.epoch >= least)
+            ]
+            if strict:
+                self._findings.append(finding(need.path, need.kind, Trouble.MISSING, _MISSING, strict))
+
+    def _count(self, size: int, *, objects: int) -> None:
+        self._bytes += size
+        self._objects += objects
+        total = max(self._total, self._bytes)
+        self._on_progress(Progress(self._bytes, total, self._objects, len(self._findings)))
+
+    def _concurrently(self, look: Callable[[Need], _Looked], needs: list[Need]) -> Iterator[_Looked]:
+        with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
+            yield from pool.map(look, needs)

@@ -1,0 +1,162 @@
+"""The rows of a table that a request wants, in pieces: read from files, the newest of each key, deleted ones left out.
+
+Everything that is read is checked against the checksums of the metadata (P7), and about one row group of each open file
+is held. Pieces of keyed tables come in the order of the hashes of their keys; those of others in no order. A part of a
+global keyed table is held as a whole: such tables are small.
+"""
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import int64_values, uint64_values
+from statebed.format.ranges import in_range
+from statebed.format.schema import DELETED, KEY_HASH, SEQUENCE, TIME
+from statebed.format.segment import SegmentSpec
+from statebed.inspect.tables.hash_merge import HashSource, merge_by_hash
+from statebed.inspect.tables.plan import FilePlan, PartPlan
+from statebed.inspect.tables.request import Request
+from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED
+from statebed.state.codec import Codec
+from statebed.state.evolution.adaptation import adapt
+from statebed.state.global_keyed.files import KEY, VALUE
+from statebed.state.global_keyed.files import newest as newest_of_keys
+from statebed.state.keyed.batch import take_rows
+from statebed.state.keyed.files import newest_rows
+from statebed.state.keyed.rows import without_deleted
+from statebed.state.live.files import END
+from statebed.state.tiers.selection import among
+from statebed.state.time_keyed.row_merge import Source, merged, newest
+from statebed.state.time_keyed.snapshot import filtered
+
+
+def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
+    """The wanted rows of one subtask, with the columns that the request shows (`Request.shown`), and perhaps more."""
+    request, shape = plan.request, plan.request.shape
+    if shape.kind == KEYED:
+        found = _keyed(plan)
+    elif shape.kind == GLOBAL_KEYED:
+        found = _global(plan)
+    else:
+        found = _generations(plan) if shape.generational else (rows for one in plan.files for rows in _read(one, plan))
+    for rows in found:
+        kept = request.answered(_in_time(rows, request) if shape.newest_counts else rows)
+        if kept.num_rows:
+            yield kept
+
+
+def answer(rows: pa.Table, request: Request) -> pa.Table:
+    """The rows with the columns of the answer alone."""
+    schema = request.schema
+    return pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema)
+
+
+def _keyed(plan: PartPlan) -> Iterator[pa.Table]:
+    table = plan.request.shape.keyed
+    sources = [HashSource(int(one.owned.first), _read(one, plan)) for one in plan.files]
+    for pieces in merge_by_hash(sources):
+        rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+        sequences = uint64_values(rows[SEQUENCE])
+        if (sequences[1:] < sequences[:-1]).any():
+            rows = take_rows(rows, np.argsort(sequences, kind="stable"))
+        yield without_deleted(newest_rows(table, rows))
+
+
+def _generations(plan: PartPlan) -> Iterator[pa.Table]:
+    shape = plan.request.shape
+    if not plan.files:
+        return iter(())
+    names = plan.files[0].columns
+    spec = SegmentSpec(
+        table=shape.config.name,
+        schema_id=0,
+        schema=pa.schema([shape.file_schema.field(name).remove_metadata() for name in names]),
+        sort_order=pb.BIN_FIRST,
+        key_columns=shape.keys,
+    )
+    sources = [Source(one.entry.min_time_us // shape.bin_us * shape.bin_us, _read(one, plan)) for one in plan.files]
+    return newest(merged(sources, spec), shape.keys)
+
+
+def _global(plan: PartPlan) -> Iterator[pa.Table]:
+    rows = newest_of_keys([piece for one in plan.files for piece in _read(one, plan)])
+    rows = filtered(rows, ~np.asarray(rows[DELETED].to_pylist(), dtype=np.bool_))
+    codec = Codec[Any]()
+    columns = [
+        pa.array([json_text(codec.decode(data)) for data in rows[KEY].to_pylist()], pa.string()),
+        pa.array([json_text(codec.decode(data)) for data in rows[VALUE].to_pylist()], pa.string()),
+        rows[KEY_HASH],
+        rows[SEQUENCE],
+    ]
+    yield pa.Table.from_arrays(columns, schema=plan.request.shape.full_schema)
+
+
+def _read(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
+    """Rows of a file that may count, in its order, one row group at a time, with the columns that the plan names."""
+    request = plan.request
+    fields = pa.schema([field.remove_metadata() for field in plan.current])
+    hashes = request.hashes
+    for group in plan.groups:
+        stored = plan.reader.read(row_groups=[group], columns=plan.names)
+        rows = adapt(stored, plan.stored, plan.current, request.shape.defaults)
+        rows = pa.Table.from_arrays(rows.columns, schema=fields)
+        wanted = np.ones(rows.num_rows, dtype=np.bool_)
+        if KEY_HASH in plan.columns:
+            wanted &= in_range(uint64_values(rows[KEY_HASH]), plan.entry.owned)
+        if hashes is not None:
+            wanted &= among(uint64_values(rows[KEY_HASH]), hashes)
+        if not wanted.all():
+            rows = filtered(rows, wanted)
+        for keys in request.keys:
+            rows = filtered(rows, keys.found.contains(rows))
+        if plan.hidden:
+            rows = filtered(rows, part.deletions.visible(rows))
+        if not request.shape.newest_counts or request.shape.generational:
+            rows = _in_time(rows, request)
+        if rows.num_rows:
+            yield rows
+
+
+def _in_time(rows: pa.Table, request: Request) -> pa.Table:
+    if not request.by_time:
+        return rows
+    times = int64_values(rows[TIME])
+    wanted = (times >= request.start_us) & ((times < request.end_us) | (request.end_us == END))
+    return filtered(rows, wanted)
+
+
+def json_text(value: Any) -> str:
+    """A key or value of a global keyed table, as JSON."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value with nothing in it that JSON lacks: other keys than text make a map a list of pairs, bytes are base64,
+    times as ISO 8601 has them, durations seconds.
+    """
+    match value:
+        case list() | tuple():
+            value = [_plain(one) for one in value]
+        case dict() if all(isinstance(key, str) for key in value):
+            value = {key: _plain(one) for key, one in value.items()}
+        case dict():
+            value = [[_plain(key), _plain(one)] for key, one in value.items()]
+        case bytes():
+            value = base64.b64encode(value).decode()
+        case dt.timedelta():
+            value = value / dt.timedelta(seconds=1)
+        case dt.date():
+            value = value.isoformat()
+        case float() if not math.isfinite(value):
+            value = str(value)
+        case Decimal():
+            value = str(value)
+    return value

@@ -1,0 +1,115 @@
+"""What the rows of a stored table look like: to who reads them, and in its files."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from statebed.errors import CorruptObjectError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.schema import BIN, DELETED, KEY_HASH, RESERVED_FIELDS, SEQUENCE, TIME, schema_from_bytes
+from statebed.format.segment import segment_schema
+from statebed.state.evolution.column_defaults import defaults_from_bytes
+from statebed.state.global_keyed.files import FILE_SCHEMA as GLOBAL_FILE_SCHEMA
+from statebed.state.global_keyed.files import KEY, VALUE
+from statebed.state.keyed.table import KeyedTable
+
+KEYED = "keyed"
+TIME_KEYED = "time keyed"
+GLOBAL_KEYED = "global keyed"
+INTERNAL = (KEY_HASH, SEQUENCE)
+"""Columns of files that are shown when asked for."""
+_TEXT = pa.schema([pa.field(KEY, pa.string(), nullable=False), pa.field(VALUE, pa.string(), nullable=False)])
+"""Of global keyed tables: their keys and values are of any type, shown as JSON."""
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """The columns of a table at one epoch, from its stored configuration."""
+
+    config: pb.TableConfig
+
+    @cached_property
+    def kind(self) -> str:
+        kind = self.config.WhichOneof("kind")
+        if kind is None:
+            raise CorruptObjectError(
+                f"the table {self.config.name!r} is of no kind that is known here", fix="upgrade statebed"
+            )
+        return str(kind).replace("_", " ")
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        if self.kind == GLOBAL_KEYED:
+            return (KEY,)
+        return tuple(self.config.keyed.key_columns if self.kind == KEYED else self.config.time_keyed.key_columns)
+
+    @cached_property
+    def generational(self) -> bool:
+        """Whether of rows with one key and time the newest alone counts."""
+        return bool(self.kind == TIME_KEYED and self.config.time_keyed.generational)
+
+    @property
+    def newest_counts(self) -> bool:
+        """Whether rows replace others, so that all versions of a key must be seen."""
+        return self.kind != TIME_KEYED or self.generational
+
+    @property
+    def timed(self) -> bool:
+        return TIME in self.file_schema.names
+
+    @property
+    def bin_us(self) -> int:
+        return int(self.config.time_keyed.bin_us)
+
+    @cached_property
+    def defaults(self) -> dict[str, pa.Scalar]:
+        """What rows have that are older than their column."""
+        if self.kind == GLOBAL_KEYED:
+            return {}
+        return defaults_from_bytes((self.config.keyed if self.kind == KEYED else self.config.time_keyed).defaults)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns that are shown: keys, `_time` where rows have one, values."""
+        if self.kind == GLOBAL_KEYED:
+            return _TEXT
+        times = [pa.field(TIME, RESERVED_FIELDS[TIME].type, nullable=False)] if self.timed else []
+        keys = [self._columns.field(name) for name in self.keys]
+        values = [field for field in self._columns if field.name not in self.keys]
+        return pa.schema([field.remove_metadata() for field in (*keys, *times, *values)])
+
+    @cached_property
+    def full_schema(self) -> pa.Schema:
+        """The columns that can be asked for."""
+        return pa.schema([*self.schema, *(RESERVED_FIELDS[name] for name in INTERNAL)])
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """The key columns as they are stored."""
+        return pa.schema([self.file_schema.field(name).remove_metadata() for name in self.keys])
+
+    @cached_property
+    def file_schema(self) -> pa.Schema:
+        """The columns of files that are written now, with their field ids."""
+        if self.kind == GLOBAL_KEYED:
+            return GLOBAL_FILE_SCHEMA
+        if self.kind == KEYED:
+            return self.keyed.file_schema
+        return segment_schema(self._columns, sort_order=pb.BIN_FIRST, key_columns=self.keys)
+
+    @cached_property
+    def keyed(self) -> KeyedTable:
+        """The same as the engine knows it."""
+        return KeyedTable(self.config)
+
+    @cached_property
+    def deciding(self) -> tuple[str, ...]:
+        """The columns that say which rows of files count."""
+        reserved = (BIN, KEY_HASH, TIME, SEQUENCE, DELETED) if self.generational else (KEY_HASH, SEQUENCE, DELETED)
+        return (*(name for name in reserved if name in self.file_schema.names), *self.keys)
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        kind = self.config.keyed if self.kind == KEYED else self.config.time_keyed
+        return schema_from_bytes(kind.schema, where=f"table {self.config.name!r}")

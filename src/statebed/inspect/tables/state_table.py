@@ -1,0 +1,213 @@
+"""State as a table: what an operator knows at one epoch, read where it lies.
+
+    trips = read_state("s3://bucket/state", job="rides", operator="per_minute")
+    trips.keys("d7").to_arrow()
+    trips.between("2024-05-31 12:00", "2024-05-31 13:00").select("driver", "trips").to_pandas()
+
+A `StateTable` is a question, not an answer: `select`, `keys`, `between` and `filter` give a narrower one, and nothing
+of the data is read before an answer is asked for. Its epoch is fixed when it is made, so a job may go on meanwhile.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.schema import TIME
+from statebed.inspect.tables import frames
+from statebed.inspect.tables.pinned import PinnedTable, find_location, find_table
+from statebed.inspect.tables.plan import PartPlan, owns_all
+from statebed.inspect.tables.request import Instant, Key, Request
+from statebed.inspect.tables.rows import answer, rows_of_part
+from statebed.inspect.tables.scan import Scan
+from statebed.inspect.tables.shape import TIME_KEYED, TableShape
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+
+
+class StateTable:
+    """One table of an operator at one epoch. Immutable; made by `read_state`."""
+
+    def __init__(self, found: PinnedTable, request: Request) -> None:
+        self._found = found
+        self._request = request
+
+    @property
+    def url(self) -> str:
+        """The state location."""
+        return self._found.pinned.location.url
+
+    @property
+    def job(self) -> str:
+        return self._found.pinned.location.job
+
+    @property
+    def operator(self) -> str:
+        return self._found.operator
+
+    @property
+    def table(self) -> str:
+        return self._found.table
+
+    @property
+    def description(self) -> str:
+        """What the operator says of the table."""
+        return self._found.config.description
+
+    @property
+    def kind(self) -> str:
+        """'keyed', 'time keyed' or 'global keyed'."""
+        return self._request.shape.kind
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose state this is; of a run_start or a savepoint the epoch that it stands for."""
+        return self._found.pinned.epoch
+
+    @property
+    def savepoint(self) -> str | None:
+        """The savepoint that was asked for."""
+        return self._found.pinned.savepoint
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that answers have."""
+        return self._request.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names."""
+        return list(self._request.columns)
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The columns that make the key, in their order."""
+        return list(self._request.shape.keys)
+
+    @property
+    def time_column(self) -> str | None:
+        """The column of the rows' times; None: they have none."""
+        return TIME if self._request.shape.timed else None
+
+    # ---- narrower questions --------------------------------------------------------------------------------------
+
+    def select(self, *columns: str) -> "StateTable":
+        """Only these columns, in this order; `_key_hash` and `_seq` can be asked for, too."""
+        return StateTable(self._found, self._request.select(columns))
+
+    def keys(self, *keys: Key) -> "StateTable":
+        """Only rows of these keys; reads the row groups alone that may hold them.
+
+        A key is a value, for several key columns a tuple of values or a dict by column; a text may stand for a value of
+        another type. All keys of a list are `keys(*some)`.
+        """
+        return StateTable(self._found, self._request.of_keys(keys))
+
+    def between(self, start: Instant | None = None, end: Instant | None = None) -> "StateTable":
+        """Only rows with start <= time < end; None: from the beginning, to the end."""
+        return StateTable(self._found, self._request.between(start, end))
+
+    def filter(self, condition: str | pc.Expression) -> "StateTable":
+        """Only rows for which a condition holds: SQL text ("trips > 3 and driver like 'd%'"), or one of pyarrow."""
+        return StateTable(self._found, self._request.where(condition))
+
+    # ---- answers -------------------------------------------------------------------------------------------------
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, piece by piece; about one row group of each open file is held."""
+        for rows in self._pieces():
+            yield from answer(rows, self._request).combine_chunks().to_batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as Arrow's stream of batches, which is read piece by piece."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_arrow(self) -> pa.Table:
+        """All rows."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def head(self, rows: int = 10) -> pa.Table:
+        """The first rows that are found; reads no more than it needs for them."""
+        return frames.first_rows(self.to_batches(), rows, self.schema)
+
+    def count(self) -> int:
+        """How many rows there are; reads only what decides it."""
+        request = self._request
+        if self.kind == TIME_KEYED and not request.shape.newest_counts and not request.shown - set(request.columns):
+            return sum(self._count_of(plan) for plan in self._plans(request.select(())))
+        return sum(rows.num_rows for rows in self.select()._pieces())  # noqa: SLF001 - of this class
+
+    def scan(self) -> Scan:
+        """What answering takes: files, row groups and bytes that are read, and those that are skipped."""
+        return Scan(tuple(scan for plan in self._plans(self._request) for scan in plan.scans()))
+
+    def to_pandas(self) -> Any:
+        """All rows as a data frame of pandas."""
+        return frames.to_pandas(self.to_arrow())
+
+    def to_polars(self) -> "pl.DataFrame":
+        """All rows as a data frame of polars."""
+        return frames.to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
+        """All rows as a relation of DuckDB, for SQL: `.to_duckdb().query("s", "select count(*) from s")`."""
+        return frames.to_duckdb(self.to_arrow(), connection)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows for any library that takes Arrow streams."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"<StateTable {self._title}: {', '.join(f'{field.name} {field.type}' for field in self.schema)}>"
+
+    def _repr_html_(self) -> str:
+        return frames.html(self._title, self.head(frames.ROWS_SHOWN + 1))
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    @property
+    def _title(self) -> str:
+        return f"{self.job} / {self.operator} / {self.table} at epoch {self.epoch} ({self.kind})"
+
+    def _plans(self, request: Request) -> list[PartPlan]:
+        return [PartPlan(request, part, self._found.pinned.fetch) for part in self._found.parts]
+
+    def _pieces(self) -> Iterator[pa.Table]:
+        for plan in self._plans(self._request):
+            yield from rows_of_part(plan)
+
+    def _count_of(self, plan: PartPlan) -> int:
+        """Files all of whose rows count are not opened."""
+        count = 0
+        for one in plan.files:
+            whole = not one.hidden and not plan.request.keys and not plan.request.by_time
+            whole = whole and owns_all(one.entry)
+            count += one.entry.rows if whole else sum(rows.num_rows for rows in rows_of_part(plan.only(one)))
+        return count
+
+
+def read_state(
+    url: str | Path,
+    *,
+    job: str | None = None,
+    operator: str | None = None,
+    table: str | None = None,
+    epoch: int | None = None,
+    savepoint: str | None = None,
+    internal: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> StateTable:
+    """The state of one table as it is at an epoch: of each key the newest row, deleted and expired ones left out.
+
+    What is left out is found when there is one choice; else the error lists the choices. Without `epoch` and
+    `savepoint` it is the newest epoch. `internal` shows `_key_hash` and `_seq`, too. `storage_options` are settings of
+    the object store, as of `get_storage_provider`.
+    """
+    location = find_location(url, job, storage_options=storage_options)
+    found = find_table(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint)
+    shape = TableShape(found.config)
+    return StateTable(found, Request(shape, tuple((shape.full_schema if internal else shape.schema).names)))

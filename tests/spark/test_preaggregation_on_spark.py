@@ -21,6 +21,15 @@ AGGREGATES = {
     "last": sb.max("status"),
     "every": sb.bool_and("cents > 0"),
     "bits": sb.bit_xor("cents"),
+    "price": sb.sum("cast(fare as decimal(10, 2))"),
+    "prices": sb.mean("cast(fare as decimal(10, 2))", where="status = 'ok'"),
+    "early": sb.first("status"),
+    "late": sb.last("fare", where="cents > 1000"),
+    "dear": sb.max_by("status", "fare"),
+    "end": sb.max_by("cents", "status"),
+    "cheap": sb.min_by("fare", "cents % 10"),
+    "spread": sb.var_samp("cents * 4000000000000"),
+    "slope": sb.regr_slope("cents", "length(driver)", where="status = 'ok'"),
 }
 
 

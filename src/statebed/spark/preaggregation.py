@@ -14,17 +14,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from statebed.format.schema import TIME
 from statebed.operators import SubtaskReport, WindowAggregate
-from statebed.operators.preaggregation import LATEST, ROW_COUNT, Part, Reduce, parts_of
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
 from statebed.operators.windows import Window
+from statebed.spark.part_expressions import Columns, part_expression
 from statebed.spark.plan import JobPlan
 from statebed.spark.routing import Layout
 from statebed.spark.topology import Topology
 
 LEAST_ROWS = 1_000
 """A batch of fewer rows is sent as it is."""
-_LOW_BITS = 0xFFFFFFFF
-_WORD = 32
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,8 @@ class Preaggregation:
             apart = _apart(operator, late_us)
         keys = [F.col(values[key.name]) for key in operator.keys]
         computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
-        computed |= {part.name: _reduced(part, values) for part in parts}
+        columns = Columns(values, {field.name: field.type for field in self.rows.input.columns})
+        computed |= {part.name: part_expression(part, columns) for part in parts}
         grouped = batch.groupBy(*keys, apart.alias("apart")).agg(
             *(column.alias(name) for name, column in computed.items())
         )
@@ -114,21 +114,3 @@ def _apart(operator: UpdatingAggregate, late_us: int | None) -> Column:
 def _pane(micros: Column, window: Window) -> Column:
     pane, offset = F.lit(window.pane_us), window.offset_us % window.pane_us
     return micros - F.pmod(F.pmod(micros, pane) - F.lit(offset), pane)
-
-
-def _reduced(part: Part, values: dict[str, str]) -> Column:
-    if part.column is None:
-        return F.count(F.lit(1))
-    column = F.col(values[part.column])
-    made = {
-        Reduce.COUNT: lambda: F.count(column),
-        Reduce.SUM: lambda: F.sum(column.cast("bigint")),
-        Reduce.LOW_SUM: lambda: F.sum(column.bitwiseAND(F.lit(_LOW_BITS))),
-        Reduce.HIGH_SUM: lambda: F.sum(F.shiftright(column, _WORD)),
-        Reduce.MIN: lambda: F.min(column),
-        Reduce.MAX: lambda: F.max(column),
-        Reduce.BIT_AND: lambda: F.bit_and(column),
-        Reduce.BIT_OR: lambda: F.bit_or(column),
-        Reduce.BIT_XOR: lambda: F.bit_xor(column),
-    }
-    return made[part.reduce]()

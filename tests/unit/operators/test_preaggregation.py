@@ -1,11 +1,12 @@
 """Rows that were added up before they came leave the same state as the rows themselves."""
 
 import datetime as dt
+import functools
+import operator as operators
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from statebed.flow.graph import OperatorNode
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators import Clock
 from statebed.operators.aggregation import Aggregation
-from statebed.operators.preaggregation import LATEST, ROW_COUNT, Part, Reduce, parts_of
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
 from statebed.operators.window_aggregate import WindowAggregate
 from statebed.state import CompactionMode, ManagerOptions, TableManager, TaskInfo
@@ -36,8 +37,19 @@ AGGREGATES = {
     "some": sb.bool_or("flag"),
     "ands": sb.bit_and("small"),
     "xors": sb.bit_xor("big"),
+    "price": sb.sum("price"),
+    "prices": sb.mean("price", where="small > 0"),
+    "early": sb.first("word"),
+    "late": sb.last("real"),
+    "cheap": sb.min_by("word", "price"),
+    "dear": sb.max_by("big", "real"),
+    "end": sb.max_by("real", "word"),
+    "spread": sb.var_samp("big"),
+    "narrow": sb.stddev_pop("small"),
+    "slope": sb.regr_slope("big", "small", where="flag"),
+    "likeness": sb.corr("small", "big"),
 }
-SCHEMA = "k string, big bigint, small int, real double, word string, flag boolean, ts timestamp"
+SCHEMA = "k string, big bigint, small int, real double, word string, flag boolean, price decimal(12, 2), ts timestamp"
 ROW = st.fixed_dictionaries(
     {
         "k": st.sampled_from(["a", "b", None]),
@@ -46,6 +58,7 @@ ROW = st.fixed_dictionaries(
         "real": st.none() | st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("-inf")]),
         "word": st.none() | st.text("ab", max_size=2),
         "flag": st.none() | st.booleans(),
+        "price": st.none() | st.decimals("-9999999999.99", "9999999999.99", places=2),
         "ts": st.none() | st.integers(-30, 60),
     }
 )
@@ -95,14 +108,17 @@ def added_up(operator: Aggregation, fed: pa.Table, late_us: int | None) -> pa.Ta
 
 
 def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - one for each way
-    values: list[Any] = (
-        rows if part.column is None else [row[part.column] for row in rows if row[part.column] is not None]
-    )
+    if not part.factors:
+        return len(rows)
+    needed = [*part.given, *(factor.column for factor in (part.factors if part.by is None else (part.by,)))]
+    counted = [row for row in rows if all(row[name] is not None for name in needed)]
     if part.reduce is Reduce.COUNT:
-        return len(values)
-    if not values:
+        return len(counted)
+    if not counted:
         return None
-    column = pa.array(values, part.type)
+    if part.by is not None:
+        return _value_by(part, part.by, counted)
+    values = [functools.reduce(operators.mul, (_word(one, row) for one in part.factors)) for row in counted]
     if part.reduce in {Reduce.LOW_SUM, Reduce.HIGH_SUM}:
         return sum((v & 0xFFFFFFFF) if part.reduce is Reduce.LOW_SUM else v >> 32 for v in values)
     if part.reduce in {Reduce.BIT_AND, Reduce.BIT_OR, Reduce.BIT_XOR}:
@@ -110,10 +126,30 @@ def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - 
         return int(ufunc[part.reduce].reduce(np.array(values, dtype=np.int64)))
     if part.reduce is Reduce.SUM:
         return sum(values)
-    if pa.types.is_floating(part.type):  # Spark's order: NaN is the largest
-        return sorted(values, key=lambda v: (v != v, v))[0 if part.reduce is Reduce.MIN else -1]  # noqa: PLR0124 - NaN
-    found = pc.min(column) if part.reduce is Reduce.MIN else pc.max(column)
-    return found.as_py()
+    return sorted(values, key=_place)[0 if part.reduce is Reduce.MIN else -1]
+
+
+def _value_by(part: Part, by: Factor, rows: list[dict[str, Any]]) -> Any:
+    value = part.factors[0].column
+    places = [_place(row[by.column]) for row in rows]
+    best = min(places) if part.reduce is Reduce.MIN_BY else max(places)
+    tied = [row[value] for row, place in zip(rows, places, strict=True) if place == best]
+    return min((one for one in tied if one is not None), key=_place, default=None)
+
+
+def _place(value: Any) -> Any:
+    """In Spark's order NaN is the largest, and text is ordered by its bytes."""
+    if isinstance(value, str):
+        return value.encode()
+    return (value != value, 0.0 if value != value else value)  # noqa: PLR0124 - NaN
+
+
+def _word(factor: Factor, row: dict[str, Any]) -> Any:
+    value = row[factor.column]
+    if factor.word is Word.WHOLE:
+        return value
+    high = round(float(value) / 2**32)
+    return high if factor.word is Word.HIGH else int(float(value)) - high * 2**32
 
 
 def _micros(moment: dt.datetime) -> int:
@@ -129,6 +165,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
             ("real", pa.float64()),
             ("word", pa.string()),
             ("flag", pa.bool_()),
+            ("price", pa.decimal128(12, 2)),
             ("ts", TIMESTAMP),
         ]
     )
@@ -136,7 +173,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
     return made.append_column(TIME, made["ts"])
 
 
-NOTHING = {"k": "a", "big": None, "small": None, "real": None, "word": None, "flag": None}
+NOTHING = {"k": "a", "big": None, "small": None, "real": None, "word": None, "flag": None, "price": None}
 
 
 @settings(max_examples=30, deadline=None)

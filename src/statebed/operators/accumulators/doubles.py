@@ -102,6 +102,11 @@ class DoubleSum:
         return np.where(nans | (infinities & negatives), np.nan, results)
 
 
+def as_doubles(column: pa.Array) -> pa.Array:
+    """Numbers of any type as doubles; of integers beyond 2**53 the nearest."""
+    return column if column.type.equals(pa.float64()) else pc.cast(column, pa.float64(), safe=False)
+
+
 def product(one: Doubles, other: Doubles) -> Wide:
     """Products and what rounding took from them; nothing where that cannot be told."""
     with np.errstate(all="ignore"):

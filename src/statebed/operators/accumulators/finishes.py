@@ -8,6 +8,7 @@ import pyarrow as pa
 from statebed.format.columns import fixed_width_values, float64_values, from_numpy, one_chunk
 from statebed.operators.accumulators.base import Accumulator
 from statebed.operators.accumulators.bits import BitOperation
+from statebed.operators.accumulators.doubles import as_doubles
 from statebed.operators.accumulators.extremes import End
 from statebed.operators.accumulators.multisets import Multisets, list_array
 from statebed.operators.grouping import Grouping, Integers, equal_neighbours
@@ -125,7 +126,7 @@ class Percentile:
     def result(self, sets: Multisets) -> pa.Array:
         before = np.concatenate(([0], np.cumsum(sets.counts)))
         first, total = before[sets.offsets[:-1]], np.diff(before[sets.offsets])
-        values = np.append(float64_values(one_chunk(sets.values.cast(pa.float64()))), np.nan)
+        values = np.append(float64_values(one_chunk(as_doubles(sets.values))), np.nan)
         place = np.maximum(total - 1, 0) * self.at
         low = np.floor(place).astype(np.int64)
         # Which distinct value stands at a place among all values of all groups.

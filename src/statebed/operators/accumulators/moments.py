@@ -6,7 +6,7 @@ Undefined results are null, as Spark's: one value has no sample variance, a cons
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
 from statebed.operators.accumulators.base import check_weights, piece_by_piece, weight_of
 from statebed.operators.accumulators.counts import Count
-from statebed.operators.accumulators.doubles import DoubleSum, Wide, product
+from statebed.operators.accumulators.doubles import DoubleSum, Wide, as_doubles, product
 from statebed.operators.exact import Doubles
 from statebed.operators.grouping import Flags, Grouping, Integers
 
@@ -90,7 +90,7 @@ class Moments:
         return from_numpy(results, pa.float64(), valid=defined & (counts > 0))
 
     def _fold(self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None) -> tuple[pa.Array, ...]:
-        columns = [values if values.type.equals(pa.float64()) else values.cast(pa.float64()) for values in inputs]
+        columns = list(map(as_doubles, inputs))
         valid = np.logical_and.reduce([validity(column) for column in columns])
         # Of one column the two are the same.
         y, x = (_values(column) for column in (columns[0], columns[-1]))
@@ -98,11 +98,26 @@ class Moments:
         terms |= {"squares_y": terms["squares"]}
         if len(columns) == _PAIR:
             terms |= {"squares_x": _terms(x, x), "products": _terms(x, y)}
-        counts = from_numpy(grouping.add(weight_of(weights, valid)), pa.int64())
+        return self.of_terms(grouping.add(weight_of(weights, valid)), terms, valid, grouping, weights)
+
+    def of_terms(
+        self,
+        counts: Integers,
+        terms: Mapping[str, Sequence[Doubles]],
+        valid: Flags,
+        grouping: Grouping,
+        weights: Integers | None = None,
+    ) -> tuple[pa.Array, ...]:
+        """Partials of groups with so many values, whose sums are those of `terms` by `sum_words`."""
         sums = [
             part for word, total in self._sums.items() for part in total.fold(terms[word], valid, grouping, weights)
         ]
-        return (counts, *sums)
+        return (from_numpy(counts, pa.int64()), *sums)
+
+    @property
+    def sum_words(self) -> tuple[str, ...]:
+        """The sums that are kept, in the order of their columns."""
+        return ("sum", "squares") if self.moment.columns == 1 else _WORDS_OF_TWO
 
     def _merge(
         self,
@@ -116,8 +131,7 @@ class Moments:
 
     @property
     def _sums(self) -> dict[str, DoubleSum]:
-        words = ("sum", "squares") if self.moment.columns == 1 else _WORDS_OF_TWO
-        stems = {word: f"_{self.name}_{word}" for word in words}
+        stems = {word: f"_{self.name}_{word}" for word in self.sum_words}
         return {word: DoubleSum(stem, stem, changelog=self.changelog) for word, stem in stems.items()}
 
     def _columns(self, partials: Sequence[pa.Array]) -> list[tuple[DoubleSum, Sequence[pa.Array]]]:

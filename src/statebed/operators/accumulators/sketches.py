@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
+from statebed.operators.accumulators.doubles import as_doubles
 from statebed.operators.accumulators.multisets import Multiset, Multisets, multiset_of
 from statebed.operators.exact import Doubles
 from statebed.operators.grouping import Grouping, Integers
@@ -104,8 +105,7 @@ class ApproximatePercentile:
     def fold(
         self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
     ) -> tuple[pa.Array, ...]:
-        (values,) = inputs
-        column = values if values.type.equals(pa.float64()) else values.cast(pa.float64())
+        column = as_doubles(inputs[0])
         buckets = from_numpy(_Buckets(self.accuracy).of(float64_values(column)), pa.int64(), valid=validity(column))
         return self._counted.fold([buckets], grouping, weights)
 

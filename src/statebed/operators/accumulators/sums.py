@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from statebed.errors import SumOverflowError
 from statebed.format.columns import float64_values, from_numpy, int64_values, validity
 from statebed.operators.accumulators.base import check_weights
-from statebed.operators.accumulators.doubles import DoubleSum
+from statebed.operators.accumulators.doubles import DoubleSum, as_doubles
 from statebed.operators.grouping import Flags, Grouping, Integers
 from statebed.operators.ordering import unscaled
 
@@ -136,8 +136,7 @@ class FloatSum:
         self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
     ) -> tuple[pa.Array, ...]:
         check_weights(weights, self.name, changelog=self.changelog)
-        (values,) = inputs
-        column = values if values.type.equals(pa.float64()) else pc.cast(values, pa.float64())
+        column = as_doubles(inputs[0])
         return self._sum.fold([float64_values(column)], validity(column), grouping, weights)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:

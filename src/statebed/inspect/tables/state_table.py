@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from statebed.format.schema import TIME
 from statebed.inspect.tables import frames
-from statebed.inspect.tables.pinned import PinnedTable, find_location, find_table
+from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
 from statebed.inspect.tables.plan import PartPlan, owns_all
 from statebed.inspect.tables.request import Instant, Key, Request
 from statebed.inspect.tables.rows import answer, rows_of_part
@@ -208,6 +208,19 @@ def read_state(
     the object store, as of `get_storage_provider`.
     """
     location = find_location(url, job, storage_options=storage_options)
+    return table_at(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint, internal=internal)
+
+
+def table_at(
+    location: Location,
+    *,
+    operator: str | None = None,
+    table: str | None = None,
+    epoch: int | None = None,
+    savepoint: str | None = None,
+    internal: bool = False,
+) -> StateTable:
+    """As `read_state`, of a job that was found."""
     found = find_table(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint)
     shape = TableShape(found.config)
     return StateTable(found, Request(shape, tuple((shape.full_schema if internal else shape.schema).names)))

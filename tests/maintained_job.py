@@ -148,9 +148,7 @@ class MaintainedJob:
         state["counts"] |= {int(item): state["counts"].get(int(item), 0) + 1 for item in items}
         state["orders"] += sorted((int(item), number) for item in items)
         state["limits"][f"item {number % 5}"] = number + salt
-        entries = [
-            self._operator(operator, items, state, edits=(edits or {}).get(operator, ())) for operator in TABLES
-        ]
+        entries = [self._operator(operator, items, state, edits=(edits or {}).get(operator, ())) for operator in TABLES]
         log = f"source log of epoch {number}".encode()
         path = names.source_log(number, digest(log))
         self.store.put(path, log)

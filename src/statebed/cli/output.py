@@ -52,6 +52,11 @@ def line(text: str) -> Text:
     return Text(plain(text))
 
 
+def say(text: str) -> None:
+    """One line on standard output, as wide as it is."""
+    sys.stdout.write(f"{plain(text)}\n")
+
+
 def _cell(value: object) -> Text:
     return Text(NOTHING if value is None else clipped(str(value), width=_WIDEST_CELL))
 

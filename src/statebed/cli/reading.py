@@ -1,4 +1,4 @@
-"""The commands that only look: jobs and epochs, what one epoch consists of."""
+"""The commands that look at logs and epochs: ls, show."""
 
 # ruff: noqa: PLC0415 - imports inside the commands keep the start short
 
@@ -6,7 +6,12 @@ from typing import Annotated
 
 import typer
 
-from statebed.cli.options import DEFAULT_STATE, Job, Json, State
+from statebed.cli.options import DEFAULT_STATE, Json, OptionalJob, State
+
+NEWEST = 20
+"""How many epochs are listed unless told otherwise."""
+REFERRERS = 1000
+"""In how many retained epochs it is looked for who needs a file."""
 
 app = typer.Typer()
 
@@ -15,51 +20,65 @@ app = typer.Typer()
 def ls(
     state: State = DEFAULT_STATE,
     job: Annotated[str | None, typer.Argument(help="List the epochs of this job.")] = None,
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="The newest so many; 0: all.")] = NEWEST,
+    before: Annotated[int | None, typer.Option("--before", min=1, help="Only epochs below this number.")] = None,
+    runs: Annotated[bool, typer.Option("--runs", help="The runs of the job in place of its epochs.")] = False,
+    lineages: Annotated[bool, typer.Option("--lineages", help="Its lineages: where it was forked.")] = False,
+    savepoints: Annotated[bool, typer.Option("--savepoints", help="Its savepoints.")] = False,
     json: Json = False,
 ) -> None:
     """List the jobs of a state location, or the epochs of a job."""
-    from statebed.cli import output, render
-    from statebed.inspect import jobs as listing
-    from statebed.inspect import records
+    asked = [name for name, wanted in (("runs", runs), ("lineages", lineages), ("savepoints", savepoints)) if wanted]
+    if len(asked) > 1:
+        raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} are two lists", param_hint=f"--{asked[1]}")
+    if before is not None and (asked or job is None):
+        raise typer.BadParameter("it pages through the epochs of a job", param_hint="--before")
+    from statebed.cli import listing
 
-    if job is None:
-        jobs = listing.summarise_jobs(state)
-        if json:
-            output.print_json([output.with_times(item) for item in jobs])
-        elif jobs:
-            output.print_table(render.jobs_table(jobs, where=state), render.problems(jobs))
-        else:
-            typer.echo(f"no job has state at {state}")
-        return
-    epochs = records.summarise_epochs(listing.open_log(state, job))
-    if json:
-        output.print_json([output.with_times(item) for item in epochs])
+    if job is None and not asked:
+        listing.print_jobs(state, as_json=json)
+    elif not asked:
+        listing.print_epochs(state, job, limit=limit or None, before=before, as_json=json)
+    elif runs:
+        listing.print_runs(state, job, limit=limit or None, as_json=json)
+    elif lineages:
+        listing.print_lineages(state, job, limit=limit or None, as_json=json)
     else:
-        shown = render.epochs_table(epochs, title=f"epochs of {job} at {state}")
-        output.print_table(shown, render.problems(epochs), least=render.LEAST_OF_EPOCHS)
+        listing.print_savepoints(state, job, as_json=json)
 
 
 @app.command()
 def show(
     state: State,
-    job: Job,
+    job: OptionalJob = None,
     epoch: Annotated[int | None, typer.Argument(help="The epoch; the newest if left out.", min=1)] = None,
+    *,
+    savepoint: Annotated[str | None, typer.Option("--savepoint", help="The epoch of this savepoint.")] = None,
+    operator: Annotated[str | None, typer.Option("--operator", help="Only this operator.")] = None,
+    files: Annotated[bool, typer.Option("--files", help="Also every data file.")] = False,
+    needed_by: Annotated[bool, typer.Option("--needed-by", help="The files, and which epochs need each.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Also the columns of tables.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what one epoch consists of: operators, tables, files, sinks, source position."""
-    from statebed.cli import output, render
-    from statebed.inspect import contents, records
-    from statebed.inspect.jobs import open_log
-    from statebed.inspect.sizes import size_of_folder
+    """Show what one epoch consists of: operators, tables, files, sinks, source position, what it took."""
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
+    from statebed.cli import output, showing
 
-    log = open_log(state, job)
-    record = records.record_at(log, epoch)
-    summary = records.summarise(record, held=size_of_folder(log, record.epoch))
-    parts = contents.contents_of(log, record)
+    shown = showing.look(
+        state,
+        job,
+        showing.Wanted(
+            epoch=epoch,
+            savepoint=savepoint,
+            operator=operator,
+            files=files or needed_by,
+            referrers=REFERRERS if needed_by else 0,
+            schema=schema,
+        ),
+    )
     if json:
-        head = {"job": job, "written_by": record.written_by, "min_epoch": record.min_epoch}
-        output.print_json({**head, **output.with_times(summary), **output.with_times(parts)})
-        return
-    console = output.console()
-    for piece in render.one_epoch(record, summary, parts):
-        console.print(piece)
+        output.print_json(showing.document(shown))
+    else:
+        showing.print_epoch(shown)

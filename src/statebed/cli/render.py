@@ -1,4 +1,4 @@
-"""The tables that people see: jobs, epochs, one epoch, checks of the doctor."""
+"""The tables that people see of a location and of a log: jobs, epochs, runs, lineages, savepoints; and checks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,41 +6,80 @@ from rich.table import Table
 from rich.text import Text
 
 from statebed.cli.doctor import Check, Verdict
-from statebed.cli.output import NOTHING, instant, number, second, seconds, size, table
-from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.contents import Contents, SinkSummary, TableSummary
+from statebed.cli.output import NOTHING, age, instant, number, second, seconds, size, table
+from statebed.inspect.contents import TableSummary
 from statebed.inspect.jobs import JobSummary
+from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.records import EpochSummary
+from statebed.inspect.savepoints import SavepointSummary
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
 
+LEAST_OF_JOBS = ("lineage", "finished (UTC)", "took", "savepoints", "records")
+"""Columns that a narrow screen can do without, the least needed first."""
+
+
 def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
+    """The jobs of a location: where each stands, and since when."""
     return table(
         f"jobs at {where}",
-        ["job", "records", "newest", "lineage", "status", "finished (UTC)"],
-        [(j.job, number(j.records), j.head, j.lineage, j.status, instant(j.finish_time_us)) for j in jobs],
-        right=["records", "newest"],
+        [
+            "job",
+            "records",
+            "newest",
+            "lineage",
+            "status",
+            "finished (UTC)",
+            "age",
+            "took",
+            "watermark (UTC)",
+            "state",
+            "savepoints",
+        ],
+        [
+            (
+                j.job,
+                number(j.records),
+                j.head,
+                j.lineage,
+                j.status,
+                second(j.finish_time_us),
+                age(j.finish_time_us),
+                seconds(j.duration_us),
+                second(j.watermark_us),
+                size(j.bytes),
+                j.savepoints or NOTHING,
+            )
+            for j in jobs
+        ],
+        right=["records", "newest", "age", "took", "state", "savepoints"],
     )
 
 
-def problems(summaries: Iterable[JobSummary | EpochSummary]) -> Iterator[str]:
+def problems(summaries: Iterable[JobSummary | EpochSummary | SavepointSummary]) -> Iterator[str]:
     """What is wrong with the rows of a table, below it: in a cell it would squeeze the other columns."""
     for summary in summaries:
         if summary.problem:
-            name = f"job {summary.job}" if isinstance(summary, JobSummary) else f"epoch {summary.epoch}"
-            yield f"{name}: {summary.problem}"
+            yield f"{_name(summary)}: {summary.problem}"
 
 
-LEAST_OF_EPOCHS = ("lineage", "batch", "base", "took", "size")
-"""Columns of the epochs that a narrow screen can do without, the least needed first."""
+def _name(summary: JobSummary | EpochSummary | SavepointSummary) -> str:
+    if isinstance(summary, JobSummary):
+        return f"job {summary.job}"
+    return f"epoch {summary.epoch}" if isinstance(summary, EpochSummary) else f"savepoint {summary.savepoint}"
 
 
-def epochs_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
+LEAST_OF_EPOCHS = ("lineage", "batch", "base", "watermark (UTC)", "age", "took", "size")
+
+
+def epochs_table(epochs: Sequence[EpochSummary], *, title: str) -> Table:
     """The log: where each record stands and what it did."""
+    pinned = any(epoch.savepoints for epoch in epochs)
+    columns = ["epoch", "record", "lineage", "base", "finished (UTC)", "age", "batch", "in", "late", "out"]
     return table(
         title,
-        ["epoch", "record", "lineage", "base", "finished (UTC)", "batch", "in", "late", "out", "took", "size"],
+        [*columns, "watermark (UTC)", "took", "size", *(["savepoint"] if pinned else [])],
         [
             (
                 e.epoch,
@@ -48,14 +87,90 @@ def epochs_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
                 e.lineage or NOTHING,
                 e.base or NOTHING,
                 second(e.finish_time_us),
+                age(e.finish_time_us),
                 *_work(e),
+                second(e.watermark_us),
                 NOTHING if e.problem else seconds(e.duration_us),
                 size(e.bytes),
+                *([", ".join(e.savepoints)] if pinned else []),
             )
             for e in epochs
         ],
-        right=["epoch", "base", "batch", "in", "late", "out", "took", "size"],
+        right=["epoch", "base", "age", "batch", "in", "late", "out", "took", "size"],
     )
+
+
+LEAST_OF_RUNS = ("finished (UTC)", "watermark (UTC)", "base")
+
+
+def runs_table(runs: Iterable[RunSummary], *, title: str) -> Table:
+    return table(
+        title,
+        ["run", "lineage", "base", "epochs", "last record", "began (UTC)", "finished (UTC)", "age", "watermark (UTC)"],
+        [
+            (
+                r.run,
+                r.lineage,
+                r.base or NOTHING,
+                _from_to(r.first_epoch, r.last_epoch),
+                r.status,
+                second(r.start_time_us),
+                second(r.finish_time_us),
+                age(r.finish_time_us),
+                second(r.watermark_us),
+            )
+            for r in runs
+        ],
+        right=["run", "base", "age"],
+    )
+
+
+def lineages_table(lineages: Iterable[LineageSummary], *, title: str) -> Table:
+    return table(
+        title,
+        ["lineage", "status", "from epoch", "epochs", "kept until", "runs", "began (UTC)", "finished (UTC)", "age"],
+        [
+            (
+                one.lineage,
+                one.status,
+                one.base or NOTHING,
+                _from_to(one.first_epoch, one.last_epoch),
+                one.kept_until,
+                one.runs,
+                second(one.start_time_us),
+                second(one.finish_time_us),
+                age(one.finish_time_us),
+            )
+            for one in lineages
+        ],
+        right=["from epoch", "kept until", "runs", "age"],
+    )
+
+
+def savepoints_table(savepoints: Iterable[SavepointSummary], *, title: str) -> Table:
+    return table(
+        title,
+        ["savepoint", "epoch", "lineage", "finished (UTC)", "age", "watermark (UTC)", "state"],
+        [
+            (
+                one.savepoint,
+                one.epoch,
+                one.lineage or NOTHING,
+                second(one.finish_time_us),
+                age(one.finish_time_us),
+                second(one.watermark_us),
+                size(one.bytes),
+            )
+            for one in savepoints
+        ],
+        right=["epoch", "age", "state"],
+    )
+
+
+def _from_to(first: int | None, last: int | None) -> str:
+    if first is None or last is None:
+        return NOTHING
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def work_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
@@ -84,60 +199,6 @@ def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
         [(t.operator, t.table, t.kind, t.tier, t.files, number(t.rows), size(t.bytes)) for t in tables],
         right=["files", "rows", "size"],
     )
-
-
-def _sinks_table(sinks: Iterable[SinkSummary]) -> Table:
-    return table(
-        "sinks",
-        ["sink", "from", "files", "rows", "size", "published"],
-        [
-            (
-                s.sink,
-                f"{s.operator}.{s.stream}" if s.stream else s.operator,
-                s.files,
-                number(s.rows),
-                size(s.bytes),
-                "yes" if s.published else "not yet",
-            )
-            for s in sinks
-        ],
-        right=["files", "rows", "size"],
-    )
-
-
-def one_epoch(record: pb.CheckpointMetadata, summary: EpochSummary, contents: Contents) -> Iterator[Table | str]:
-    """A record in words."""
-    what = f"{summary.kind}, {summary.status}, by {record.written_by}"
-    yield f"Epoch {summary.epoch} of job {record.job_id!r} ({what})"
-    base = f"builds on epoch {summary.base}" if summary.base else "builds on nothing"
-    yield f"  log: run {summary.run}, lineage {summary.lineage}, {base}, min_epoch {record.min_epoch}"
-    yield f"  finished {instant(summary.finish_time_us)} UTC after {seconds(summary.duration_us)}"
-    if contents.source_kind:
-        batch = NOTHING if contents.source_batch is None else contents.source_batch
-        yield f"  source: {contents.source_kind}, query {contents.source_query or NOTHING}, batch {batch}"
-    if contents.savepoints:
-        pins = ", ".join(f"{name} (epoch {epoch})" for name, epoch in contents.savepoints.items())
-        yield f"  savepoints: {pins}"
-    if contents.operators:
-        yield table(
-            "operators" if summary.kind == "epoch" else f"operators, as epoch {summary.base} left them",
-            ["operator", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
-            [
-                (
-                    o.operator,
-                    o.parallelism,
-                    *map(number, (o.rows_in, o.rows_late, o.rows_out)),
-                    instant(o.watermark_us),
-                    instant(o.output_watermark_us),
-                )
-                for o in contents.operators
-            ],
-            right=["subtasks", "in", "late", "out"],
-        )
-    if contents.tables:
-        yield state_table(contents.tables, title="state")
-    if contents.sinks:
-        yield _sinks_table(contents.sinks)
 
 
 def check_line(check: Check) -> Text:

@@ -1,0 +1,70 @@
+"""`statebed ls`: jobs, and of one job its epochs, runs, lineages or savepoints; the newest, so that it stays quick."""
+
+from collections.abc import Sequence
+
+from statebed.cli import output, render
+from statebed.inspect.jobs import open_log, summarise_jobs
+from statebed.inspect.lineages import summarise_lineages, summarise_runs
+from statebed.inspect.records import newest_readable, summarise_epochs
+from statebed.inspect.savepoints import summarise_savepoints
+
+
+def print_jobs(state: str, *, as_json: bool) -> None:
+    jobs = summarise_jobs(state)
+    if as_json:
+        _print_json(jobs)
+    elif jobs:
+        output.print_table(render.jobs_table(jobs, where=state), render.problems(jobs), least=render.LEAST_OF_JOBS)
+    else:
+        output.say(f"no job has state at {state}")
+
+
+def print_epochs(state: str, job: str | None, *, limit: int | None, before: int | None, as_json: bool) -> None:
+    log = open_log(state, job)
+    epochs = summarise_epochs(log, limit=limit, before=before)
+    if as_json:
+        _print_json(epochs)
+        return
+    if not epochs:
+        output.say(f"no epoch{f' before {before}' if before else ''} of {log.job_id} is at {state}")
+        return
+    shown = render.epochs_table(epochs, title=f"epochs of {log.job_id} at {state}")
+    output.print_table(shown, render.problems(epochs), least=render.LEAST_OF_EPOCHS)
+    first = epochs[0].epoch
+    if limit is not None and len(epochs) >= limit and any(number < first for number in log.numbers()):
+        output.say(f"older epochs: --before {first}, or --limit 0 for all")
+
+
+def print_runs(state: str, job: str | None, *, limit: int | None, as_json: bool) -> None:
+    log = open_log(state, job)
+    runs = summarise_runs(log, limit=limit)
+    if as_json:
+        _print_json(runs)
+    else:
+        shown = render.runs_table(runs, title=f"runs of {log.job_id} at {state}")
+        output.print_table(shown, (), least=render.LEAST_OF_RUNS)
+
+
+def print_lineages(state: str, job: str | None, *, limit: int | None, as_json: bool) -> None:
+    log = open_log(state, job)
+    lineages = summarise_lineages(log, limit=limit)
+    if as_json:
+        _print_json(lineages)
+    else:
+        output.print_table(render.lineages_table(lineages, title=f"lineages of {log.job_id} at {state}"), ())
+
+
+def print_savepoints(state: str, job: str | None, *, as_json: bool) -> None:
+    log = open_log(state, job)
+    savepoints = summarise_savepoints(log, newest_readable(log))
+    if as_json:
+        _print_json(savepoints)
+    elif savepoints:
+        shown = render.savepoints_table(savepoints, title=f"savepoints of {log.job_id} at {state}")
+        output.print_table(shown, render.problems(savepoints))
+    else:
+        output.say(f"{log.job_id} has no savepoint at {state}")
+
+
+def _print_json(summaries: Sequence[object]) -> None:
+    output.print_json([output.with_times(one) for one in summaries])

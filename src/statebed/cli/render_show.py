@@ -1,0 +1,253 @@
+"""`statebed show` in words: one epoch with its operators, tables, files, sinks, and what it took."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from statebed.cli.output import NOTHING, instant, line, number, seconds, size, span, table
+from statebed.cli.render import state_table
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary
+from statebed.inspect.figures import Figures, HostMemory, OperatorWork, TierSizes
+from statebed.inspect.files import FileSummary, ranges
+from statebed.inspect.records import EpochSummary
+from statebed.inspect.schemas import SchemaSummary
+
+LEAST_OF_FILES = ("schema", "sequences", "subtasks", "event times (UTC)")
+"""Columns of files that a narrow screen can do without, the least needed first."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is shown of one epoch; files and schemas where they were asked for."""
+
+    record: pb.CheckpointMetadata
+    summary: EpochSummary
+    contents: Contents
+    figures: Figures | None
+    files: Sequence[FileSummary] = ()
+    schemas: Sequence[SchemaSummary] = ()
+
+
+def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
+    """An epoch, piece by piece."""
+    yield from _heading(shown)
+    if shown.contents.operators:
+        yield _operators_table(shown)
+    if shown.contents.tables:
+        yield state_table(shown.contents.tables, title="state")
+    for schema in shown.schemas:
+        yield from _schema(schema)
+    if shown.files:
+        yield files_table(shown.files, title="files, below the job's folder")
+    if shown.contents.sinks:
+        yield _sinks_table(shown.contents.sinks)
+    if shown.figures is not None:
+        yield from _figures(shown.figures)
+
+
+def _heading(shown: Epoch) -> Iterator[Text]:
+    record, summary, contents = shown.record, shown.summary, shown.contents
+    what = f"{summary.kind}, {summary.status}, by {record.written_by}"
+    yield line(f"Epoch {summary.epoch} of job {record.job_id!r} ({what})")
+    base = f"builds on epoch {summary.base}" if summary.base else "builds on nothing"
+    yield line(f"  log: run {summary.run}, lineage {summary.lineage}, {base}, min_epoch {record.min_epoch}")
+    yield line(f"  finished {instant(summary.finish_time_us)} UTC after {seconds(summary.duration_us)}")
+    if summary.phases_us:
+        phases = ", ".join(f"{phase} {seconds(took)}" for phase, took in summary.phases_us.items())
+        yield line(f"  phases: {phases}")
+    if contents.source_kind:
+        batch = NOTHING if contents.source_batch is None else contents.source_batch
+        yield line(f"  source: {contents.source_kind}, query {contents.source_query or NOTHING}, batch {batch}")
+    if contents.savepoints:
+        pins = ", ".join(f"{name} (epoch {epoch})" for name, epoch in contents.savepoints.items())
+        yield line(f"  savepoints: {pins}")
+
+
+def _operators_table(shown: Epoch) -> Table:
+    operators: Iterable[OperatorSummary] = shown.contents.operators
+    is_epoch = shown.summary.kind == "epoch"
+    return table(
+        "operators" if is_epoch else f"operators, as epoch {shown.summary.base} left them",
+        ["operator", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
+        [
+            (
+                o.operator,
+                o.parallelism,
+                *map(number, (o.rows_in, o.rows_late, o.rows_out)),
+                instant(o.watermark_us),
+                instant(o.output_watermark_us),
+            )
+            for o in operators
+        ],
+        right=["subtasks", "in", "late", "out"],
+    )
+
+
+def _sinks_table(sinks: Iterable[SinkSummary]) -> Table:
+    return table(
+        "sinks",
+        ["sink", "from", "files", "rows", "size", "published"],
+        [
+            (
+                s.sink,
+                f"{s.operator}.{s.stream}" if s.stream else s.operator,
+                s.files,
+                number(s.rows),
+                size(s.bytes),
+                "yes" if s.published else "not yet",
+            )
+            for s in sinks
+        ],
+        right=["files", "rows", "size"],
+    )
+
+
+def _schema(schema: SchemaSummary) -> Iterator[Table | Text]:
+    yield table(
+        f"columns of {schema.operator}.{schema.table}",
+        ["column", "type", "key", "null", "id"],
+        [(c.column, c.type, "yes" if c.key else "", "yes" if c.nullable else "", c.field_id) for c in schema.columns],
+        right=["id"],
+    )
+    said = [f"{schema.kind}", schema.description]
+    if schema.bin_us is not None:
+        said.append(f"in bins of {span(schema.bin_us)}")
+    if schema.retention_us is not None:
+        said.append(f"kept for {span(schema.retention_us)} behind the watermark")
+    if schema.time_to_live_us is not None:
+        said.append(f"expires {span(schema.time_to_live_us)} after its {schema.time_to_live_clock}")
+    if schema.state_version:
+        said.append(f"version {schema.state_version}")
+    said.append(f"schema ids in files: {ranges(schema.schema_ids) or NOTHING}")
+    yield line("  " + ", ".join(part for part in said if part))
+
+
+def files_table(files: Sequence[FileSummary], *, title: str) -> Table:
+    """The files of tables; who needs them, where it was looked for."""
+    needed = any(file.epochs or file.savepoints for file in files)
+    timed = any(file.min_event_time_us is not None for file in files)
+    columns = ["operator", "table", "level", "rows", "size", "subtasks", "key hashes", "sequences", "schema"]
+    return table(
+        title,
+        [*columns, *(["event times (UTC)"] if timed else []), *(["needed by"] if needed else []), "path"],
+        [
+            (
+                f.operator,
+                f.table,
+                f.level,
+                number(f.rows),
+                size(f.bytes),
+                ranges(f.subtasks),
+                f"{f.min_key_hash:016x}-{f.max_key_hash:016x}",
+                f"{f.min_sequence}-{f.max_sequence}",
+                f.schema_id,
+                *([_times(f)] if timed else []),
+                *([_needed_by(f)] if needed else []),
+                f.path,
+            )
+            for f in files
+        ],
+        right=["level", "rows", "size"],
+    )
+
+
+def _times(file: FileSummary) -> str:
+    if file.min_event_time_us is None:
+        return NOTHING
+    return f"{instant(file.min_event_time_us)} to {instant(file.max_event_time_us)}"
+
+
+def _needed_by(file: FileSummary) -> str:
+    named = [f"epochs {ranges(file.epochs)}"] if file.epochs else []
+    return "; ".join([*named, *(f"savepoint {name}" for name in file.savepoints)])
+
+
+def _figures(figures: Figures) -> Iterator[Table | Text]:
+    if figures.tables:
+        yield tiers_table(figures.tables, title="state by tier, at the end of the epoch's work")
+    if figures.operators:
+        yield _work_table(figures.operators)
+    if figures.hosts:
+        yield memory_table(figures.hosts)
+    if figures.compaction is not None:
+        done = figures.compaction
+        yield line(
+            f"compaction since the run began: {done.rounds} rounds, {done.merges} merges, "
+            f"{size(done.read_bytes)} read, {size(done.written_bytes)} written, {done.failures} failures"
+        )
+    if figures.preaggregated:
+        yield line("rows were added up by the JVM first")
+
+
+def tiers_table(tables: Iterable[TierSizes], *, title: str) -> Table:
+    """State by operator, table and tier."""
+    return table(
+        title,
+        [
+            "operator",
+            "table",
+            "rows",
+            "memory",
+            "local disk",
+            "store",
+            "files",
+            "tombstones",
+            "spills",
+            "loads",
+            "hits",
+            "debt",
+        ],
+        [
+            (
+                t.operator,
+                t.table,
+                number(t.rows),
+                *map(size, (t.memory_bytes, t.disk_bytes, t.store_bytes)),
+                *map(number, (t.files, t.tombstones, t.spills, t.loads, t.hits)),
+                size(t.compaction_debt_bytes),
+            )
+            for t in tables
+        ],
+        right=["rows", "memory", "local disk", "store", "files", "tombstones", "spills", "loads", "hits", "debt"],
+    )
+
+
+def _work_table(operators: Iterable[OperatorWork]) -> Table:
+    return table(
+        "work of operators",
+        ["operator", "slowest subtask", "written", "expired", "retractions dropped"],
+        [
+            (
+                o.operator,
+                seconds(o.busy_us),
+                size(o.bytes_written),
+                *map(number, (o.rows_expired, o.retractions_dropped)),
+            )
+            for o in operators
+        ],
+        right=["slowest subtask", "written", "expired", "retractions dropped"],
+    )
+
+
+def memory_table(hosts: Iterable[HostMemory]) -> Table:
+    """Who holds the memory of each worker."""
+    return table(
+        "memory of workers, at its fullest",
+        ["host", "peak", "budget", "held by", "host's cache", "of", "spilled"],
+        [
+            (
+                h.host,
+                size(h.peak_bytes),
+                size(h.budget_bytes),
+                ", ".join(f"{name} {size(held)}" for name, held in h.holders.items()) or NOTHING,
+                size(h.cache_bytes),
+                size(h.cache_limit_bytes),
+                size(h.spilled_bytes),
+            )
+            for h in hosts
+        ],
+        right=["peak", "budget", "host's cache", "of", "spilled"],
+    )

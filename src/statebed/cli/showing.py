@@ -1,0 +1,141 @@
+"""`statebed show`: reads what was asked for about one epoch, and prints it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.cli import output
+from statebed.cli.render_show import LEAST_OF_FILES, Epoch, one_epoch
+from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.contents import Contents, Metadata, contents_of, metadata_of
+from statebed.inspect.figures import Figures, figures_of
+from statebed.inspect.files import FileSummary, files_of, referrers
+from statebed.inspect.jobs import open_log
+from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
+from statebed.inspect.savepoints import savepoint_record
+from statebed.inspect.schemas import schemas_of
+from statebed.inspect.sizes import size_of_folder
+
+ATTEMPTS = 3
+"""How often the newest epoch is looked for again, when it was collected while it was read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is to be shown."""
+
+    epoch: int | None = None
+    savepoint: str | None = None
+    operator: str | None = None
+    files: bool = False
+    referrers: int = 0
+    """In how many epochs to look for who needs the files."""
+    schema: bool = False
+
+
+def look(state: str, job: str | None, wanted: Wanted) -> Epoch:
+    """Read one epoch; the job may go on meanwhile."""
+    log = open_log(state, job)
+    for attempt in range(ATTEMPTS):
+        record = _record(log, wanted)
+        try:
+            return _look(log, record, wanted)
+        except MissingFileError as error:
+            if wanted.savepoint is not None or log.exists(record.epoch):
+                raise
+            if wanted.epoch is not None or attempt == ATTEMPTS - 1:
+                raise EpochNotRetainedError(
+                    f"epoch {record.epoch} was collected while it was read", where=error.where, fix="show a newer one"
+                ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def document(shown: Epoch) -> dict[str, object]:
+    """The epoch for programs."""
+    record = shown.record
+    head: dict[str, object] = {
+        "job": record.job_id,
+        "written_by": record.written_by,
+        "min_epoch": record.min_epoch,
+        **output.with_times(shown.summary),
+        **output.with_times(shown.contents),
+        "figures": output.with_times(shown.figures),
+    }
+    if shown.files:
+        head["files"] = [output.with_times(file) for file in shown.files]
+    if shown.schemas:
+        head["schemas"] = [output.with_times(schema) for schema in shown.schemas]
+    return head
+
+
+def print_epoch(shown: Epoch) -> None:
+    screen = output.console()
+    for piece in one_epoch(shown):
+        screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, least=LEAST_OF_FILES))
+
+
+def _record(log: CheckpointLog, wanted: Wanted) -> pb.CheckpointMetadata:
+    if wanted.savepoint is not None:
+        return savepoint_record(log, newest(log), wanted.savepoint)
+    return record_at(log, wanted.epoch)
+
+
+def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: Wanted) -> Epoch:
+    metadata = metadata_of(log, record)
+    contents = contents_of(log, record, metadata)
+    following = readable(log, record.epoch + 1)
+    figures = figures_of(record, following)
+    summary = summarise(
+        record,
+        held=size_of_folder(log, record.epoch),
+        following=following,
+        savepoints=savepoints_by_epoch(record).get(record.epoch, ()),
+    )
+    if wanted.operator is not None:
+        contents, figures = _only(contents, figures, wanted.operator, where=f"{log.store.url}, epoch {record.epoch}")
+        metadata = {wanted.operator: metadata[wanted.operator]}
+    return Epoch(
+        record=record,
+        summary=summary,
+        contents=contents,
+        figures=figures,
+        files=_files(log, record, metadata, wanted) if wanted.files else (),
+        schemas=[s for name, subtasks in metadata.items() for s in schemas_of(name, subtasks)] if wanted.schema else (),
+    )
+
+
+def _files(
+    log: CheckpointLog, record: pb.CheckpointMetadata, metadata: Metadata, wanted: Wanted
+) -> Sequence[FileSummary]:
+    files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)]
+    if not wanted.referrers:
+        return files
+    found = referrers(log, newest(log) or record, limit=wanted.referrers)
+    return [found.of(file) for file in files]
+
+
+def _only(contents: Contents, figures: Figures | None, operator: str, *, where: str) -> tuple[Contents, Figures | None]:
+    """The same, of one operator."""
+    known = [one.operator for one in contents.operators]
+    if operator not in known:
+        raise StateNotFoundError(
+            f"there is no operator {operator!r} (there are: {', '.join(known) or 'none'})",
+            where=where,
+            fix="name one of these operators",
+        )
+    narrowed = dataclasses.replace(
+        contents,
+        operators=tuple(one for one in contents.operators if one.operator == operator),
+        tables=tuple(one for one in contents.tables if one.operator == operator),
+        sinks=tuple(one for one in contents.sinks if one.operator == operator),
+    )
+    if figures is None:
+        return narrowed, None
+    return narrowed, dataclasses.replace(
+        figures,
+        tables=tuple(one for one in figures.tables if one.operator == operator),
+        operators=tuple(one for one in figures.operators if one.operator == operator),
+    )

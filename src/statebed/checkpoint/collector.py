@@ -27,11 +27,16 @@ from statebed.protocol.collection import (
 
 @dataclass(frozen=True)
 class Collected:
-    """What one collection removed."""
+    """What one collection removed, or would remove."""
 
     records: tuple[int, ...] = ()
-    objects: int = 0
+    paths: tuple[str, ...] = ()
+    """Of the other objects, in the order in which they leave."""
     swept: bool = False
+
+    @property
+    def objects(self) -> int:
+        return len(self.paths)
 
 
 class Collector:
@@ -67,7 +72,7 @@ class Collector:
                 self._log.store.delete(path)
             for number in doomed:
                 self._delete_record(number)
-        return Collected(tuple(doomed), len(garbage), sweep)
+        return Collected(tuple(doomed), tuple(garbage), sweep)
 
     def _protected(self, records: Sequence[pb.CheckpointMetadata], licence: Licence) -> set[str]:
         protected: set[str] = set()

@@ -17,7 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import open_sealed, seal
 from statebed.protocol.commit import Claim, check_nonce, check_still_in_log, claim_of
-from statebed.protocol.opening import Found, Observation, Recovery, check_unbroken, recover
+from statebed.protocol.opening import DamagePolicy, Found, Observation, Recovery, check_unbroken, recover
 from statebed.storage import ObjectStore, PutOutcome
 
 APPEND_ATTEMPTS = 10
@@ -85,8 +85,8 @@ class CheckpointLog:
         except (EpochNotRetainedError, NewerFormatError):
             return None
 
-    def recover(self) -> Recovery:
-        """The end of the log, and what was passed over to find it."""
+    def recover(self, damage: DamagePolicy = DamagePolicy.REFUSE) -> Recovery:
+        """The end of the log, and what was passed over to find it; falling back, a record before it may be missing."""
         for attempt in range(RECOVERY_ATTEMPTS):
             recovery = recover(list(self._observe_down()))
             head = recovery.head
@@ -96,7 +96,7 @@ class CheckpointLog:
             if check_unbroken(
                 head,
                 previous_exists=head.epoch == 1 or self.exists(head.epoch - 1),
-                last_look=attempt == RECOVERY_ATTEMPTS - 1,
+                last_look=damage is DamagePolicy.REFUSE and attempt == RECOVERY_ATTEMPTS - 1,
             ):
                 break
         return recovery

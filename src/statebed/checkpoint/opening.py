@@ -50,13 +50,15 @@ class Opening:
     """The records that are there, by number: the retained ones, and older ones that are not collected yet."""
     damaged: frozenset[int]
     """Numbers whose records cannot be read."""
+    min_epoch: int = 1
+    """Above a record that is missing: falling back, what is below it is no longer retained."""
 
 
 def prepare_opening(log: CheckpointLog, references: References, options: RunOptions) -> Opening:
     """Read the log and choose the base."""
-    recovery = log.recover()
+    recovery = log.recover(options.damage)
     check_readable(recovery, job_id=log.job_id, policy=options.damage)
-    view, damaged = read_view(log, recovery)
+    view, damaged, gap = _read_view(log, recovery, options.damage)
     base, skipped = _choose_base(log, references, recovery, view, options)
     recovery = Recovery(recovery.last_number, recovery.head, recovery.skipped + skipped)
     fork = _is_fork(recovery, base)
@@ -67,13 +69,18 @@ def prepare_opening(log: CheckpointLog, references: References, options: RunOpti
         for number in range(recovery.head.epoch + 1, recovery.last_number + 1):
             published[number] = markers_in_folder(log, number)
         check_rollback(published, base=data_epoch_of(base), job_id=log.job_id, policy=options.rollback)
-    return Opening(recovery, base, fork, view, damaged)
+    return Opening(recovery, base, fork, view, damaged, min_epoch=gap + 1)
 
 
-def read_view(log: CheckpointLog, recovery: Recovery) -> tuple[dict[int, pb.CheckpointMetadata], frozenset[int]]:
-    """The records that are there, retained or left for readers in their grace; a gap among the retained is an error."""
+def _read_view(
+    log: CheckpointLog, recovery: Recovery, damage: DamagePolicy
+) -> tuple[dict[int, pb.CheckpointMetadata], frozenset[int], int]:
+    """The records that are there, retained or left for readers in their grace; and a retained number without one.
+
+    Such a gap is an error, unless falling back was asked for.
+    """
     if recovery.head is None:
-        return {}, frozenset()
+        return {}, frozenset(), 0
     view = {recovery.head.epoch: recovery.head}
     damaged = set(range(recovery.head.epoch + 1, recovery.last_number + 1))
     gap = 0
@@ -88,13 +95,14 @@ def read_view(log: CheckpointLog, recovery: Recovery) -> tuple[dict[int, pb.Chec
         else:
             view[number] = observation.record
     # A retained record may be gone only because the log moved on meanwhile; then this opening finds its number taken.
-    if gap and not log.exists(recovery.last_number + 1) and log.exists(recovery.last_number):
+    moved = gap and (log.exists(recovery.last_number + 1) or not log.exists(recovery.last_number))
+    if gap and not moved and damage is DamagePolicy.REFUSE:
         raise BrokenLogError(
             f"record {gap} is not there, though it is retained",
             where=f"job {log.job_id}, {log.store.url}/{names.record(gap)}",
-            fix="something outside statebed removed it; restore it from a backup",
+            fix="something outside statebed removed it; restore it from a backup, or see `statebed repair`",
         )
-    return view, frozenset(damaged)
+    return view, frozenset(damaged), 0 if moved else gap
 
 
 def walk_chain(view: dict[int, pb.CheckpointMetadata], record: pb.CheckpointMetadata | None) -> Iterator[int]:

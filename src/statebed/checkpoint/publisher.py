@@ -12,7 +12,6 @@ from typing import Protocol
 from statebed.checkpoint.objects import fetch
 from statebed.checkpoint.run import Run
 from statebed.format import checkpoint_pb2 as pb
-from statebed.protocol.opening import RollbackPolicy
 from statebed.protocol.publication import Guarantee, SinkPosition, check_sink_position, common_epoch
 from statebed.protocol.records import data_epoch_of
 from statebed.storage import ObjectStore
@@ -98,7 +97,7 @@ class Publisher:
             sink_id=sink.sink_id,
             common=common,
             base=base,
-            rollback_allowed=run.options.rollback is RollbackPolicy.ALLOW,
+            rollback_allowed=run.rollback_allowed,
         ):
             logger.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, position.epoch, common)
             sink.roll_back(run.number, common)

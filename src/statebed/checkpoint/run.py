@@ -18,6 +18,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
 from statebed.protocol.commit import fenced
+from statebed.protocol.opening import RollbackPolicy
 from statebed.protocol.publication import oldest_unpublished, pending_sinks
 from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start
 from statebed.protocol.requests import Effect
@@ -56,6 +57,7 @@ class Run:
         self._pending = self._find_unpublished()
         self._petitions = Petitions(log)
         self._collections = 0
+        self._rollback_allowed = bool(start.rollback_allowed)
         self._death: StatebedError | None = None
 
     @classmethod
@@ -80,6 +82,8 @@ class Run:
                 base=opening.base,
                 fork=opening.fork,
                 commit=_attempt(log),
+                min_epoch=opening.min_epoch,
+                rollback_allowed=options.rollback is RollbackPolicy.ALLOW,
             )
             other = log.append(start, follows=opening.recovery.head)
             if other is None:
@@ -114,6 +118,11 @@ class Run:
     @property
     def lineage(self) -> str:
         return self.head.lineage
+
+    @property
+    def rollback_allowed(self) -> bool:
+        """Whether sinks may take back epochs that are not of this lineage: asked for now, or when it was forked."""
+        return self._rollback_allowed
 
     @property
     def next_epoch(self) -> int:

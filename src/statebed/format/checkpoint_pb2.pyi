@@ -147,6 +147,7 @@ class CheckpointMetadata(_message.Message):
     GRANTED_REQUESTS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
+    ROLLBACK_ALLOWED_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -174,6 +175,8 @@ class CheckpointMetadata(_message.Message):
     parallelism: _builtins.int
     written_by: _builtins.str
     """name and version of the program"""
+    rollback_allowed: _builtins.bool
+    """of a run_start: sinks may take back epochs that its lineage lacks, as was asked for"""
     @_builtins.property
     def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pin]: ...
     @_builtins.property
@@ -222,10 +225,11 @@ class CheckpointMetadata(_message.Message):
         granted_requests: _abc.Iterable[_builtins.str] | None = ...,
         sources: _abc.Iterable[Global___SourceWatermark] | None = ...,
         figures: Global___EpochFigures | None = ...,
+        rollback_allowed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
@@ -1509,6 +1513,7 @@ class Request(_message.Message):
     DROP_SAVEPOINT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     COLLECT_FIELD_NUMBER: _builtins.int
+    COMPACT_FIELD_NUMBER: _builtins.int
     CRC32C_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     request_id: _builtins.str
@@ -1522,6 +1527,8 @@ class Request(_message.Message):
     def stop(self) -> Global___StopRequest: ...
     @_builtins.property
     def collect(self) -> Global___CollectRequest: ...
+    @_builtins.property
+    def compact(self) -> Global___CompactRequest: ...
     def __init__(
         self,
         *,
@@ -1532,13 +1539,14 @@ class Request(_message.Message):
         drop_savepoint: Global___DropSavepointRequest | None = ...,
         stop: Global___StopRequest | None = ...,
         collect: Global___CollectRequest | None = ...,
+        compact: Global___CompactRequest | None = ...,
         crc32c: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "drop_savepoint", b"drop_savepoint", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "compact", b"compact", "drop_savepoint", b"drop_savepoint", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "crc32c", b"crc32c", "created_time_us", b"created_time_us", "drop_savepoint", b"drop_savepoint", "format_version", b"format_version", "request_id", b"request_id", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "collect", b"collect", "compact", b"compact", "crc32c", b"crc32c", "created_time_us", b"created_time_us", "drop_savepoint", b"drop_savepoint", "format_version", b"format_version", "request_id", b"request_id", "savepoint", b"savepoint", "stop", b"stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["savepoint", "drop_savepoint", "stop", "collect"]  # noqa: Y015
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["savepoint", "drop_savepoint", "stop", "collect", "compact"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
 
@@ -1610,6 +1618,16 @@ class CollectRequest(_message.Message):
     ) -> None: ...
 
 Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+
+@_typing.final
+class CompactRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___CompactRequest: _TypeAlias = CompactRequest  # noqa: Y015
 
 @_typing.final
 class Answer(_message.Message):

@@ -24,6 +24,8 @@ class EpochDraft:
     start_time_us: int = 0
     parallelism: int = 1
     status: pb.RecordStatus.ValueType = pb.COMPLETE
+    figures: pb.EpochFigures | None = None
+    """What it took, as far as that was measured."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,14 @@ def build_run_start(
     base: pb.CheckpointMetadata | None,
     fork: bool,
     commit: Commit,
+    min_epoch: int = 1,
+    rollback_allowed: bool = False,
 ) -> pb.CheckpointMetadata:
-    """The record that opens run `number` on the state of `base`; `head` gives what belongs to the log itself."""
+    """The record that opens run `number` on the state of `base`; `head` gives what belongs to the log itself.
+
+    `rollback_allowed`: sinks may take back what they have of epochs that are not of this lineage. Until a run has
+    committed an epoch, which it does after asking the sinks, those that follow it may do so, too.
+    """
     record = pb.CheckpointMetadata(
         job_id=job_id,
         epoch=number,
@@ -67,11 +75,12 @@ def build_run_start(
         start_time_us=commit.now_us,
         finish_time_us=commit.now_us,
         status=pb.COMPLETE,
-        min_epoch=head.min_epoch if head else 1,
+        min_epoch=max(min_epoch, head.min_epoch if head else 1),
         pins=head.pins if head else (),
         hash_name=HASH_NAME,
         hash_version=HASH_VERSION,
         written_by=commit.written_by,
+        rollback_allowed=rollback_allowed or (head is not None and head.rollback_allowed),
     )
     if base:
         record.epoch_time_us = base.epoch_time_us
@@ -111,4 +120,5 @@ def build_epoch(
         sources=draft.sources,
         written_by=commit.written_by,
         granted_requests=commit.granted_requests,
+        figures=draft.figures,
     )

@@ -41,7 +41,12 @@ class Collect:
     """Collect garbage after the next record."""
 
 
-Effect = AddSavepoint | DropSavepoint | Stop | Collect
+@dataclass(frozen=True)
+class Compact:
+    """Merge files soon, whether or not it is time."""
+
+
+Effect = AddSavepoint | DropSavepoint | Stop | Collect | Compact
 
 
 def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting: Sequence[Effect] = ()) -> Effect:
@@ -58,6 +63,8 @@ def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting:
             return Stop(drain=request.stop.drain)
         case "collect":
             return Collect()
+        case "compact":
+            return Compact()
         case _:
             raise ProtocolError(
                 "the request asks for nothing that this run knows",

@@ -5,6 +5,7 @@ metadata, and reports. Names are digests of bytes, and nothing in the bytes or i
 another, so a retry writes the same objects again and reports the same.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -19,6 +20,7 @@ from statebed.format.columns import uint64_values
 from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.figures import Measured, SubtaskFigures, Waiting, memory_figures, operator_figures
 from statebed.operators.operator import MAIN, Clock, Operator, StepResult
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.preaggregation import GROUPS_IN
@@ -169,13 +171,19 @@ def run_subtask(
     tiers: Tiers | None = None,
     cache: HostCache | None = None,
     forward: Callable[[Mapping[str, pa.Table]], None] | None = None,
+    measured: Measured | None = None,
 ) -> SubtaskReport:
     """Do the subtask's share of the epoch: restore the base, apply the batches of each input, write, report.
 
     `store` is the job's folder. Where nothing changes, the base's metadata is handed over as it is. `forward` gets the
-    outputs, for the operators that read them. `cache` has copies of files that tasks of this host share.
+    outputs, for the operators that read them. `cache` has copies of files that tasks of this host share. `measured`
+    gets what this attempt took.
     """
     operator = task.operator
+    tiers = Tiers.shared() if tiers is None else tiers
+    waiting, spilled = Waiting(), _spilled_bytes(tiers)
+    tiers.memory.restart_peak()
+    started = time.perf_counter()
     with TableManager(
         task.info,
         operator.tables,
@@ -191,13 +199,36 @@ def run_subtask(
         _check_definition(task, manager)
         _check_watermarks(task, manager.watermark_us)
         manager.advance(time=task.epoch_time_us)
-        result = operator.step(manager, [_routed(some, task) for some in (batches, *more)], task.clock)
+        inputs = [waiting.over(_routed(some, task)) for some in (batches, *more)]
+        result = operator.step(manager, inputs, task.clock)
+        stepped, memory = time.perf_counter(), tiers.memory.snapshot()
         outbox = _write_outbox(task, store, result)
         taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
         report = _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
+        merge_us = _micros(stepped - started - waiting.seconds)
+        write_us = _micros(time.perf_counter() - stepped)
+        if measured is not None:
+            now = manager.metrics()
+            memory = replace(memory, peak=now.memory.peak, events=now.memory.events)
+            figures = operator_figures(
+                operator.operator_id,
+                result,
+                now.tables,
+                bytes_written=report.bytes_written,
+                busy_us=merge_us + write_us,
+            )
+            measured(SubtaskFigures(figures, merge_us, write_us, memory_figures(memory, spilled_before=spilled)))
     if forward is not None:
         forward(result.outputs)
     return report
+
+
+def _spilled_bytes(tiers: Tiers) -> int:
+    return tiers.memory.snapshot().events.get("spilled_bytes", 0)
+
+
+def _micros(seconds: float) -> int:
+    return max(0, round(seconds * 1_000_000))
 
 
 def _report(

@@ -8,8 +8,8 @@ same way with heartbeat rows alone. Callers are serialised: Spark's stream threa
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
@@ -31,9 +31,11 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Stop
+from statebed.spark.book import Book
 from statebed.spark.causes import cause_of
 from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
+from statebed.spark.figures import MeasuredReading
 from statebed.spark.frames import heartbeats
 from statebed.spark.matching import kept_entries
 from statebed.spark.pieces import PIECES_SCHEMA, SUBTASK
@@ -41,10 +43,8 @@ from statebed.spark.plan import JobPlan
 from statebed.spark.preaggregation import Reduction
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import (
-    EpochSummary,
     accepted,
     new_entry,
-    operator_summary,
     source_clocks_of,
     source_entry,
     timer_is_due,
@@ -55,8 +55,6 @@ from statebed.spark.stage import StageFunction
 from statebed.spark.stages import of_groups, routing, stages
 
 _log = logging.getLogger(__name__)
-
-_PROGRESS_KEPT = 100
 
 
 class HaltedError(Exception):
@@ -79,7 +77,6 @@ class Controller:
         self._failure: BaseException | None = None
         self._halted = False
         self._epochs = self._collected = 0
-        self._planned_us = self._committed_us = 0
         self._reduction = Reduction()
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
@@ -90,7 +87,7 @@ class Controller:
         """Every window was closed before the stop."""
         self.epoch = run.head.epoch
         """The newest record that is committed and published."""
-        self.progress: deque[EpochSummary] = deque(maxlen=_PROGRESS_KEPT)
+        self.book = Book(plan, run.number, environment)
 
     @property
     def run_number(self) -> int:
@@ -227,7 +224,7 @@ class Controller:
         sources, before = next_clocks(plan.graph, source_clocks_of(head)), watermarks_of(head)
         clocks = drained_clocks(plan.graph, sources, before, epoch_time_us=self._environment.now_us())
         if marks_of(clocks) == {name: before.get(name) for name in clocks}:
-            self._commit(self._run.carry_over(pb.DRAINED))
+            self._carry_over(pb.DRAINED)
         else:
             self._epoch(session, clocks=clocks, status=pb.DRAINED)
         self.drained = True
@@ -243,24 +240,25 @@ class Controller:
         status: pb.RecordStatus.ValueType,
     ) -> None:
         """One epoch: with the clocks of a drain or of an idle time, else with those that its sources have reached."""
-        started_us = self._environment.now_us()
-        head, plan = self._run.head, self._plan
+        head, plan, book = self._run.head, self._plan, self.book
+        meter = book.begin(self._run.next_epoch)
         sources = next_clocks(plan.graph, source_clocks_of(head))
         if clocks is None:
-            clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=started_us)
+            clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=book.started_us)
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         told = self._compaction.before_epoch(self._run.next_epoch)
-        levels = stages(plan, head, self._run.next_epoch, clocks, told)
+        levels = stages(plan, head, self._run.next_epoch, clocks, told, meter=meter)
         rows, added_up = batch, None if batch is None else self._reduction.worthwhile(plan)
         if batch is not None and added_up is not None:
             rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
             levels[0] = of_groups(levels[0], added_up)
         routed = heartbeats(session, plan.parallelism)
         if rows is not None:
-            routed = rows.mapInArrow(routing(plan, added_up), PIECES_SCHEMA).union(routed)
+            reading = MeasuredReading(routing(plan, added_up), meter)
+            routed = rows.mapInArrow(reading, PIECES_SCHEMA).union(routed)
         taken = accepted(self._act(routed, levels), operators=plan.operators, parallelism=plan.parallelism)
         self._reduction.observe([report for some in taken.reports.values() for report in some])
-        acted_us = self._environment.now_us()
+        figures = book.figures(meter, self.compaction, preaggregated=added_up is not None)
         position = head.source_position
         if batch_id is not None:
             position = self._projection.position(
@@ -287,33 +285,25 @@ class Controller:
                 outbox=[file for some in taken.reports.values() for report in some for file in report.outbox],
                 sinks=plan.sink_entries,
                 epoch_time_us=epoch_time_us,
-                start_time_us=started_us,
+                start_time_us=book.started_us,
                 parallelism=plan.parallelism,
                 status=status,
+                figures=figures,
             )
         )
         self._compaction.after_epoch(self._run.head, [report for some in taken.reports.values() for report in some])
-        ended_us = self._environment.now_us()
-        self.progress.append(
-            EpochSummary(
-                epoch=self._run.head.epoch,
-                batch_id=batch_id,
-                operators={name: operator_summary(taken.reports[name], clocks[name]) for name in plan.operators},
-                duration_us=ended_us - started_us,
-                preaggregated=added_up is not None,
-                phases_us={
-                    "planning": self._planned_us - started_us,
-                    "action": acted_us - self._planned_us,
-                    "commit": self._committed_us - acted_us,
-                    "publish": ended_us - self._committed_us,
-                },
-            )
-        )
+        book.ended(self._run.head, taken.reports, clocks, batch_id)
+
+    def _carry_over(self, status: pb.RecordStatus.ValueType) -> None:
+        """Commit a record that changes nothing."""
+        self._commit(replace(self._run.carry_over(status), figures=self.book.carried(self._run.head)))
 
     def _commit(self, draft: EpochDraft) -> None:
+        self.book.committing()
         self._run.commit(draft)
-        self._committed_us = self._environment.now_us()
+        self.book.committed()
         self._publisher.publish_pending()
+        self.book.published()
         self._epochs += 1
         self._last_epoch = time.monotonic()
         every = self._plan.settings.collect_every
@@ -333,7 +323,7 @@ class Controller:
                 for level in levels:
                     placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
                     given = placed.mapInArrow(level, PIECES_SCHEMA)
-                self._planned_us = self._environment.now_us()
+                self.book.planned()
                 try:
                     return given.collect()
                 except (PySparkException, Py4JError) as error:
@@ -361,7 +351,7 @@ class Controller:
         if any(stop.drain for stop in stops):
             self._drain(session)
         elif effects:
-            self._commit(self._run.carry_over(pb.STOPPED if stops else pb.COMPLETE))
+            self._carry_over(pb.STOPPED if stops else pb.COMPLETE)
         self.stopped = self.stopped or bool(stops)
 
     def _collect(self) -> None:

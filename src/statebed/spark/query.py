@@ -109,12 +109,12 @@ class Query:
     @property
     def last_progress(self) -> EpochSummary | None:
         """What the newest epoch of this query did."""
-        return self._controller.progress[-1] if self._controller.progress else None
+        return self._controller.book.progress[-1] if self._controller.book.progress else None
 
     @property
     def recent_progress(self) -> list[EpochSummary]:
         """What the newest epochs of this query did, oldest first."""
-        return list(self._controller.progress)
+        return list(self._controller.book.progress)
 
     @property
     def compaction(self) -> CompactionCounts:

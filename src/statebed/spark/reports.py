@@ -42,7 +42,9 @@ class EpochSummary:
     preaggregated: bool = False
     """Whether rows were added up in the JVM first."""
     phases_us: Mapping[str, int] = field(default_factory=dict)
-    """Of the duration: building Spark's plan, its one action, the record, the sinks."""
+    """Of the duration, in this order: planning, read, shuffle, merge, write, commit, publish."""
+    figures: pb.EpochFigures = field(default_factory=pb.EpochFigures)
+    """What its record says of tables by tier, memory of hosts and compaction."""
 
     @property
     def rows_in(self) -> int:

@@ -20,6 +20,7 @@ from statebed.errors import StatebedError, StorageError, SubtaskError
 from statebed.format import names
 from statebed.format.columns import int64_values
 from statebed.operators.subtask import SubtaskTask, run_subtask
+from statebed.spark.figures import Meter
 from statebed.spark.memory import TaskShare
 from statebed.spark.pieces import BRANCH, FAILED, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, piece, routed, rows_in
 from statebed.spark.resources import resources
@@ -45,6 +46,8 @@ class StageFunction:
     works: tuple[Work, ...]
     share: TaskShare | None = None
     """Of the host's memory and cache; None: what all of a process share."""
+    meter: Meter | None = None
+    """Takes what the subtasks measure."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -79,7 +82,8 @@ class StageFunction:
         inputs = [(one for branch in some for one in rows.get(branch, ())) for some in work.branches]
         outputs: dict[str, pa.Table] = {}
         tiers, cache = (None, None) if self.share is None else resources(self.share)
-        report = run_subtask(task, store, *inputs, tiers=tiers, cache=cache, forward=outputs.update)
+        measured = None if self.meter is None else self.meter.subtask(index, cache)
+        report = run_subtask(task, store, *inputs, tiers=tiers, cache=cache, forward=outputs.update, measured=measured)
         yield piece(index, REPORT, report.to_bytes())
         for route in work.routes:
             given = route.rows(outputs)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, SubtaskTask
 from statebed.spark.compaction import EpochEdits
+from statebed.spark.figures import Meter
 from statebed.spark.plan import JobPlan
 from statebed.spark.preaggregation import Preaggregation
 from statebed.spark.reports import operator_entry
@@ -15,7 +16,13 @@ from statebed.spark.topology import NOTHING, Place
 
 
 def stages(
-    plan: JobPlan, head: pb.CheckpointMetadata, epoch: int, clocks: Mapping[str, Clock], told: EpochEdits
+    plan: JobPlan,
+    head: pb.CheckpointMetadata,
+    epoch: int,
+    clocks: Mapping[str, Clock],
+    told: EpochEdits,
+    *,
+    meter: Meter | None = None,
 ) -> list[StageFunction]:
     """The functions of all levels; each reads what the one before gives, the first what is routed to it."""
     return [
@@ -23,6 +30,7 @@ def stages(
             state_url=plan.state_url,
             works=tuple(_work(plan, head, epoch, clocks, place, told=told) for place in places),
             share=plan.share,
+            meter=meter,
         )
         for places in plan.topology.levels
     ]

@@ -277,6 +277,11 @@ class MemoryController:
             if victim is not None and not self._move(victim):
                 busy.add(victim.number)
 
+    def restart_peak(self) -> None:
+        """Count the peak from now on."""
+        with self._changed:
+            self._peak = self._used
+
     def snapshot(self) -> MemorySnapshot:
         with self._changed:
             return MemorySnapshot(

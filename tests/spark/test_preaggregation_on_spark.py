@@ -86,6 +86,22 @@ def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     assert outcomes[0] == outcomes[1]
 
 
+def test_p6_text_is_the_same_whatever_its_collation_when_the_jvm_adds_rows_up(rides: Any, tmp_path: Any) -> None:
+    rides.add_files(1)
+    named = rides.frame().withColumn("name", F.expr("collate(if(cents % 2 = 0, upper(driver), driver), 'UTF8_LCASE')"))
+    kept = []
+    for below in (0, 1):
+        job = sb.Job("rides", state=tmp_path / f"{below}", spark=rides.spark, settings={"preaggregate_below": below})
+        stream = job.source(named, name="rides", watermark=("ts", "1 minute"))
+        stream.key_by("driver", name="op").agg(n=sb.count(), least=sb.min("name")).write(
+            lambda *_: None, name="nothing"
+        )
+        query = job.start(available_now=True)
+        assert query.await_termination(180)
+        kept.append(subtasks_of(tmp_path / f"{below}"))
+    assert kept[0] == kept[1]
+
+
 def test_rows_are_added_up_in_the_jvm_only_where_few_groups_are_left(rides: Any, tmp_path: Any) -> None:
     rides.add_files(3, rows=1500)
 

@@ -31,6 +31,8 @@ class Columns:
     def column(self, factor: Factor) -> Column:
         """As it is, but for what is equal and differs in its bits."""
         column, kind = F.col(self.names[factor.column]), self.kinds[factor.column]
+        if pa.types.is_string(kind):
+            return column.cast("string")  # compared byte by byte, whatever its collation
         if not pa.types.is_floating(kind):
             return column
         name = "float" if pa.types.is_float32(kind) else "double"

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+_MOST_DIGITS = 34
+"""Spark rounds the opposite of a longer decimal."""
+
 
 class Reduce(enum.Enum):
     """What is computed of the values of a group; nulls do not count."""
@@ -72,7 +75,7 @@ def can_be_reversed(kind: pa.DataType) -> bool:
         or pa.types.is_signed_integer(kind)
         or pa.types.is_float32(kind)
         or pa.types.is_float64(kind)
-        or pa.types.is_decimal128(kind)
+        or (pa.types.is_decimal128(kind) and kind.precision <= _MOST_DIGITS)
         or pa.types.is_date32(kind)
         or (pa.types.is_timestamp(kind) and kind.tz is not None)
     )

@@ -10,6 +10,7 @@ PACKAGES_OF_EXTRA = {
     "duckdb": ("duckdb",),
     "polars": ("polars",),
     "postgres": ("psycopg",),
+    "ui": ("starlette", "uvicorn", "jinja2"),
 }
 
 

@@ -1,5 +1,48 @@
 """The commands that serve state to a browser."""
 
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+from typing import Annotated
+
 import typer
 
 app = typer.Typer()
+
+DEFAULT_PORT = 8766
+
+
+@app.command()
+def ui(
+    state: Annotated[
+        str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state/state, s3://bucket/state.")
+    ] = "statebed-state",
+    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen at; 0 takes any that is free.")
+    ] = DEFAULT_PORT,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="A name under which the dashboard is reached, if others.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON document.")] = False,
+) -> None:
+    """Show jobs, epochs and tables in a browser, live while a job runs. Reads only."""
+    from statebed.cli.extras import require
+
+    require("ui")
+    from statebed.cli import output
+    from statebed.ui import is_loopback, serve
+
+    if not is_loopback(host):
+        typer.echo(
+            f"warning: the dashboard has no password; at {host} everybody who reaches this machine can read the state",
+            err=True,
+        )
+
+    def ready(address: str) -> None:
+        if json:
+            output.print_json({"url": address, "state": state})
+        else:
+            typer.echo(f"statebed ui: {address} (state at {state}; Ctrl-C ends it)")
+
+    serve(state, host=host, port=port, allowed_hosts=allow_host or (), ready=ready, open_browser=open_browser)

@@ -1,0 +1,23 @@
+"""Addresses of pages: the one module that knows how they are made. Names of others are quoted."""
+
+from urllib.parse import quote
+
+JOB = "/jobs/{job}"
+EPOCHS = f"{JOB}/epochs"
+EPOCH = f"{EPOCHS}/{{epoch}}"
+OPERATORS = f"{JOB}/operators"
+OPERATOR = f"{OPERATORS}/{{operator}}"
+TABLE = f"{OPERATOR}/tables/{{table}}"
+ROWS = f"{TABLE}/rows"
+CHANGES = f"{TABLE}/changes"
+HISTORY = f"{JOB}/history"
+EVENTS = f"{JOB}/events"
+
+
+def made(pattern: str, **names: str | int) -> str:
+    """The address of a page.
+
+    >>> made(EPOCH, job="rides", epoch=7)
+    '/jobs/rides/epochs/7'
+    """
+    return pattern.format(**{name: quote(str(value), safe="") for name, value in names.items()})

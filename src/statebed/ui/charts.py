@@ -1,0 +1,243 @@
+"""Plots as SVG, made on the server: bars and lines over the epochs of a job.
+
+Geometry stands in attributes, colours in the style sheet. Labels of the vertical axis stand inside the plot, on their
+lines, so that they may be larger on a small screen. Where a pointer rests, the whole epoch is told.
+"""
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from statebed.ui import words
+
+WIDTH = 560.0
+HEIGHT = 170.0
+_TOP = 16.0
+_BOTTOM = 148.0
+_LEAST_SLOTS = 12
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
+_SECOND = 1_000_000
+
+
+class Shape(enum.Enum):
+    """How values are drawn."""
+
+    BARS = "bars"
+    LINES = "lines"
+
+
+class Unit(enum.Enum):
+    """What values are, and so how they are told."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    DURATION = "duration"
+    TIME = "time"
+
+    def text(self, value: float | None) -> str:
+        if self is Unit.TIME:
+            return words.instant(None if value is None else int(value))
+        return _TEXTS[self](value)
+
+
+_TEXTS: dict[Unit, Callable[[float | None], str]] = {
+    Unit.COUNT: words.short,
+    Unit.BYTES: words.size,
+    Unit.DURATION: words.duration,
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Values of one name, one for each epoch; None: unknown."""
+
+    name: str
+    values: tuple[float | None, ...]
+    colour: int
+    """Of the style sheet's palette."""
+
+    @property
+    def last(self) -> float | None:
+        return next((value for value in reversed(self.values) if value is not None), None)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One plot."""
+
+    name: str
+    """Of its place in the page."""
+    title: str
+    about: str
+    epochs: tuple[int, ...]
+    series: tuple[Series, ...]
+    unit: Unit
+    shape: Shape = Shape.LINES
+    limit: float | None = None
+    """A bound to be drawn, such as a budget."""
+    limit_name: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return all(value is None for series in self.series for value in series.values)
+
+    @property
+    def latest(self) -> str:
+        """The newest value, for the heading."""
+        known = [series.last for series in self.series if series.last is not None]
+        if not known:
+            return words.NOTHING
+        if self.shape is Shape.BARS:
+            newest = [series.values[-1] or 0.0 for series in self.series]
+            return self.unit.text(sum(newest))
+        return self.unit.text(known[0])
+
+    @property
+    def described(self) -> str:
+        """The plot in a sentence, for those who do not see it."""
+        parts = [f"{series.name} {self.unit.text(series.last)}" for series in self.series if series.last is not None]
+        return f"{self.title}, {len(self.epochs)} epochs; newest: {', '.join(parts) or 'unknown'}"
+
+    def drawn(self, link: str) -> Markup:
+        """As SVG; `link` is the address of epochs."""
+        return _Drawing(self, link).svg()
+
+
+class _Drawing:
+    """Where things of one chart are."""
+
+    def __init__(self, chart: Chart, link: str) -> None:
+        self.chart = chart
+        self.link = link
+        self.slot = WIDTH / max(len(chart.epochs), _LEAST_SLOTS)
+        self.low, self.high, self.ticks = _axis(chart)
+
+    def svg(self) -> Markup:
+        bodies = self._bars() if self.chart.shape is Shape.BARS else self._lines()
+        frame = Markup(
+            '<svg class="chart" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}" focusable="false">{}</svg>'
+        )
+        parts = [*self._grid(), *bodies, *self._limit(), *self._labels(), *self._hits()]
+        return frame.format(WIDTH, HEIGHT, self.chart.described, Markup("").join(parts))
+
+    def _y(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return _BOTTOM - (_BOTTOM - _TOP) * min(max(share, 0.0), 1.0)
+
+    def _x(self, place: int) -> float:
+        return (place + 0.5) * self.slot
+
+    def _grid(self) -> list[Markup]:
+        line = Markup('<line class="grid" x1="0" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
+        return [line.format(WIDTH, self._y(tick), self._y(tick)) for tick in self.ticks]
+
+    def _labels(self) -> list[Markup]:
+        text = Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+        marks = [
+            text.format(2, self._y(tick) - 3.5, "start", self.chart.unit.text(tick))
+            for tick in self.ticks
+            if tick != 0 or self.chart.unit is Unit.TIME
+        ]
+        epochs = self.chart.epochs
+        if epochs:
+            marks.append(text.format(2, HEIGHT - 5, "start", f"epoch {epochs[0]:,}"))
+        if len(epochs) > 1:
+            end = self._x(len(epochs) - 1) + self.slot / 2
+            marks.append(text.format(max(end, WIDTH * 0.5), HEIGHT - 5, "end", f"{epochs[-1]:,}"))
+        return marks
+
+    def _bars(self) -> list[Markup]:
+        bar = Markup('<rect class="fill c{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>')
+        wide = max(self.slot * 0.8, self.slot - 2)
+        drawn = []
+        for place in range(len(self.chart.epochs)):
+            below = 0.0
+            for series in self.chart.series:
+                value = series.values[place]
+                if value:
+                    top, bottom = self._y(below + value), self._y(below)
+                    drawn.append(bar.format(series.colour, self._x(place) - wide / 2, top, wide, bottom - top))
+                    below += value
+        return drawn
+
+    def _lines(self) -> list[Markup]:
+        path = Markup('<path class="line c{}" d="{}"/>')
+        dot = Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>')
+        drawn = []
+        for series in self.chart.series:
+            pieces: list[str] = []
+            gap = True
+            for place, value in enumerate(series.values):
+                if value is not None:
+                    pieces.append(f"{'M' if gap else 'L'}{self._x(place):.1f} {self._y(value):.1f}")
+                gap = value is None
+            if pieces:
+                drawn.append(path.format(series.colour, " ".join(pieces)))
+            if series.last is not None:
+                place = max(place for place, value in enumerate(series.values) if value is not None)
+                drawn.append(dot.format(series.colour, self._x(place), self._y(series.last)))
+        return drawn
+
+    def _limit(self) -> list[Markup]:
+        if self.chart.limit is None:
+            return []
+        y = self._y(self.chart.limit)
+        line = Markup('<line class="limit" x1="0" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
+        text = Markup('<text class="tick" x="{:.0f}" y="{:.1f}" text-anchor="end">{} {}</text>')
+        told = text.format(WIDTH - 2, y - 3.5, self.chart.limit_name, self.chart.unit.text(self.chart.limit))
+        return [line.format(WIDTH, y, y), told]
+
+    def _hits(self) -> list[Markup]:
+        hit = Markup(
+            '<a href="{}/{}" tabindex="-1"><rect class="hit" x="{:.2f}" y="0" width="{:.2f}" height="{:.0f}">'
+            "<title>{}</title></rect></a>"
+        )
+        return [
+            hit.format(self.link, epoch, place * self.slot, self.slot, _BOTTOM, self._told(place))
+            for place, epoch in enumerate(self.chart.epochs)
+        ]
+
+    def _told(self, place: int) -> str:
+        chart = self.chart
+        known = [(one.name, one.values[place]) for one in chart.series if one.values[place] is not None]
+        lines = [f"{name}: {chart.unit.text(value)}" for name, value in known]
+        if chart.shape is Shape.BARS and len(known) > 1:
+            lines.append(f"together: {chart.unit.text(sum(value or 0.0 for _, value in known))}")
+        return "\n".join([f"epoch {chart.epochs[place]:,}", *(lines or ["unknown"])])
+
+
+def _axis(chart: Chart) -> tuple[float, float, Sequence[float]]:
+    """The least and greatest value of the vertical axis, and where its lines are."""
+    values = _reached(chart)
+    if chart.unit is Unit.TIME:
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        room = max((high - low) * 0.05, float(_SECOND))
+        return low - room, high + room, (low, high) if high > low else (low,)
+    greatest = max([*values, chart.limit or 0.0], default=0.0)
+    step = _nice_step(greatest / 3, chart.unit)
+    count = max(1, math.ceil(greatest / step))
+    # Some room above: a label stands on each line.
+    return 0.0, max(count * step, greatest * 1.02), [step * number for number in range(count + 1)]
+
+
+def _reached(chart: Chart) -> list[float]:
+    if chart.shape is Shape.LINES:
+        return [value for series in chart.series for value in series.values if value is not None]
+    return [sum(series.values[place] or 0.0 for series in chart.series) for place in range(len(chart.epochs))]
+
+
+def _nice_step(rough: float, unit: Unit) -> float:
+    if rough <= 0:
+        return 1.0
+    if unit is Unit.DURATION and rough >= _SECOND:
+        found = [step for step in _TIME_STEPS if step * _SECOND >= rough]
+        if found:
+            return float(found[0] * _SECOND)
+        return math.ceil(rough / (_SECOND * _TIME_STEPS[-1])) * float(_TIME_STEPS[-1] * _SECOND)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(step * power for step in _STEPS if step * power >= rough * 0.999)
+    return max(step, 1.0) if unit is not Unit.DURATION else step

@@ -1,0 +1,158 @@
+"""Which part of the space of key hashes (or of time) the files of a table cover, drawn.
+
+The upper part says how many files a lookup has to look at, for each part of the space; below are the files themselves,
+as long as there are few enough to tell them apart.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.ui import words
+
+SPACE = 1 << 64
+_WIDTH = 720.0
+_TALL = 84.0
+_TOP = 16.0
+_BUCKETS = 120
+_MOST_FILES = 64
+_THIN = 5.0
+_STEP = 7.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a file covers: shares of the whole space, and its level."""
+
+    first: float
+    last: float
+    level: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """All files of a table along one axis."""
+
+    title: str
+    spans: tuple[Span, ...]
+    edges: tuple[float, ...]
+    """Where one subtask ends and the next begins."""
+    start: str
+    end: str
+
+    @property
+    def counts(self) -> list[dict[int, int]]:
+        """For each part of the space, how many files of each level cover it."""
+        changes: list[dict[int, int]] = [{} for _ in range(_BUCKETS + 1)]
+        for span in self.spans:
+            first, last = (min(int(share * _BUCKETS), _BUCKETS - 1) for share in (span.first, span.last))
+            changes[first][span.level] = changes[first].get(span.level, 0) + 1
+            changes[last + 1][span.level] = changes[last + 1].get(span.level, 0) - 1
+        found: list[dict[int, int]] = []
+        now: dict[int, int] = {}
+        for change in changes[:-1]:
+            now = {level: now.get(level, 0) + change.get(level, 0) for level in {*now, *change}}
+            found.append({level: count for level, count in now.items() if count})
+        return found
+
+    @property
+    def deepest(self) -> int:
+        return max((sum(counts.values()) for counts in self.counts), default=0)
+
+    @property
+    def described(self) -> str:
+        return f"{self.title}: {words.plural(len(self.spans), 'file')}, at most {self.deepest} over one place"
+
+    def drawn(self) -> Markup:
+        """As SVG."""
+        listed = self.spans if len(self.spans) <= _MOST_FILES else ()
+        height = _TOP + _TALL + 18 + len(listed) * _STEP + (8 if listed else 0)
+        parts = [*self._depth(), *self._edges(height), *self._files(listed, _TOP + _TALL + 24)]
+        frame = Markup('<svg class="coverage" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}</svg>')
+        return frame.format(_WIDTH, height, self.described, Markup("").join(parts))
+
+    def _depth(self) -> list[Markup]:
+        bar = Markup('<rect class="fill c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
+        text = Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+        wide, bottom = _WIDTH / _BUCKETS, _TOP + _TALL
+        parts = [Markup('<line class="grid" x1="0" x2="{0}" y1="{1}" y2="{1}"/>').format(_WIDTH, _TOP)]
+        for place, counts in enumerate(self.counts):
+            y = bottom
+            for level, count in sorted(counts.items(), reverse=True):
+                tall = _TALL * count / self.deepest
+                y -= tall
+                parts.append(bar.format(colour(level), place * wide, y, wide * 0.92, tall))
+        parts.append(text.format(2, _TOP - 4, "start", f"{words.plural(self.deepest, 'file')} over one place"))
+        parts.append(text.format(2, bottom + 13, "start", self.start))
+        parts.append(text.format(_WIDTH - 2, bottom + 13, "end", self.end))
+        hit = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
+        for place, counts in enumerate(self.counts):
+            told = [f"level {level}: {words.plural(count, 'file')}" for level, count in sorted(counts.items())]
+            parts.append(hit.format(place * wide, _TOP, wide, _TALL, "\n".join(told) or "no file"))
+        return parts
+
+    def _edges(self, height: float) -> list[Markup]:
+        line = Markup('<line class="edge" x1="{:.1f}" x2="{:.1f}" y1="{:.0f}" y2="{:.0f}"/>')
+        return [line.format(edge * _WIDTH, edge * _WIDTH, _TOP, height) for edge in self.edges]
+
+    def _files(self, spans: Sequence[Span], y: float) -> list[Markup]:
+        bar = Markup(
+            '<rect class="fill hit-bar c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{}" rx="1.5">'
+            "<title>{}</title></rect>"
+        )
+        ordered = sorted(spans, key=lambda span: (span.level, span.first))
+        return [
+            bar.format(
+                colour(span.level),
+                span.first * _WIDTH,
+                y + number * _STEP,
+                max((span.last - span.first) * _WIDTH, 1.5),
+                _THIN,
+                span.text,
+            )
+            for number, span in enumerate(ordered)
+        ]
+
+
+def colour(level: int) -> int:
+    """Of the palette: level 0 stands out."""
+    return (4, 2, 3, 1, 6)[min(level, 4)]
+
+
+def key_coverage(files: Sequence[pb.FileEntry], owned: Sequence[pb.HashRange]) -> Coverage | None:
+    """By key hash; None for tables whose files tell none."""
+    if not any(file.max_key_hash for file in files):
+        return None
+    spans = tuple(
+        Span(
+            max(file.min_key_hash, file.owned.first) / SPACE,
+            min(file.max_key_hash, file.owned.last or SPACE) / SPACE,
+            file.level,
+            _told(file),
+        )
+        for file in files
+    )
+    starts = sorted({one.first for one in owned} - {0})
+    return Coverage("Key hashes", spans, tuple(start / SPACE for start in starts), "0", "2⁶⁴ - 1")
+
+
+def time_coverage(files: Sequence[pb.FileEntry]) -> Coverage | None:
+    """By time of rows; None where that is one moment, or none."""
+    timed = [file for file in files if file.HasField("min_time_us") and file.HasField("max_time_us")]
+    first = min((file.min_time_us for file in timed), default=0)
+    last = max((file.max_time_us for file in timed), default=0)
+    if last <= first:
+        return None
+    whole = last - first
+    spans = tuple(
+        Span((file.min_time_us - first) / whole, (file.max_time_us - first) / whole, file.level, _told(file))
+        for file in timed
+    )
+    return Coverage("Times of rows", spans, (), words.instant(first), words.instant(last))
+
+
+def _told(file: pb.FileEntry) -> str:
+    return f"{file.path}\nlevel {file.level}, {words.number(file.rows)} rows, {words.size(file.size)}"

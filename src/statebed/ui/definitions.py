@@ -1,0 +1,63 @@
+"""What an operator is, in words, from the JSON that records keep of it. Pure; takes whatever it finds."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from statebed.ui import words
+
+_MICROS = "_us"
+
+
+def parsed(definition: str) -> dict[str, Any]:
+    """The parts of a definition; none where there is no definition, or one that is not understood."""
+    try:
+        found = json.loads(definition) if definition else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def kind(definition: str) -> str:
+    """In a few words, such as "window aggregate, tumbling 10 s"."""
+    parts = parsed(definition)
+    name = str(parts.get("kind", "operator")).replace("_", " ")
+    window = _window(parts.get("window"))
+    return f"{name}, {window}" if window else name
+
+
+def described(definition: str) -> Iterator[tuple[str, str]]:
+    """Each part with its name, in words."""
+    for name, value in parsed(definition).items():
+        if value in (None, [], {}, ""):
+            continue
+        if name == "window" and (window := _window(value)):
+            yield name, window
+        elif name.endswith(_MICROS) and isinstance(value, int):
+            yield name.removesuffix(_MICROS).replace("_", " "), words.duration(value)
+        else:
+            yield name.replace("_", " "), _text(value)
+
+
+def _window(value: Any) -> str:
+    """A window as operators describe it: shape, width, slide, offset."""
+    if not isinstance(value, list) or len(value) < 2 or not isinstance(value[0], str):  # noqa: PLR2004 - shape and width
+        return ""
+    shape, lengths = str(value[0]), value[1:]
+    numbers = [length for length in lengths if isinstance(length, int)]
+    if not numbers:
+        return shape
+    text = f"{shape} {words.duration(numbers[0])}"
+    if len(numbers) > 1 and numbers[1] not in {0, numbers[0]}:
+        text += f" every {words.duration(numbers[1])}"
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ", ".join(value)
+    if isinstance(value, list) and all(isinstance(one, list) and one for one in value):
+        return "; ".join(" ".join(map(_text, one)) for one in value)
+    if isinstance(value, str | int | float):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,250 @@
+"""One job at a glance, from its newest points: whether it moves, a line of figures, the plots. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.figures import PHASES
+from statebed.ui import words
+from statebed.ui.charts import Chart, Series, Shape, Unit
+from statebed.ui.points import OTHER, Point, StateTotals, median, memory, phases, totals
+
+ACTIVE = "active"
+QUIET = "quiet"
+_LEAST_PATIENCE_US = 30_000_000
+_PATIENCE = 5
+_MOST_OPERATORS = 6
+"""That a plot tells apart."""
+_COLOURS = {name: number for number, name in enumerate((*PHASES, OTHER))}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure with its name, and what stands below it."""
+
+    name: str
+    value: str
+    about: str = ""
+    is_warning: bool = False
+
+
+def liveness(points: Sequence[Point], *, now_us: int) -> str:
+    """Whether the job moves, as far as its log tells: a run that waits for rows commits nothing."""
+    readable = [point for point in points if point.is_readable]
+    if not readable:
+        return "damaged"
+    newest = readable[-1].summary
+    if newest.status in {"stopped", "drained"}:
+        return newest.status
+    times = [point.summary.finish_time_us or 0 for point in readable]
+    usual = median(after - before for before, after in pairwise(times)) or 0
+    patience = max(_LEAST_PATIENCE_US, _PATIENCE * usual)
+    return ACTIVE if now_us - times[-1] <= patience else QUIET
+
+
+def tiles(points: Sequence[Point], state: StateTotals | None, *, now_us: int) -> list[Tile]:
+    """The figures on top of a job's page; `points` are readable ones, ascending."""
+    newest = points[-1].summary
+    epochs = [point for point in points if point.is_epoch]
+    last = epochs[-1] if epochs else None
+    took = [point.summary.duration_us for point in epochs]
+    late = sum(point.summary.rows_late for point in epochs)
+    rows = sum(point.summary.rows_in for point in epochs)
+    span = f"of the last {words.plural(len(epochs), 'epoch')}"
+    held = None if last is None else memory(last.figures)
+    found = [
+        Tile("newest record", words.number(newest.epoch), words.ago(newest.finish_time_us, now_us=now_us)),
+        Tile("rows per second", words.short(_rate(epochs)), f"{words.short(rows)} in, {span}"),
+        Tile("epoch takes", words.duration(median(took)), f"median {span}"),
+        Tile("watermark lag", words.duration(last.lag_us if last else None), _watermark(last)),
+        Tile("state", words.size(_size(state)), _state(state)),
+        Tile("late rows", words.number(late), span, is_warning=late > 0),
+    ]
+    if held is not None:
+        share = held.peak_bytes / held.budget_bytes if held.budget_bytes else 0.0
+        used = f"{words.percent(share)} of {words.size(held.budget_bytes)} at the fullest"
+        found.append(Tile("memory", words.size(held.peak_bytes), used, is_warning=share > 1))
+    return found
+
+
+def _rate(epochs: Sequence[Point]) -> float | None:
+    """Rows per second of work, over the epochs that had rows."""
+    busy = [point.summary for point in epochs if point.summary.rows_in]
+    took = sum(summary.duration_us for summary in busy)
+    return sum(summary.rows_in for summary in busy) / took * 1e6 if took else None
+
+
+def _size(state: StateTotals | None) -> int | None:
+    return None if state is None else state.store_bytes
+
+
+def _state(state: StateTotals | None) -> str:
+    if state is None:
+        return ""
+    return f"{words.plural(state.files, 'file')}, {words.short(state.rows)} rows"
+
+
+def _watermark(point: Point | None) -> str:
+    if point is None or point.summary.watermark_us is None:
+        return "no watermark"
+    return f"at {words.instant(point.summary.watermark_us)}"
+
+
+# ---- plots -----------------------------------------------------------------------------------------------------------
+
+
+def charts(points: Sequence[Point]) -> list[Chart]:
+    """The plots of a job; those of figures that its records lack are left out."""
+    shown = [point for point in points if point.is_epoch]
+    if not shown:
+        return []
+    held = [totals(point.figures) for point in shown]
+    memories = [memory(point.figures) for point in shown]
+    budget = next((one.budget_bytes for one in reversed(memories) if one is not None and one.budget_bytes), None)
+    epochs = tuple(point.epoch for point in shown)
+    made = [
+        _phases(points, shown),
+        Chart(
+            "rows",
+            "Rows per epoch",
+            "In: rows that operators took. Out: rows they gave. Late: rows that came after their watermark.",
+            epochs,
+            (
+                Series("in", tuple(point.summary.rows_in for point in shown), 2),
+                Series("out", tuple(point.summary.rows_out for point in shown), 3),
+                Series("late", tuple(point.summary.rows_late for point in shown), 5),
+            ),
+            Unit.COUNT,
+        ),
+        Chart(
+            "lag",
+            "Watermark lag",
+            "The clock minus the watermark of each operator.",
+            epochs,
+            _lags(shown),
+            Unit.DURATION,
+        ),
+        Chart(
+            "watermark",
+            "Watermark",
+            "Up to where windows are closed, and the newest event time that any source gave.",
+            epochs,
+            _watermarks(shown),
+            Unit.TIME,
+        ),
+        Chart(
+            "state",
+            "State by tier",
+            "Bytes at the end of each epoch. What is in memory or on local disk is in the store, too, once committed.",
+            epochs,
+            (
+                _series("in the store", held, lambda one: one.store_bytes, 2),
+                _series("on local disk", held, lambda one: one.disk_bytes, 4),
+                _series("in memory", held, lambda one: one.memory_bytes, 3),
+            ),
+            Unit.BYTES,
+        ),
+        Chart(
+            "memory",
+            "Memory at its fullest",
+            "Of all worker processes, against their budget.",
+            epochs,
+            (
+                Series("held", tuple(None if one is None else one.peak_bytes for one in memories), 3),
+                Series("host caches", tuple(None if one is None else one.cache_bytes for one in memories), 1),
+            ),
+            Unit.BYTES,
+            limit=budget,
+            limit_name="budget",
+        ),
+        Chart(
+            "spills",
+            "Spills and loads",
+            "Pieces of state that left memory for local disk, and those that were read back.",
+            epochs,
+            (
+                _series("spills", held, lambda one: one.spills, 5),
+                _series("loads", held, lambda one: one.loads, 2),
+            ),
+            Unit.COUNT,
+        ),
+        Chart(
+            "files",
+            "Data files",
+            "Live files of all tables.",
+            epochs,
+            (_series("files", held, lambda one: one.files, 2),),
+            Unit.COUNT,
+        ),
+        Chart(
+            "debt",
+            "Compaction debt",
+            "Bytes of the files that a compaction of everything would read.",
+            epochs,
+            (_series("debt", held, lambda one: one.compaction_debt_bytes, 4),),
+            Unit.BYTES,
+        ),
+    ]
+    return [chart for chart in made if not chart.is_empty]
+
+
+def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
+    parts = {point.epoch: found for point, found in zip(points, phases(points), strict=True)}
+    has_phases = any(name != OTHER for found in parts.values() for name in found)
+    series = tuple(
+        Series(name if has_phases else "whole epoch", tuple(parts[point.epoch].get(name, 0) for point in shown), colour)
+        for name, colour in _COLOURS.items()
+        if any(name in parts[point.epoch] for point in shown)
+    )
+    about = "Where the time of each epoch went. Commit and publish come after the work, and may overlap what follows."
+    return Chart(
+        "phases", "Epoch durations", about, tuple(point.epoch for point in shown), series, Unit.DURATION, Shape.BARS
+    )
+
+
+def _series(name: str, held: Sequence[StateTotals | None], value: Callable[[StateTotals], int], colour: int) -> Series:
+    return Series(name, tuple(None if one is None else value(one) for one in held), colour)
+
+
+def _names(shown: Sequence[Point]) -> list[str]:
+    """The operators of the newest epochs first."""
+    found: dict[str, None] = {}
+    for point in reversed(shown):
+        found |= dict.fromkeys(point.watermarks)
+    return list(found)[:_MOST_OPERATORS]
+
+
+def _lags(shown: Sequence[Point]) -> tuple[Series, ...]:
+    def lag(point: Point, name: str) -> int | None:
+        mark = point.watermarks.get(name)
+        return None if mark is None or point.epoch_time_us is None else max(point.epoch_time_us - mark, 0)
+
+    return tuple(
+        Series(name, tuple(lag(point, name) for point in shown), _LINES[number])
+        for number, name in enumerate(_names(shown))
+    )
+
+
+def _watermarks(shown: Sequence[Point]) -> tuple[Series, ...]:
+    marks = tuple(
+        Series(name, tuple(point.watermarks.get(name) for point in shown), _LINES[number])
+        for number, name in enumerate(_names(shown))
+    )
+    events = Series("newest event", tuple(point.newest_event_us for point in shown), 7)
+    return (*marks, events) if events.last is not None else marks
+
+
+_LINES = (2, 3, 4, 5, 6, 1)
+"""Colours of operators."""
+
+
+def phase_bar(parts: dict[str, int]) -> list[tuple[str, int, int]]:
+    """Phases of one epoch with their colours."""
+    return [(name, colour, parts[name]) for name, colour in _COLOURS.items() if name in parts]
+
+
+def compaction(record: pb.CheckpointMetadata) -> pb.CompactionFigures | None:
+    """What compaction did since the run began; None where the record does not tell."""
+    figures = record.figures
+    return figures.compaction if record.HasField("figures") and figures.HasField("compaction") else None

@@ -1,0 +1,248 @@
+"""The pages: each reads its view and fills its template. Errors become pages, too."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import jinja2
+from google.protobuf import json_format
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from statebed.errors import (
+    BucketMissingError,
+    CredentialsError,
+    EpochNotRetainedError,
+    FormatError,
+    InputError,
+    JobNotFoundError,
+    NewerFormatError,
+    ObjectMissingError,
+    StatebedError,
+    StoreUnavailableError,
+    UnknownTableError,
+)
+from statebed.format import checkpoint_pb2 as pb
+from statebed.ui import addresses, definitions, rows, views, words
+from statebed.ui.coverage import colour, key_coverage, time_coverage
+from statebed.ui.location import JobReader, Location
+from statebed.ui.tables import GLOBAL_KEYED
+
+_STATUS: tuple[tuple[type[StatebedError], int], ...] = (
+    (JobNotFoundError, 404),
+    (EpochNotRetainedError, 404),
+    (UnknownTableError, 404),
+    (BucketMissingError, 404),
+    (ObjectMissingError, 404),
+    (InputError, 400),
+    (CredentialsError, 502),
+    (StoreUnavailableError, 503),
+    (NewerFormatError, 501),
+    (FormatError, 500),
+)
+_LONGEST_RECORD = 100_000
+_MOST_FILES = 200
+
+
+def clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Pages:
+    """The pages of one location."""
+
+    def __init__(self, location: Location, now_us: Callable[[], int] = clock_us) -> None:
+        self._location = location
+        self._now_us = now_us
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("statebed.ui"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "number": words.number,
+            "short": words.short,
+            "size": words.size,
+            "duration": words.duration,
+            "instant": words.instant,
+            "exact": words.exact,
+            "percent": words.percent,
+            "plain": words.plain,
+            "clipped": words.clipped,
+        }
+        self._templates.globals |= {
+            "address": _address,
+            "plural": words.plural,
+            "level_colour": colour,
+            "location": location.url,
+            "given": location.given,
+            "version": version("statebed"),
+        }
+
+    # ---- pages -----------------------------------------------------------------------------------------------
+
+    def jobs(self, request: Request) -> Response:  # noqa: ARG002 - the signature of pages
+        """All jobs of the location."""
+        return self._page("jobs", view=views.jobs_view(self._location, now_us=self._now_us()), live="/events")
+
+    def job(self, request: Request) -> Response:
+        """One job at a glance."""
+        reader = self._reader(request)
+        view = views.job_view(reader, now_us=self._now_us())
+        return self._page("job", reader, view=view, link=_address("EPOCHS", job=reader.log.job_id))
+
+    def epochs(self, request: Request) -> Response:
+        """The log, page by page."""
+        before = _number(request.query_params.get("before"), "before")
+        reader = self._reader(request)
+        return self._page("epochs", reader, view=views.epochs_view(reader, before=before), is_live=before is None)
+
+    def epoch(self, request: Request) -> Response:
+        """One record."""
+        reader = self._reader(request)
+        view = views.epoch_view(reader, _epoch(request.path_params["epoch"]))
+        return self._page("epoch", reader, view=view, record=_as_text(view.record), is_live=False)
+
+    def operator(self, request: Request) -> Response:
+        """One operator."""
+        reader = self._reader(request)
+        epoch = _number(request.query_params.get("epoch"), "epoch")
+        view = views.operator_view(reader, request.path_params["operator"], epoch=epoch)
+        described = list(definitions.described(view.entry.definition))
+        kind = definitions.kind(view.entry.definition)
+        return self._page("operator", reader, view=view, described=described, kind=kind, epoch=epoch, is_live=not epoch)
+
+    def table(self, request: Request) -> Response:
+        """One table: its files and columns at once, its rows when they are asked for."""
+        reader = self._reader(request)
+        epoch = _number(request.query_params.get("epoch"), "epoch")
+        operator, table = self._table(request, reader, epoch)
+        asked = self._question(request, operator, table)
+        query = [(name, value) for name, value in request.query_params.multi_items() if name != "epoch"]
+        return self._page(
+            "table",
+            reader,
+            view=operator,
+            table=table,
+            keys=list(zip(table.keys, [*asked.key, *[""] * len(table.keys)], strict=False)),
+            asked=asked,
+            query=query,
+            epoch=epoch,
+            key_coverage=key_coverage(table.files, table.owned),
+            time_coverage=time_coverage(table.files),
+            largest=sorted(table.files, key=lambda file: -file.size)[:_MOST_FILES],
+            is_live=not epoch and not asked.is_asked,
+        )
+
+    def history(self, request: Request) -> Response:
+        """Runs, lineages, savepoints."""
+        reader = self._reader(request)
+        return self._page("history", reader, view=views.history_view(reader))
+
+    # ---- parts of pages, which data is read for --------------------------------------------------------------
+
+    def rows_part(self, request: Request) -> Response:
+        """Rows of a table."""
+        reader = self._reader(request)
+        operator, table = self._table(request, reader, _number(request.query_params.get("epoch"), "epoch"))
+        asked = self._question(request, operator, table)
+        return self._part("rows", lambda: {"found": rows.sample(asked), "asked": asked})
+
+    def changes_part(self, request: Request) -> Response:
+        """What an epoch changed in the rows of a table."""
+        reader = self._reader(request)
+        epoch = _number(request.query_params.get("epoch"), "epoch")
+        operator, table = self._table(request, reader, epoch)
+        asked = replace(self._question(request, operator, table), epoch=operator.record.epoch)
+        return self._part("changes", lambda: {"changed": rows.changed(asked, since=operator.record.base)})
+
+    # ---- errors ----------------------------------------------------------------------------------------------
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """An error as a page; one of an unknown kind says so, and nothing more."""
+        if isinstance(error, HTTPException):
+            known: StatebedError = InputError(str(error.detail), fix="start from the list of jobs")
+            status = error.status_code
+        elif isinstance(error, StatebedError):
+            known, status = error, status_of(error)
+        else:
+            known = StatebedError(f"the dashboard failed: {type(error).__name__}", fix="see its log, and report it")
+            status = 500
+        job = request.path_params.get("job", "") if "path_params" in request.scope else ""
+        page = self._templates.get_template("error.html").render(error=known, status=status, job=job, live="")
+        return HTMLResponse(page, status_code=status)
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _reader(self, request: Request) -> JobReader:
+        return self._location.job(request.path_params["job"])
+
+    def _table(self, request: Request, reader: JobReader, epoch: int | None) -> tuple[views.OperatorView, Any]:
+        names = request.path_params
+        return views.table_view(reader, names["operator"], names["table"], epoch=epoch)
+
+    def _question(self, request: Request, operator: views.OperatorView, table: Any) -> rows.Question:
+        given = [request.query_params.get(f"key{number}", "") for number in range(len(table.keys))]
+        return rows.Question(
+            url=self._location.given,
+            job=operator.record.job_id,
+            operator=table.operator,
+            table=table.name,
+            epoch=views.shown_epoch(operator.record),
+            key=tuple(given) if any(given) else (),
+            condition=request.query_params.get("where", "").strip(),
+            is_global=table.schema.kind == GLOBAL_KEYED,
+        )
+
+    def _page(self, name: str, reader: JobReader | None = None, *, is_live: bool = True, **values: Any) -> Response:
+        if reader is not None:
+            values["job"] = reader.log.job_id
+            values["live"] = _address("EVENTS", job=reader.log.job_id) if is_live else ""
+        template = self._templates.get_template(f"{name}.html")
+        return HTMLResponse(template.render(page=name, now_us=self._now_us(), **values))
+
+    def _part(self, name: str, found: Callable[[], dict[str, Any]]) -> Response:
+        """A part of a page; an error stands in its place."""
+        try:
+            values, status = found() | {"error": None}, 200
+        except StatebedError as error:
+            values, status = {"error": error}, status_of(error)
+        return HTMLResponse(self._templates.get_template(f"part_{name}.html").render(**values), status_code=status)
+
+
+def status_of(error: StatebedError) -> int:
+    """The status code of an error's page."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _address(pattern: str, **names: str | int) -> str:
+    return addresses.made(getattr(addresses, pattern), **names)
+
+
+def _epoch(text: str) -> int:
+    number = _number(text, "epoch")
+    if not number:
+        raise EpochNotRetainedError(f"there is no epoch {text[:40]!r}", fix="numbers of epochs begin with 1")
+    return number
+
+
+def _number(text: str | None, name: str) -> int | None:
+    """A number of an epoch that an address holds."""
+    if text is None or text == "":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text)):  # noqa: PLR2004 - digits of an epoch
+        raise InputError(f"{name}={text[:40]!r} is no number of an epoch", fix="give a whole number from 1")
+    return int(text)
+
+
+def _as_text(record: pb.CheckpointMetadata) -> str:
+    """The whole record, as JSON."""
+    if record.ByteSize() > _LONGEST_RECORD:
+        return f"The record has {words.size(record.ByteSize())}; `statebed show --json` prints all of it."
+    text: str = json_format.MessageToJson(record, preserving_proto_field_name=True, indent=2)
+    return words.plain(text)

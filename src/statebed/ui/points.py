@@ -1,0 +1,189 @@
+"""One number of a job's log as the few values that plots and lists show. Pure: from records to values.
+
+Records of large jobs are large, points are small: a page shows hundreds of them.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.chain import Chain
+from statebed.inspect.figures import PHASES
+from statebed.inspect.records import ABANDONED, EpochSummary, input_watermark, summarise
+
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What stands at one number of the log."""
+
+    summary: EpochSummary
+    nonce: str = ""
+    epoch_time_us: int | None = None
+    min_epoch: int = 1
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Up to where each operator's windows are closed."""
+    newest_event_us: int | None = None
+    """The greatest event time that any source has given."""
+    figures: pb.EpochFigures | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self.summary.epoch
+
+    @property
+    def is_epoch(self) -> bool:
+        return self.summary.kind == "epoch"
+
+    @property
+    def is_readable(self) -> bool:
+        return not self.summary.problem
+
+    @property
+    def lag_us(self) -> int | None:
+        """How far the slowest operator's watermark was behind the clock."""
+        if self.summary.watermark_us is None or self.epoch_time_us is None:
+            return None
+        return self.epoch_time_us - self.summary.watermark_us
+
+
+def point_of(record: pb.CheckpointMetadata) -> Point:
+    """A record as a point."""
+    events = [one.max_event_time_us for one in record.sources if one.HasField("max_event_time_us")]
+    marks = {entry.operator_id: mark for entry in record.operators if (mark := input_watermark(entry)) is not None}
+    return Point(
+        summary=summarise(record, held=0),
+        nonce=record.nonce,
+        epoch_time_us=record.epoch_time_us or record.start_time_us or None,
+        min_epoch=record.min_epoch,
+        watermarks=marks,
+        newest_event_us=max(events, default=None),
+        figures=record.figures if record.HasField("figures") else None,
+    )
+
+
+def unreadable(epoch: int, *, status: str, problem: str) -> Point:
+    """A number whose record cannot be read."""
+    nothing = EpochSummary(
+        epoch=epoch,
+        kind="unknown",
+        run=0,
+        lineage="",
+        base=0,
+        status=status,
+        finish_time_us=None,
+        duration_us=0,
+        batch=None,
+        rows_in=0,
+        rows_late=0,
+        rows_out=0,
+        watermark_us=None,
+        bytes=0,
+        problem=problem,
+    )
+    return Point(nothing)
+
+
+def with_abandoned(points: Sequence[Point], chain: Chain) -> list[Point]:
+    """The points, where those that the newest state does not build on say so."""
+
+    def is_abandoned(point: Point) -> bool:
+        within = any(first <= point.epoch <= last for first, last in chain.stretches)
+        return point.is_epoch and point.epoch > chain.floor and not within
+
+    return [
+        dataclasses.replace(point, summary=dataclasses.replace(point.summary, status=ABANDONED))
+        if is_abandoned(point)
+        else point
+        for point in points
+    ]
+
+
+def phases(points: Sequence[Point]) -> list[dict[str, int]]:
+    """For each point where its time went, in microseconds; what the following record says of it counts, too.
+
+    What no phase explains is "other". An epoch whose record has no figures is "other" as a whole.
+    """
+    following = {point.epoch - 1: point.figures for point in points if point.figures is not None}
+    found = []
+    for point in points:
+        parts: dict[str, int] = dict(point.figures.phases_us) if point.figures is not None else {}
+        later = following.get(point.epoch)
+        if later is not None:
+            parts |= later.previous_phases_us
+        known = {name: parts[name] for name in PHASES if parts.get(name)}
+        named = sum(micros for name, micros in parts.items() if name in PHASES)
+        extra = sum(micros for name, micros in parts.items() if name not in PHASES)
+        rest = max(extra, point.summary.duration_us - named) if point.is_epoch else 0
+        found.append(known | ({OTHER: rest} if rest > 0 else {}))
+    return found
+
+
+@dataclass(frozen=True)
+class StateTotals:
+    """The state of a whole job, or of one operator, at the end of an epoch."""
+
+    rows: int = 0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    store_bytes: int = 0
+    files: int = 0
+    tombstones: int = 0
+    spills: int = 0
+    loads: int = 0
+    hits: int = 0
+    compaction_debt_bytes: int = 0
+
+
+def totals(figures: pb.EpochFigures | None, operator_id: str | None = None) -> StateTotals | None:
+    """Summed over tables; None where the record does not tell."""
+    if figures is None:
+        return None
+    operators = [one for one in figures.operators if operator_id in {None, one.operator_id}]
+    if not operators:
+        return None
+    tables = [table for one in operators for table in one.tables]
+    names = [one.name for one in dataclasses.fields(StateTotals)]
+    return StateTotals(**{name: sum(getattr(table, name) for table in tables) for name in names})
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The memory of all worker processes that told theirs."""
+
+    processes: int
+    budget_bytes: int
+    peak_bytes: int
+    cache_bytes: int
+    cache_limit_bytes: int
+    spilled_bytes: int
+    holders: tuple[tuple[str, int], ...]
+    """Who held how many bytes, most first."""
+
+
+def memory(figures: pb.EpochFigures | None) -> Memory | None:
+    """None where the record does not tell."""
+    if figures is None or not figures.hosts:
+        return None
+    holders: dict[str, int] = {}
+    for host in figures.hosts:
+        for holder, held in host.holders.items():
+            holders[holder] = holders.get(holder, 0) + held
+    caches = {host.host: (host.cache_bytes, host.cache_limit_bytes) for host in figures.hosts}
+    return Memory(
+        processes=len(figures.hosts),
+        budget_bytes=sum(host.budget_bytes for host in figures.hosts),
+        peak_bytes=sum(host.peak_bytes for host in figures.hosts),
+        cache_bytes=sum(cache for cache, _ in caches.values()),
+        cache_limit_bytes=sum(limit for _, limit in caches.values()),
+        spilled_bytes=sum(host.spilled_bytes for host in figures.hosts),
+        holders=tuple(sorted(holders.items(), key=lambda one: (-one[1], one[0]))),
+    )
+
+
+def median(values: Iterable[int]) -> int | None:
+    """The middle one of some values."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else None

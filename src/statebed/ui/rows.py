@@ -1,0 +1,130 @@
+"""Rows of tables for pages: some to look at, those of a key, what an epoch changed. Data is read here alone."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statebed.errors import StoreUnavailableError
+from statebed.inspect import Scan, diff_state, read_state
+from statebed.ui import words
+
+MOST_ROWS = 50
+_READERS = threading.BoundedSemaphore(4)
+_PATIENCE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which rows of which table are wanted."""
+
+    url: str
+    job: str
+    operator: str
+    table: str
+    epoch: int
+    key: tuple[str, ...] = ()
+    """A text for each key column; empty: all keys."""
+    condition: str = ""
+    is_global: bool = False
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self.key or self.condition)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as texts."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    is_cut: bool
+    """Whether there are more."""
+    scan: Scan | None = None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What an epoch changed in the rows of a table."""
+
+    counts: Mapping[str, int]
+    rows: Rows
+
+
+def sample(question: Question) -> Rows:
+    """The first rows of an answer."""
+    with _turn():
+        table = read_state(
+            question.url, job=question.job, operator=question.operator, table=question.table, epoch=question.epoch
+        )
+        if question.key:
+            table = table.keys(_key(question))
+        if question.condition:
+            table = table.filter(question.condition)
+        found = table.head(MOST_ROWS + 1)
+        return _rows(found, table.scan() if question.is_asked else None)
+
+
+def changed(question: Question, *, since: int) -> Changed:
+    """The changes from one epoch to another."""
+    with _turn():
+        difference = diff_state(
+            question.url,
+            job=question.job,
+            operator=question.operator,
+            table=question.table,
+            since=since,
+            until=question.epoch,
+        )
+        return Changed(difference.counts(), _rows(difference.head(MOST_ROWS + 1), None))
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Few at a time: each holds row groups in memory."""
+    if not _READERS.acquire(timeout=_PATIENCE_SECONDS):
+        raise StoreUnavailableError("other pages are reading rows", fix="try again in a moment")
+    try:
+        yield
+    finally:
+        _READERS.release()
+
+
+def _key(question: Question) -> Any:
+    if not question.is_global:
+        return question.key
+    text = question.key[0]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _rows(found: pa.Table, scan: Scan | None) -> Rows:
+    shown = found.slice(0, MOST_ROWS)
+    columns = [[_text(value) for value in column] for column in shown.columns]
+    rows: Sequence[tuple[str, ...]] = list(zip(*columns, strict=True)) if columns else []
+    return Rows(tuple(map(str, found.schema.names)), tuple(rows), found.num_rows > MOST_ROWS, scan)
+
+
+def _text(value: pa.Scalar) -> str:
+    """A value as a cell shows it."""
+    if not value.is_valid:
+        return "null"
+    if pa.types.is_timestamp(value.type):
+        micros = value.cast(pa.timestamp("us", value.type.tz)).value
+        text = words.exact(micros)
+        return text if value.type.tz else text.removesuffix("Z")
+    found = value.as_py()
+    if isinstance(found, bytes):
+        return words.clipped(f"0x{found.hex()}")
+    if isinstance(found, str):
+        return words.clipped(found)
+    if isinstance(found, dict | list):
+        return words.clipped(json.dumps(found, ensure_ascii=False, default=str))
+    return words.clipped(found)

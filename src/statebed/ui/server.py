@@ -1,0 +1,151 @@
+"""The dashboard as a web application (ASGI), and the server that runs it."""
+
+import contextlib
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Collection
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from statebed.errors import InputError, StatebedError
+from statebed.ui import addresses
+from statebed.ui.live import Broadcast
+from statebed.ui.location import Location
+from statebed.ui.pages import Pages
+from statebed.ui.security import Guard
+
+_STATIC = Path(__file__).parent / "static"
+_STOP_WITHIN_SECONDS = 3
+
+
+def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
+    """The application that shows the state at `url`; reads only."""
+    location = Location(url)
+    pages = Pages(location)
+    broadcast = Broadcast()
+
+    async def job_events(request: Request) -> Response:
+        reader = location.job(request.path_params["job"])
+        await run_in_threadpool(reader.head)  # a job that is not there gets its error now
+        return broadcast.stream(f"job {reader.log.job_id}", lambda: str(reader.head()))
+
+    async def events(request: Request) -> Response:  # noqa: ARG001 - the signature of pages
+        return broadcast.stream("jobs", lambda: _heads(location))
+
+    def page(pattern: str, shown: Callable[[Request], Response]) -> Route:
+        return Route(pattern.replace("{epoch}", "{epoch:str}"), shown, methods=["GET"])
+
+    def home(request: Request) -> Response:  # noqa: ARG001 - the signature of pages
+        return RedirectResponse("/")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001 - the signature of lifespans
+        yield
+        broadcast.close()
+        location.close()
+
+    application = Starlette(
+        routes=[
+            page("/", pages.jobs),
+            page("/jobs", home),
+            Route("/events", events, methods=["GET"]),
+            Route(addresses.EVENTS, job_events, methods=["GET"]),
+            page(addresses.JOB, pages.job),
+            page(addresses.EPOCHS, pages.epochs),
+            page(addresses.EPOCH, pages.epoch),
+            page(addresses.HISTORY, pages.history),
+            page(addresses.OPERATOR, pages.operator),
+            page(addresses.TABLE, pages.table),
+            page(addresses.ROWS, pages.rows_part),
+            page(addresses.CHANGES, pages.changes_part),
+            Mount("/static", StaticFiles(directory=_STATIC)),
+        ],
+        middleware=[Middleware(Guard, names=tuple(allowed_hosts))],
+        exception_handlers={
+            StatebedError: pages.failed,
+            HTTPException: pages.failed,
+            500: pages.failed,
+        },
+        lifespan=lifespan,
+    )
+    application.state.broadcast = broadcast
+    return application
+
+
+def _heads(location: Location) -> str:
+    """The newest number of each job."""
+
+    def head(folder: str) -> str:
+        try:
+            return f"{folder} {location.job(folder).head()}"
+        except StatebedError:
+            return ""
+
+    return "\n".join(location.gather(head, location.folders()))
+
+
+class _Server(uvicorn.Server):
+    """Tells where it listens, and ends open streams before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], broadcast: Broadcast) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._broadcast = broadcast
+
+    async def startup(self, sockets: "list[object] | None" = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            host = self.config.host
+            self._ready(f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/")
+
+    async def shutdown(self, sockets: "list[object] | None" = None) -> None:  # type: ignore[override]
+        self._broadcast.close()
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+
+
+def serve(
+    url: str,
+    *,
+    host: str,
+    port: int,
+    allowed_hosts: Collection[str] = (),
+    ready: Callable[[str], None],
+    open_browser: bool = False,
+) -> None:
+    """Serve until interrupted; `ready` is called with the address. Port 0 takes any that is free."""
+    application = dashboard(url, allowed_hosts=allowed_hosts)
+
+    def told(address: str) -> None:
+        ready(address)
+        if open_browser:
+            webbrowser.open(address)
+
+    config = uvicorn.Config(
+        application,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_STOP_WITHIN_SECONDS,
+        ws="none",
+    )
+    server = _Server(config, told, application.state.broadcast)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        return
+    except SystemExit as error:  # uvicorn's way to say that it could not listen
+        raise InputError(
+            f"nothing can listen at {host}, port {port}",
+            fix="is the port in use? Name another with --port, or 0 for any that is free",
+        ) from error

@@ -1,0 +1,33 @@
+// Colours as the system has them, or as chosen here. Runs before the page is drawn, so that nothing flashes.
+(() => {
+  "use strict";
+  const order = ["auto", "light", "dark"];
+  const said = { auto: "as the system", light: "light", dark: "dark" };
+  const signs = { auto: "◐", light: "☀", dark: "☾" };
+  let chosen = "auto";
+  try {
+    chosen = localStorage.getItem("statebed-theme") || "auto";
+  } catch { /* a browser that keeps nothing */ }
+  if (!order.includes(chosen)) chosen = "auto";
+
+  function show() {
+    document.documentElement.dataset.theme = chosen;
+    const button = document.getElementById("theme");
+    if (!button) return;
+    button.textContent = signs[chosen];
+    button.title = `Colours: ${said[chosen]}`;
+    button.setAttribute("aria-label", button.title);
+  }
+
+  show();
+  document.addEventListener("DOMContentLoaded", () => {
+    show();
+    document.getElementById("theme").addEventListener("click", () => {
+      chosen = order[(order.indexOf(chosen) + 1) % order.length];
+      try {
+        localStorage.setItem("statebed-theme", chosen);
+      } catch { /* then until the page is left */ }
+      show();
+    });
+  });
+})();

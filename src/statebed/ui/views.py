@@ -1,0 +1,327 @@
+"""What each page shows: read through a `Location`, turned into values by the pure modules beside this one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from statebed.errors import EpochNotRetainedError, FormatError, JobNotFoundError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.chain import chain_of
+from statebed.inspect.figures import Figures, figures_of
+from statebed.inspect.jobs import check_location
+from statebed.inspect.lineages import LineageSummary, RunSummary, summarise_lineages, summarise_runs
+from statebed.inspect.savepoints import SavepointSummary, summarise_savepoints
+from statebed.protocol.records import data_epoch_of
+from statebed.ui import addresses, overview
+from statebed.ui.charts import Chart
+from statebed.ui.graph import Graph, graph_of
+from statebed.ui.history import History
+from statebed.ui.location import JobReader, Location
+from statebed.ui.points import Memory, Point, StateTotals, memory, phases, totals, with_abandoned
+from statebed.ui.tables import TableChange, TableView, changes, tables_of, totals_of
+
+PLOTTED = 200
+"""Epochs that the plots of a job show."""
+LISTED = 100
+"""Epochs on one page of the log."""
+NEWEST = 12
+"""Epochs that a job's page lists."""
+RUNS = 40
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job in the list of jobs."""
+
+    job: str
+    point: Point
+    """The newest one."""
+    state: StateTotals | None
+    liveness: str
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """A location."""
+
+    jobs: tuple[JobLine, ...]
+    others: tuple[str, ...]
+    """Folders that are no jobs."""
+
+
+def jobs_view(location: Location, *, now_us: int) -> Jobs:
+    """All jobs, by name; one that cannot be read does not hide the others."""
+    folders = location.folders()
+
+    def line(folder: str) -> JobLine | None:
+        try:
+            reader = location.job(folder)
+            point = reader.point(reader.head())
+        except JobNotFoundError:
+            return None
+        return JobLine(folder, point, totals(point.figures), overview.liveness([point], now_us=now_us))
+
+    lines = dict(zip(folders, location.gather(line, folders), strict=True))
+    found = tuple(one for one in lines.values() if one is not None)
+    if not found:
+        check_location(location.store)
+    return Jobs(found, tuple(folder for folder, one in lines.items() if one is None))
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job."""
+
+    record: pb.CheckpointMetadata
+    """The newest that can be read."""
+    liveness: str
+    tiles: tuple[overview.Tile, ...]
+    graph: Graph
+    charts: tuple[Chart, ...]
+    memory: Memory | None
+    figures: Figures | None
+    newest: tuple[Point, ...]
+    """Descending."""
+    damaged: tuple[Point, ...]
+    tables: tuple[TableView, ...]
+    state: Mapping[str, StateTotals]
+    problem: str
+    """Why the tables are not shown, where they are not."""
+
+
+def job_view(reader: JobReader, *, now_us: int) -> JobView:
+    """The newest epochs of a job, and its newest state."""
+    head = reader.head()
+    points = _judged(reader, reader.points(PLOTTED))
+    if not points:
+        points = [reader.point(head)]
+    record = reader.newest()
+    readable = [point for point in points if point.is_readable]
+    tables, problem = _tables(reader, record)
+    figures = record.figures if record.HasField("figures") else None
+    state = {
+        entry.operator_id: totals(figures, entry.operator_id)
+        or totals_of(table for table in tables if table.operator == entry.operator_id)
+        for entry in record.operators
+    }
+    whole = totals(figures) or (totals_of(tables) if tables else None)
+    operators = addresses.made(addresses.OPERATORS, job=record.job_id)
+    return JobView(
+        record=record,
+        liveness=overview.liveness(points, now_us=now_us),
+        tiles=tuple(overview.tiles(readable, whole, now_us=now_us)),
+        graph=graph_of(record, state, operators),
+        charts=tuple(overview.charts(points)),
+        memory=memory(figures),
+        figures=figures_of(record),
+        newest=tuple(reversed(points[-NEWEST:])),
+        damaged=tuple(point for point in points if not point.is_readable),
+        tables=tuple(tables),
+        state=state,
+        problem=problem,
+    )
+
+
+def _tables(reader: JobReader, record: pb.CheckpointMetadata) -> tuple[list[TableView], str]:
+    try:
+        return [table for entry in record.operators for table in operator_tables(reader, entry)], ""
+    except FormatError as error:
+        return [], str(error)
+
+
+def operator_tables(reader: JobReader, entry: pb.OperatorEntry) -> list[TableView]:
+    return tables_of(entry.operator_id, reader.subtasks(entry))
+
+
+def _judged(reader: JobReader, points: Sequence[Point]) -> list[Point]:
+    """The points, abandoned ones as such."""
+    if not any(point.is_readable for point in points):
+        return list(points)
+    return with_abandoned(points, chain_of(reader.newest(), reader.readable, down_to=points[0].epoch))
+
+
+@dataclass(frozen=True)
+class EpochsView:
+    """A page of the log."""
+
+    points: tuple[Point, ...]
+    """Descending."""
+    phases: Mapping[int, dict[str, int]]
+    first: int
+    last: int
+    older: int | None
+    """The number before which the next page begins; None: there is none."""
+    newer: int | None
+    total: int
+
+
+def epochs_view(reader: JobReader, *, before: int | None) -> EpochsView:
+    """Some numbers of the log, newest first."""
+    reader.head()
+    points = _judged(reader, reader.points(LISTED, before=before))
+    numbers = reader.numbers()
+    first = points[0].epoch if points else 0
+    newer = None
+    if before is not None and numbers and before <= numbers[-1]:
+        newer = before + LISTED
+    return EpochsView(
+        points=tuple(reversed(points)),
+        phases={point.epoch: parts for point, parts in zip(points, phases(points), strict=True)},
+        first=first,
+        last=points[-1].epoch if points else 0,
+        older=first if points and first > numbers[0] else None,
+        newer=newer,
+        total=len(numbers),
+    )
+
+
+@dataclass(frozen=True)
+class SinkLine:
+    """A sink of an epoch."""
+
+    sink: str
+    operator: str
+    stream: str
+    files: int
+    rows: int
+    bytes: int
+    published: bool
+
+
+@dataclass(frozen=True)
+class EpochView:
+    """One epoch."""
+
+    record: pb.CheckpointMetadata
+    point: Point
+    phases: tuple[tuple[str, int, int], ...]
+    figures: Figures | None
+    sinks: tuple[SinkLine, ...]
+    changes: tuple[TableChange, ...]
+    compared_with: int | None
+    """The epoch that the changes are counted from; None: there is none, or it cannot be read."""
+    why_not: str
+    previous: int | None
+    following: int | None
+
+
+def epoch_view(reader: JobReader, epoch: int) -> EpochView:
+    """One record, and what it changed."""
+    head = reader.head()
+    record = reader.record(epoch)
+    after = reader.point(epoch + 1) if epoch < head else None
+    around = [reader.point(epoch), *([after] if after is not None and after.is_readable else [])]
+    base = record.base if record.kind == pb.EPOCH else None
+    differing: list[TableChange] = []
+    why_not = "" if base else "It builds on nothing." if record.kind == pb.EPOCH else "It changes no state."
+    if base:
+        try:
+            differing = changes(_by_name(reader, reader.record(base)), _by_name(reader, record))
+        except (FormatError, EpochNotRetainedError) as error:
+            base, why_not = None, error.what
+    return EpochView(
+        record=record,
+        point=_judged(reader, [around[0]])[0],
+        phases=tuple(overview.phase_bar(phases(around)[0])),
+        figures=figures_of(record),
+        sinks=tuple(_sinks(reader, record)),
+        changes=tuple(differing),
+        compared_with=base,
+        why_not=why_not,
+        previous=epoch - 1 if epoch > 1 and reader.log.exists(epoch - 1) else None,
+        following=epoch + 1 if epoch < head else None,
+    )
+
+
+def _by_name(reader: JobReader, record: pb.CheckpointMetadata) -> dict[tuple[str, str], TableView]:
+    tables = [table for entry in record.operators for table in operator_tables(reader, entry)]
+    return {(table.operator, table.name): table for table in tables}
+
+
+def _sinks(reader: JobReader, record: pb.CheckpointMetadata) -> list[SinkLine]:
+    def line(entry: pb.SinkEntry) -> SinkLine:
+        files = [
+            file
+            for file in record.outbox
+            if file.stream == entry.stream and entry.operator_id in {"", file.operator_id}
+        ]
+        return SinkLine(
+            sink=entry.sink_id,
+            operator=entry.operator_id,
+            stream=entry.stream,
+            files=len(files),
+            rows=sum(file.rows for file in files),
+            bytes=sum(file.size for file in files),
+            published=reader.is_published(record.epoch, entry.sink_id),
+        )
+
+    return reader.gather(line, record.sinks)
+
+
+@dataclass(frozen=True)
+class OperatorView:
+    """One operator at one epoch."""
+
+    record: pb.CheckpointMetadata
+    entry: pb.OperatorEntry
+    tables: tuple[TableView, ...]
+    state: StateTotals | None
+
+
+def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> OperatorView:
+    """An operator as the newest epoch has it, or an older one."""
+    record = _record(reader, epoch)
+    entry = next((one for one in record.operators if one.operator_id == operator_id), None)
+    if entry is None:
+        known = ", ".join(one.operator_id for one in record.operators) or "none"
+        raise UnknownTableError(
+            f"epoch {record.epoch} has no operator {operator_id[:200]!r}",
+            where=reader.log.store.url,
+            fix=f"its operators are: {known}",
+        )
+    figures = record.figures if record.HasField("figures") else None
+    return OperatorView(record, entry, tuple(operator_tables(reader, entry)), totals(figures, operator_id))
+
+
+def _record(reader: JobReader, epoch: int | None) -> pb.CheckpointMetadata:
+    return reader.newest() if epoch is None else reader.record(epoch)
+
+
+def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | None) -> tuple[OperatorView, TableView]:
+    """One table of an operator."""
+    operator = operator_view(reader, operator_id, epoch=epoch)
+    found = next((one for one in operator.tables if one.name == table), None)
+    if found is None:
+        known = ", ".join(one.name for one in operator.tables) or "none"
+        raise UnknownTableError(
+            f"the operator {operator_id!r} has no table {table[:200]!r}",
+            where=reader.log.store.url,
+            fix=f"its tables are: {known}",
+        )
+    return operator, found
+
+
+def shown_epoch(record: pb.CheckpointMetadata) -> int:
+    """The epoch whose state a record shows."""
+    return data_epoch_of(record)
+
+
+@dataclass(frozen=True)
+class HistoryView:
+    """How a job came to be what it is."""
+
+    history: History
+    runs: tuple[RunSummary, ...]
+    """Descending."""
+    lineages: tuple[LineageSummary, ...]
+    savepoints: tuple[SavepointSummary, ...]
+
+
+def history_view(reader: JobReader) -> HistoryView:
+    """The newest runs, their lineages, the savepoints."""
+    head = reader.newest()
+    runs = summarise_runs(reader.log, limit=RUNS)
+    lineages = summarise_lineages(reader.log, limit=RUNS)
+    savepoints = summarise_savepoints(reader.log, head)
+    link = addresses.made(addresses.EPOCHS, job=reader.log.job_id)
+    history = History(tuple(runs), tuple(lineages), tuple(savepoints), link)
+    return HistoryView(history, tuple(reversed(runs)), tuple(lineages), tuple(savepoints))

@@ -1,0 +1,162 @@
+"""Numbers, sizes, durations and times as people read them, and texts of others as text that shows what it holds."""
+
+import datetime as dt
+import math
+
+NOTHING = "-"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_LEAP = 1000
+_SECOND = 1_000_000
+_PARTS = (("d", 86_400), ("h", 3_600), ("min", 60))
+_TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_INVISIBLE = frozenset("\u200b\u200c\u200d\u2060\ufeff") | _TURNING
+
+
+def number(count: float | None) -> str:
+    """A count with its thousands apart.
+
+    >>> number(1234567)
+    '1,234,567'
+    """
+    return NOTHING if count is None else f"{count:,.0f}"
+
+
+def short(count: float | None) -> str:
+    """A count in three digits or so.
+
+    >>> [short(n) for n in (7, 0.25, 999, 1_250, 48_600_000)]
+    ['7', '0.25', '999', '1.25 k', '48.6 M']
+    """
+    if count is None:
+        return NOTHING
+    value, units = float(count), ("", " k", " M", " G", " T")
+    step = 0
+    while abs(value) >= _LEAP - 0.5 and step < len(units) - 1:
+        value /= _LEAP
+        step += 1
+    return f"{_three_digits(value)}{units[step]}"
+
+
+def size(count: float | None) -> str:
+    """A number of bytes.
+
+    >>> [size(n) for n in (0, 999, 1_500, 25_600_000)]
+    ['0 B', '999 B', '1.5 kB', '25.6 MB']
+    """
+    if count is None:
+        return NOTHING
+    text = short(count)
+    return f"{text}B" if " " in text else f"{text} B"
+
+
+def duration(micros: float | None) -> str:
+    """A length of time in the unit that suits it, or the two that do.
+
+    >>> [duration(n) for n in (0, 850, 12_300, 1_250_000, 61_000_000, 90_000_000_000)]
+    ['0 s', '850 µs', '12.3 ms', '1.25 s', '1 min 1 s', '1 d 1 h']
+    """
+    if micros is None:
+        return NOTHING
+    if micros < 0:
+        return f"-{duration(-micros)}"
+    if micros < _LEAP:
+        return f"{micros:.0f} µs" if micros else "0 s"
+    if micros < _SECOND:
+        return f"{_three_digits(micros / _LEAP)} ms"
+    seconds = micros / _SECOND
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{_three_digits(seconds)} s"
+    whole = int(seconds)
+    texts: list[str] = []
+    for unit, length in (*_PARTS, ("s", 1)):
+        count, whole = divmod(whole, length)
+        if count or texts:
+            texts.append(f"{count} {unit}" if count else "")
+    return " ".join(text for text in texts[:2] if text)
+
+
+def instant(micros: int | None) -> str:
+    """A time in UTC to the second; one that no calendar has as its number.
+
+    >>> instant(1_767_268_800_000_000)
+    '2026-01-01 12:00:00'
+    """
+    moment = _moment(micros)
+    if moment is None:
+        return NOTHING if micros is None else f"{micros} µs"
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def exact(micros: int | None) -> str:
+    """The same to the microsecond, as ISO 8601."""
+    moment = _moment(micros)
+    if moment is None:
+        return instant(micros)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def ago(micros: int | None, *, now_us: int) -> str:
+    """How long ago; clocks of two machines may differ a little.
+
+    >>> ago(0, now_us=90_000_000)
+    '1 min 30 s ago'
+    """
+    if micros is None:
+        return NOTHING
+    passed = now_us - micros
+    if passed < _SECOND:
+        return "just now" if passed > -60 * _SECOND else f"in {duration(-passed)}"
+    return f"{duration(passed - passed % _SECOND)} ago"
+
+
+def percent(share: float) -> str:
+    """A share of 1.
+
+    >>> percent(0.1234)
+    '12.3 %'
+    """
+    return f"{_three_digits(share * 100)} %"
+
+
+def plain(text: object) -> str:
+    """A text of others: characters that cannot be seen, or that turn the line around, as their numbers.
+
+    >>> plain(f"a{chr(0x202e)}b")
+    'a⟨202e⟩b'
+    """
+    return "".join(
+        letter if (letter.isprintable() and letter not in _INVISIBLE) or letter == "\n" else f"⟨{ord(letter):04x}⟩"
+        for letter in str(text)
+    )
+
+
+def clipped(text: object, most: int = 200) -> str:
+    """As `plain`, and cut where it is too long for a page."""
+    whole = str(text)
+    return plain(whole) if len(whole) <= most else f"{plain(whole[:most])} … ({len(whole):,} characters)"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """A count with its noun.
+
+    >>> plural(1, "file"), plural(2, "file")
+    ('1 file', '2 files')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _moment(micros: int | None) -> dt.datetime | None:
+    if micros is None:
+        return None
+    try:
+        return _EPOCH + dt.timedelta(microseconds=micros)
+    except OverflowError:
+        return None
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if abs(value) < _LEAP else 0
+    text = f"{value:.{min(digits, 3)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -5,7 +5,7 @@ between attempts: not in a report, not in rows that Spark shuffles, not in data 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -106,4 +106,25 @@ def memory_figures(memory: MemorySnapshot, *, spilled_before: int = 0) -> pb.Hos
         peak_bytes=memory.peak,
         holders=held,
         spilled_bytes=memory.events.get("spilled_bytes", 0) - spilled_before,
+    )
+
+
+_TABLE_NUMBERS = tuple(one.name for one in pb.TableFigures.DESCRIPTOR.fields if one.name != "table")
+
+
+def figures_together(operator_id: str, some: Sequence[pb.OperatorFigures]) -> pb.OperatorFigures:
+    """The subtasks of an operator together: sums, and of times the longest."""
+    tables: dict[str, pb.TableFigures] = {}
+    for one in some:
+        for table in one.tables:
+            total = tables.setdefault(table.table, pb.TableFigures(table=table.table))
+            for name in _TABLE_NUMBERS:
+                setattr(total, name, getattr(total, name) + getattr(table, name))
+    return pb.OperatorFigures(
+        operator_id=operator_id,
+        tables=[tables[name] for name in sorted(tables)],
+        bytes_written=sum(one.bytes_written for one in some),
+        busy_us=max((one.busy_us for one in some), default=0),
+        rows_expired=sum(one.rows_expired for one in some),
+        retractions_dropped=sum(one.retractions_dropped for one in some),
     )

@@ -18,7 +18,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
-from statebed.operators.figures import SubtaskFigures, Waiting
+from statebed.operators.figures import SubtaskFigures, Waiting, figures_together
 from statebed.state.host_cache import HostCache
 
 READING = ""
@@ -137,7 +137,7 @@ class Taken:
 
     def operators(self, names: Sequence[str]) -> list[pb.OperatorFigures]:
         """Of each operator, its subtasks together."""
-        return [_together(name, [one.operator for one in self.subtasks if _is(one, name)]) for name in names]
+        return [figures_together(name, [one.operator for one in self.subtasks if _is(one, name)]) for name in names]
 
     def hosts(self) -> list[pb.HostFigures]:
         """Of each host the process that was fullest."""
@@ -172,26 +172,6 @@ def _is(one: SubtaskFigures, operator_id: str) -> bool:
 
 def _wall(times_us: Sequence[int], slots: int) -> int:
     return max(max(times_us, default=0), sum(times_us) // max(slots, 1))
-
-
-def _together(operator_id: str, some: Sequence[pb.OperatorFigures]) -> pb.OperatorFigures:
-    tables: dict[str, pb.TableFigures] = {}
-    for one in some:
-        for table in one.tables:
-            total = tables.setdefault(table.table, pb.TableFigures(table=table.table))
-            for name in _TABLE_NUMBERS:
-                setattr(total, name, getattr(total, name) + getattr(table, name))
-    return pb.OperatorFigures(
-        operator_id=operator_id,
-        tables=[tables[name] for name in sorted(tables)],
-        bytes_written=sum(one.bytes_written for one in some),
-        busy_us=max((one.busy_us for one in some), default=0),
-        rows_expired=sum(one.rows_expired for one in some),
-        retractions_dropped=sum(one.retractions_dropped for one in some),
-    )
-
-
-_TABLE_NUMBERS = tuple(one.name for one in pb.TableFigures.DESCRIPTOR.fields if one.name != "table")
 
 
 def _bound(figures: pb.HostFigures) -> None:

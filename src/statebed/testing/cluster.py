@@ -15,8 +15,11 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, int64_values, uint64_values, validity
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS
+from statebed.operators.figures import figures_together, operator_figures
 from statebed.operators.operator import MAIN, Clock, StepResult
 from statebed.state import ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
+from statebed.state.metrics import TableStatistics
 from statebed.storage import ObjectStore, ScopedStore
 
 Tables = dict[Edge, pa.Table]
@@ -53,6 +56,8 @@ class Cluster:
         self._managers: dict[str, list[TableManager]] = {}
         self.parallelism = parallelism
         self._pending: tuple[dict[str, Clock], int] = ({}, 0)
+        self._results: dict[str, StepResult] = {}
+        self._counted: dict[tuple[str, int], Mapping[str, TableStatistics]] = {}
         self.restart(parallelism)
 
     def restart(self, parallelism: int) -> None:
@@ -75,6 +80,7 @@ class Cluster:
 
     def close(self) -> None:
         """Give up all tables."""
+        self._counted = {}
         managers, self._managers = self._managers, {}
         for some in managers.values():
             for manager in some:
@@ -97,6 +103,7 @@ class Cluster:
                 made = {MAIN: pa.concat_tables([with_weights(one, node.outputs[MAIN]) for one in given])}
             result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
         self._pending = (after, epoch_time_us)
+        self._results = result.results
         return result
 
     def commit(self, clocks: Mapping[str, SourceClock]) -> pb.CheckpointMetadata:
@@ -114,7 +121,9 @@ class Cluster:
             )
         entries = [operator_entry([one.result(TIMEOUT_SECONDS) for one in some]) for some in waiting]
         for entry, node in zip(entries, self._operators(), strict=True):
+            result = self._results.get(node.operator.operator_id, StepResult({}))
             entry.fingerprint = node.operator.definition.fingerprint
+            entry.rows_in, entry.rows_late = result.rows_in, result.rows_late
         position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, marks_of(after)))
         record = self.run.commit(
             EpochDraft(
@@ -122,6 +131,9 @@ class Cluster:
                 source_position=position,
                 epoch_time_us=epoch_time_us,
                 parallelism=self.parallelism,
+                figures=pb.EpochFigures(
+                    operators=[self._figures(node.operator.operator_id) for node in self._operators()]
+                ),
             )
         )
         self.sources, self._before = dict(clocks), marks_of(after)
@@ -136,6 +148,18 @@ class Cluster:
     def managers(self, operator_id: str) -> list[TableManager]:
         """Of an operator's subtasks."""
         return self._managers[operator_id]
+
+    def _figures(self, operator_id: str) -> pb.OperatorFigures:
+        """Counts of an operator, its subtasks together; nothing is timed here."""
+        parts = []
+        for index, manager in enumerate(self._managers[operator_id]):
+            before, now = self._counted.get((operator_id, index), {}), manager.metrics().tables
+            self._counted[operator_id, index] = now
+            parts.append(operator_figures(operator_id, StepResult({}), now, before))
+        total = figures_together(operator_id, parts)
+        counts = self._results.get(operator_id, StepResult({})).counts
+        total.retractions_dropped = counts.get(UNKNOWN_RETRACTIONS, 0)
+        return total
 
     def _operators(self) -> list[OperatorNode]:
         return [node for node in self.graph.nodes if isinstance(node, OperatorNode)]

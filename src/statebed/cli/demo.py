@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import render
 from statebed.cli.output import console, number, table
+from statebed.cli.signals import interrupted_by_signals
 from statebed.demo.child import run_job
 from statebed.demo.comparison import Comparison, Totals
 from statebed.demo.crash import CrashOutcome, run_crash_demo
@@ -96,19 +96,12 @@ def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
 @contextmanager
 def told_when_stopped(screen: Console) -> Iterator[None]:
     """Ctrl-C, a closed terminal or a plain kill: the job goes down with us, and the user learns that it can go on."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        with interrupted_by_signals():
+            yield
     except KeyboardInterrupt:
         screen.print("stopped: what is committed stays, and the next demo on this folder goes on from there")
         raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _progress(screen: Console) -> Progress:

@@ -19,7 +19,7 @@ from rich.text import Text
 from statebed.cli.plain import clipped, plain, plain_json
 
 NOTHING = "-"
-_FILE_WIDTH = 200
+_FILE_WIDTH = 1000
 _UNBOUNDED = 100_000
 _WIDEST_CELL = 300
 

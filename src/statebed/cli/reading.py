@@ -1,4 +1,4 @@
-"""The commands that look at logs and epochs: ls, show."""
+"""The commands that look at logs and epochs: ls, show, top."""
 
 # ruff: noqa: PLC0415 - imports inside the commands keep the start short
 
@@ -82,3 +82,24 @@ def show(
         output.print_json(showing.document(shown))
     else:
         showing.print_epoch(shown)
+
+
+@app.command()
+def top(
+    state: State = DEFAULT_STATE,
+    job: OptionalJob = None,
+    *,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, max=1000, help="Rates are over so many epochs.")] = 30,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print, and leave.")] = False,
+    json: Json = False,
+) -> None:
+    """Watch a job as it runs: pace, lag, state by tier, memory, phases. Leave with q or Ctrl-C."""
+    import sys
+
+    from statebed.cli import top as shown
+
+    if once or json or not sys.stdout.isatty():
+        shown.print_once(state, job, epochs=epochs, as_json=json)
+    else:
+        shown.watch(state, job, epochs=epochs, every=every)

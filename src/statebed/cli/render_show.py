@@ -161,7 +161,8 @@ def _times(file: FileSummary) -> str:
 
 
 def _needed_by(file: FileSummary) -> str:
-    named = [f"epochs {ranges(file.epochs)}"] if file.epochs else []
+    word = "epoch" if len(file.epochs) == 1 else "epochs"
+    named = [f"{word} {ranges(file.epochs)}"] if file.epochs else []
     return "; ".join([*named, *(f"savepoint {name}" for name in file.savepoints)])
 
 

@@ -1,0 +1,183 @@
+"""`statebed top`: a job as it runs, in a terminal. Reads records only, so the job does not notice."""
+
+import contextlib
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from statebed.cli import output
+from statebed.cli.output import NOTHING, line, number, second, seconds, size, span, table
+from statebed.cli.render_show import memory_table, tiers_table
+from statebed.cli.signals import interrupted_by_signals
+from statebed.errors import JobNotFoundError, StatebedError
+from statebed.inspect.jobs import open_log
+from statebed.inspect.live import JobPace, LogTail, OperatorPace, pace_of
+
+LEAST = ("loads", "hits", "tombstones", "spills", "files", "of", "spilled")
+"""Columns that a narrow screen can do without, the least needed first."""
+_BAR = 40
+_KEYS_THAT_LEAVE = (b"q", b"Q", b"")
+"""The last is the end of a terminal that was closed."""
+
+
+def print_once(state: str, job: str | None, *, epochs: int, as_json: bool) -> None:
+    """One look, for scripts."""
+    pace = _look(_tail(state, job, epochs), where=state)
+    if as_json:
+        output.print_json(output.with_times(pace))
+        return
+    screen = output.console()
+    screen.print(_view(pace, screen, note=""))
+
+
+def watch(state: str, job: str | None, *, epochs: int, every: float) -> None:
+    """Look again and again, until a key or a signal ends it; the terminal is left as it was."""
+    tail = _tail(state, job, epochs)
+    pace = _look(tail, where=state)
+    screen = output.console()
+    note = ""
+    live = Live(console=screen, screen=True, auto_refresh=False, vertical_overflow="crop")
+    with contextlib.suppress(KeyboardInterrupt), interrupted_by_signals(), _keys() as keys, live:
+        while True:
+            live.update(_view(pace, screen, note=note), refresh=True)
+            if _leaves(keys, every):
+                return
+            try:
+                pace, note = _look(tail, where=state), ""
+            except StatebedError as error:  # a store that is away for a while; what was seen stays on the screen
+                note = f"{error.code}: {error.what}"
+
+
+def _tail(state: str, job: str | None, epochs: int) -> LogTail:
+    return LogTail(open_log(state, job), keep=epochs + 1)
+
+
+def _look(tail: LogTail, *, where: str) -> JobPace:
+    records = tail.poll()
+    if not records:
+        raise JobNotFoundError(
+            "the job has not committed anything yet", where=where, fix="start it, and look again in a moment"
+        )
+    return pace_of(records, now_us=time.time_ns() // 1000)
+
+
+# ---- keys -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[bool]:
+    """Whether single keys can be read: standard input is a terminal, which then sends each as it is pressed."""
+    if not sys.stdin.isatty():
+        yield False
+        return
+    import termios  # noqa: PLC0415 - for terminals alone
+    import tty  # noqa: PLC0415
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield True
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _leaves(keys: bool, every: float) -> bool:
+    """Wait; True when a key was pressed that ends the view."""
+    if not keys:
+        time.sleep(every)
+        return False
+    ready, _, _ = select.select([sys.stdin], [], [], every)
+    return bool(ready) and os.read(sys.stdin.fileno(), 1) in _KEYS_THAT_LEAVE
+
+
+# ---- what is seen ---------------------------------------------------------------------------------------------
+
+
+def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
+    pieces: list[RenderableType] = [*_heading(pace), _operators(pace.operators)]
+    if pace.phases_us:
+        pieces.append(_phases(pace.phases_us))
+    if pace.tables:
+        pieces.append(tiers_table(pace.tables, title="state by tier"))
+    if pace.hosts:
+        pieces.append(memory_table(pace.hosts))
+    if pace.compaction is not None:
+        done = pace.compaction
+        pieces.append(
+            line(
+                f"compaction: {number(done.merges)} merges in {number(done.rounds)} rounds, "
+                f"{size(done.read_bytes)} read, {size(done.written_bytes)} written, {number(done.failures)} failures"
+            )
+        )
+    if not pace.tables:
+        pieces.append(line("no figures of tiers, memory and phases: an older statebed wrote the newest record"))
+    if note:
+        pieces.append(Text.assemble(("not seen again yet: ", "yellow"), line(note)))
+    return Group(*(output.fit(p, screen, least=LEAST) if isinstance(p, Table) else p for p in pieces))
+
+
+def _heading(pace: JobPace) -> Iterator[Text]:
+    yield Text.assemble(("statebed top  ", "bold"), line(f"{pace.job}, lineage {pace.lineage}, run {pace.run}"))
+    yield line(
+        f"epoch {number(pace.epoch)} ({pace.status}), {span(pace.idle_us)} ago; "
+        f"newest took {seconds(pace.duration_us)}; rates over {number(pace.epochs)} epochs of this run"
+    )
+    yield line(
+        f"{_rate(pace.epochs_per_second)} epochs/s, {_rate(pace.rows_in_per_second)} rows/s in, "
+        f"{_rate(pace.rows_out_per_second)} rows/s out, {number(pace.rows_late)} late"
+    )
+    yield line(
+        f"watermark {second(pace.watermark_us)} UTC, {_lag(pace.lag_us)} behind the clock, "
+        f"{_lag(pace.event_time_lag_us)} behind the newest event"
+    )
+
+
+def _operators(operators: Sequence[OperatorPace]) -> Table:
+    return table(
+        "operators",
+        ["operator", "subtasks", "rows/s in", "rows/s out", "late", "watermark (UTC)", "slowest subtask"],
+        [
+            (
+                one.operator,
+                one.subtasks,
+                _rate(one.rows_in_per_second),
+                _rate(one.rows_out_per_second),
+                number(one.rows_late),
+                second(one.watermark_us),
+                seconds(one.busy_us),
+            )
+            for one in operators
+        ],
+        right=["subtasks", "rows/s in", "rows/s out", "late", "slowest subtask"],
+    )
+
+
+def _phases(phases_us: dict[str, int]) -> Table:
+    longest = max(1, *phases_us.values())
+    return table(
+        "phases of an epoch, mean",
+        ["phase", "took", ""],
+        [
+            (name, seconds(took), "█" * round(_BAR * took / longest) if longest else "")
+            for name, took in phases_us.items()
+        ],
+        right=["took"],
+    )
+
+
+def _rate(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"  # noqa: PLR2004 - where decimals say little
+
+
+def _lag(lag_us: int | None) -> str:
+    return NOTHING if lag_us is None else span(max(0, lag_us))

@@ -1,0 +1,169 @@
+"""A job as it runs: the end of its log, followed, and what it says about pace, lag and state."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import EpochNotRetainedError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.figures import CompactionWork, HostMemory, TierSizes, figures_of, phases_of
+from statebed.inspect.records import STATUSES, input_watermark, newest, readable, slowest_watermark
+from statebed.protocol.records import data_epoch_of
+
+
+class LogTail:
+    """The newest records of a log, which is listed once; from then on the next number is looked up."""
+
+    def __init__(self, log: CheckpointLog, *, keep: int) -> None:
+        self._log = log
+        self._records: deque[pb.CheckpointMetadata] = deque(maxlen=keep)
+
+    def poll(self) -> Sequence[pb.CheckpointMetadata]:
+        """The newest records as they are now, ascending; empty for a job that never committed."""
+        if not self._records or not self._log.stands(self._records[-1]):
+            self._begin()
+        while self._records and (following := self._next(self._records[-1].epoch + 1)):
+            self._records.append(following)
+        return list(self._records)
+
+    def _begin(self) -> None:
+        """Also when the newest record is no longer there: the job was removed, or begun again."""
+        self._records.clear()
+        head = newest(self._log)
+        if head is not None:
+            first = max(head.min_epoch, head.epoch - (self._records.maxlen or 1) + 1)
+            older = (readable(self._log, number) for number in range(first, head.epoch))
+            self._records.extend([*(record for record in older if record), head])
+
+    def _next(self, epoch: int) -> pb.CheckpointMetadata | None:
+        try:
+            return self._log.read(epoch)
+        except EpochNotRetainedError:
+            return None
+
+
+@dataclass(frozen=True)
+class OperatorPace:
+    """One operator, over the epochs that were looked at."""
+
+    operator: str
+    subtasks: int
+    rows_in_per_second: float | None
+    rows_out_per_second: float | None
+    rows_late: int
+    watermark_us: int | None
+    busy_us: int | None
+    """Of its slowest subtask, in the newest epoch."""
+
+
+@dataclass(frozen=True)
+class JobPace:
+    """Where a job stands and how fast it goes; rates are over the epochs of its newest run that were looked at."""
+
+    job: str
+    epoch: int
+    kind: str
+    status: str
+    run: int
+    lineage: str
+    finish_time_us: int
+    idle_us: int
+    """Since the newest record."""
+    epochs: int
+    """That the rates are of."""
+    epochs_per_second: float | None
+    rows_in_per_second: float | None
+    rows_out_per_second: float | None
+    rows_late: int
+    duration_us: int | None
+    """Of the newest epoch."""
+    watermark_us: int | None
+    lag_us: int | None
+    """How far the slowest watermark was behind the clock when the newest epoch was made."""
+    event_time_lag_us: int | None
+    """How far it was behind the newest event that any source gave."""
+    phases_us: dict[str, int]
+    """Mean of the epochs that say."""
+    operators: tuple[OperatorPace, ...]
+    tables: tuple[TierSizes, ...]
+    hosts: tuple[HostMemory, ...]
+    compaction: CompactionWork | None
+
+
+def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int) -> JobPace:
+    """What the newest records of a job say; at least one is needed."""
+    head = records[-1]
+    epochs = [record for record in records if record.run == head.run and record.kind == pb.EPOCH]
+    last = epochs[-1] if epochs else None
+    seconds = _seconds(epochs)
+    watermark = slowest_watermark(head)
+    figures = figures_of(last) if last else None
+    return JobPace(
+        job=head.job_id,
+        epoch=data_epoch_of(head),
+        kind="epoch" if last else "run_start",
+        status=STATUSES.get(head.status, "unknown"),
+        run=head.run,
+        lineage=head.lineage,
+        finish_time_us=head.finish_time_us,
+        idle_us=max(0, now_us - head.finish_time_us),
+        epochs=len(epochs),
+        epochs_per_second=_rate(len(epochs), seconds),
+        rows_in_per_second=_rate(sum(o.rows_in for r in epochs for o in r.operators), seconds),
+        rows_out_per_second=_rate(sum(o.rows_out for r in epochs for o in r.operators), seconds),
+        rows_late=sum(operator.rows_late for record in epochs for operator in record.operators),
+        duration_us=last.finish_time_us - last.start_time_us if last else None,
+        watermark_us=watermark,
+        lag_us=_behind(watermark, head.epoch_time_us or None),
+        event_time_lag_us=_behind(watermark, _newest_event(head)),
+        phases_us=_mean_phases(epochs),
+        operators=tuple(_pace(entry, epochs, seconds) for entry in head.operators),
+        tables=figures.tables if figures else (),
+        hosts=figures.hosts if figures else (),
+        compaction=figures.compaction if figures else None,
+    )
+
+
+def _pace(entry: pb.OperatorEntry, epochs: Sequence[pb.CheckpointMetadata], seconds: float) -> OperatorPace:
+    own = [one for record in epochs for one in record.operators if one.operator_id == entry.operator_id]
+    busy = {one.operator_id: one.busy_us for one in epochs[-1].figures.operators} if epochs else {}
+    return OperatorPace(
+        operator=entry.operator_id,
+        subtasks=entry.parallelism,
+        rows_in_per_second=_rate(sum(one.rows_in for one in own), seconds),
+        rows_out_per_second=_rate(sum(one.rows_out for one in own), seconds),
+        rows_late=sum(one.rows_late for one in own),
+        watermark_us=input_watermark(entry),
+        busy_us=busy.get(entry.operator_id),
+    )
+
+
+def _seconds(epochs: Sequence[pb.CheckpointMetadata]) -> float:
+    """The time that the epochs took, pauses between them included."""
+    if not epochs:
+        return 0.0
+    return (epochs[-1].finish_time_us - epochs[0].start_time_us) / 1e6
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if seconds > 0 else None
+
+
+def _behind(watermark_us: int | None, time_us: int | None) -> int | None:
+    return None if watermark_us is None or time_us is None else time_us - watermark_us
+
+
+def _newest_event(record: pb.CheckpointMetadata) -> int | None:
+    times = [one.max_event_time_us for one in record.sources if one.HasField("max_event_time_us")]
+    return max(times, default=None)
+
+
+def _mean_phases(epochs: Sequence[pb.CheckpointMetadata]) -> dict[str, int]:
+    following = {record.epoch - 1: record for record in epochs}
+    measured = [phases_of(record, following.get(record.epoch)) for record in epochs]
+    names = list(dict.fromkeys(name for phases in measured for name in phases))
+    return {
+        name: sum(phases.get(name, 0) for phases in measured) // sum(name in phases for phases in measured)
+        for name in names
+    }

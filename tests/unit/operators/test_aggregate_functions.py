@@ -256,6 +256,17 @@ def test_a_sketch_is_small_and_sees_nan_as_the_largest() -> None:
     assert finished(sb.approx_percentile("x", 0.5), [(None,)], pa.float64()) is None
 
 
+@pytest.mark.parametrize(
+    "aggregate",
+    [sb.var_pop("x"), sb.percentile("x", 0.5), sb.approx_percentile("x", 0.5)],
+    ids=lambda one: one.function,
+)
+def test_integers_that_no_double_holds_count_as_the_nearest_double(aggregate: Aggregate) -> None:
+    whole = [(2**60 + 1,), (2**53 + 1,), (-(2**63) + 1,), (7,)]
+    doubles = [(float(one),) for (one,) in whole]
+    assert finished(aggregate, whole, pa.int64()) == finished(aggregate, doubles, pa.float64())
+
+
 @pytest.mark.parametrize("distinct", [0, 1, 10, 1_000, 20_000, 300_000])
 def test_distinct_sketches_are_within_five_standard_errors(distinct: int) -> None:
     bound = sb.approx_count_distinct("x").bind("a", input_types=(pa.string(),))

@@ -3,6 +3,8 @@
 import datetime as dt
 import functools
 import operator as operators
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import statebed as sb
-from statebed.errors import SumOverflowError
+from statebed.errors import InputError, SumOverflowError
 from statebed.flow.graph import OperatorNode
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators import Clock
+from statebed.operators import Clock, functions
+from statebed.operators.aggregates import EventTime
 from statebed.operators.aggregation import Aggregation
-from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, parts_of
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, aggregate_parts, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
 from statebed.operators.window_aggregate import WindowAggregate
 from statebed.state import CompactionMode, ManagerOptions, TableManager, TaskInfo
@@ -227,3 +230,57 @@ def test_what_is_not_made_of_plain_parts_is_not_added_up_elsewhere(aggregate: An
     operator = flow.graph.operators["op"]
     assert isinstance(operator, Aggregation)
     assert operator.preaggregated is None
+
+
+NUMBERS = {
+    "integers": [pa.int8(), pa.int64()],
+    "decimals": [pa.decimal128(28, 2)],
+    "floats": [pa.float32(), pa.float64()],
+}
+OTHERS = [pa.string(), pa.binary(), pa.bool_(), pa.date32(), TIMESTAMP]
+LONG_DECIMAL = pa.decimal128(29, 2)
+
+
+def added_up_kinds(name: str) -> set[str]:
+    """For which types of values an aggregate can be added up elsewhere, of those that it takes."""
+    make = getattr(sb, name)
+    options: dict[str, tuple[Any, ...]] = {"percentile": (0.5,), "approx_percentile": (0.5,)}
+    answers: dict[str, set[bool]] = {}
+    for word, kinds in {**NUMBERS, "others": OTHERS}.items():
+        for kind in kinds:
+            columns = ("y", "x") if name in TWO_COLUMNS else ("x",)
+            aggregate = make(*columns, *options.get(name, ()))
+            types = (kind, TIMESTAMP) if EventTime.EVENT_TIME in aggregate.inputs else (kind,) * len(columns)
+            try:
+                bound = aggregate.bind("a", input_types=types)
+            except InputError:
+                continue
+            if name == "max_by" and word == "others" and kind in {pa.string(), pa.binary()}:
+                assert aggregate_parts(0, bound) is None
+                continue
+            answers.setdefault(word, set()).add(aggregate_parts(0, bound) is not None)
+    assert all(len(found) == 1 for found in answers.values()), name
+    return {"yes"} if answers and all(found == {True} for found in answers.values()) else _words(answers)
+
+
+def _words(answers: dict[str, set[bool]]) -> set[str]:
+    return {word for word, found in answers.items() if found == {True}} or {"no"}
+
+
+TWO_COLUMNS = {name for name in functions.__all__ if name.startswith(("covar", "corr", "regr"))} | {"min_by", "max_by"}
+
+
+def test_the_page_of_aggregates_says_what_the_jvm_adds_up() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "aggregates.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    said = {
+        name: set(row[-2].split(", ")) for row in cells if len(row) == 5 for name in re.findall(r"`(\w+)\(", row[0])
+    }
+    assert set(said) == set(functions.__all__)
+    assert said.pop("aggregate") == {"no"}
+    assert said == {name: added_up_kinds(name) for name in said}
+
+
+def test_sums_of_decimals_of_more_than_28_digits_are_not_added_up_elsewhere() -> None:
+    for aggregate in (sb.sum("x"), sb.mean("x")):
+        assert aggregate_parts(0, aggregate.bind("a", input_types=(LONG_DECIMAL,))) is None

@@ -251,6 +251,12 @@ class CollectionError(ProtocolError):
     code = "COLLECTION"
 
 
+class NothingIntactError(ProtocolError):
+    """A repair found no epoch and no savepoint that is whole."""
+
+    code = "NOTHING_INTACT"
+
+
 class RequestTimeoutError(ProtocolError, TimeoutError):
     """The live run did not answer a request in time."""
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 from maintained_job import JOB, MaintainedJob, maintained_job
 
-from statebed.checkpoint import CheckpointLog, RollbackPolicy
-from statebed.checkpoint.opening import Origin
+from statebed.checkpoint import CheckpointLog, Origin, RollbackPolicy
 from statebed.errors import EpochNotRetainedError, JobNotFoundError, NewerFormatError, SavepointError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names

@@ -4,7 +4,7 @@ A node reads nodes that were made before it, so their order is an order in which
 flows along an edge is a table with the user's columns, `_time` (the event time) and, in a changelog, `_weight`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -130,6 +130,21 @@ class Graph:
             return f"{node.operator.operator_id}.{edge.output}"
         step = node.step.text if isinstance(node, StepNode) else "union"
         return f"{step} ({', '.join(self.origin(one) for one in node.inputs)})"
+
+    def origins(self, operator_id: str) -> list[tuple[str, ...]]:
+        """For each input of an operator, the names of the sources and operators whose rows it reads."""
+        reader = self.nodes[self.names[operator_id].node]
+        return [tuple(dict.fromkeys(self._named_before(edge))) for edge in reader.inputs]
+
+    def _named_before(self, edge: Edge) -> Iterator[str]:
+        node = self.nodes[edge.node]
+        if isinstance(node, SourceNode):
+            yield node.name
+        elif isinstance(node, OperatorNode):
+            yield node.operator.operator_id
+        else:
+            for one in node.inputs:
+                yield from self._named_before(one)
 
     @property
     def sources(self) -> dict[str, SourceNode]:

@@ -380,21 +380,27 @@ class InputWatermark(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     LATE_US_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
+    ORIGINS_FIELD_NUMBER: _builtins.int
     input: _builtins.str
     late_us: _builtins.int
     """rows before this were late in this epoch (the previous epoch's watermark)"""
     watermark_us: _builtins.int
     """state before this was evicted in this epoch"""
+    @_builtins.property
+    def origins(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """names of the sources and operators whose rows it reads; empty: unknown"""
+
     def __init__(
         self,
         *,
         input: _builtins.str = ...,
         late_us: _builtins.int | None = ...,
         watermark_us: _builtins.int | None = ...,
+        origins: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_watermark_us", b"_watermark_us", "late_us", b"late_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_watermark_us", b"_watermark_us", "input", b"input", "late_us", b"late_us", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_late_us", b"_late_us", "_watermark_us", b"_watermark_us", "input", b"input", "late_us", b"late_us", "origins", b"origins", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__late_us: _TypeAlias = _typing.Literal["late_us"]  # noqa: Y015
     _WhichOneofArgType__late_us: _TypeAlias = _typing.Literal["_late_us", b"_late_us"]  # noqa: Y015

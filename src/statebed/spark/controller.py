@@ -269,6 +269,7 @@ class Controller:
                 operator,
                 taken.reports[name],
                 clocks[name],
+                origins=plan.graph.origins(name),
                 parallelism=plan.parallelism,
                 drained=status == pb.DRAINED,
             )

@@ -163,9 +163,15 @@ def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
 
 
 def new_entry(
-    operator: Operator, reports: Sequence[SubtaskReport], clock: Clock, *, parallelism: int, drained: bool = False
+    operator: Operator,
+    reports: Sequence[SubtaskReport],
+    clock: Clock,
+    *,
+    origins: Sequence[Sequence[str]],
+    parallelism: int,
+    drained: bool = False,
 ) -> pb.OperatorEntry:
-    """The operator's entry in the epoch's record."""
+    """The operator's entry in the epoch's record; `origins` are the names of what each of its inputs reads."""
     mark = clock.watermark_us
     timers = [report.next_timer_us for report in reports if report.next_timer_us is not None]
     return pb.OperatorEntry(
@@ -174,7 +180,10 @@ def new_entry(
         definition=operator.definition.described,
         parallelism=parallelism,
         subtasks=[report.reference for report in reports],
-        inputs=[pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=mark) for one in operator.inputs],
+        inputs=[
+            pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=mark, origins=names)
+            for one, names in zip(operator.inputs, origins, strict=True)
+        ],
         output_watermark_us=None if mark is None else operator.output_watermark(mark),
         highest_closed_end_us=mark if drained else None,
         rows_in=sum(report.rows_in for report in reports),

@@ -103,7 +103,7 @@ def _operator_key(operator_id: str) -> str:
 
 def _reads(entry: pb.OperatorEntry, known: set[str]) -> Iterator[str]:
     for one in entry.inputs:
-        for name in getattr(one, "origins", ()):
+        for name in one.origins:
             for key in (_operator_key(name), f"s:{name}"):
                 if key in known:
                     yield key

@@ -21,21 +21,23 @@ class HashSource:
 
     first: int
     pieces: Iterator[pa.Table]
+    tag: int = 0
+    """What it is known by in what comes out."""
 
 
-def merge_by_hash(sources: list[HashSource]) -> Iterator[list[pa.Table]]:
-    """Pieces of the sources, again and again: all rows of some hashes, those of each source in its own order."""
+def merge_by_hash(sources: list[HashSource]) -> Iterator[list[tuple[int, pa.Table]]]:
+    """Pieces of the sources with their tags, again and again: all rows of some hashes, each piece in its own order."""
     waiting = sorted(sources, key=lambda source: source.first, reverse=True)
     heads: list[_Head] = []
     while waiting or heads:
         until = min((head.last for head in heads if not head.ended), default=None)
         reached = max((head.last for head in heads), default=None) if until is None else until
         if waiting and (reached is None or waiting[-1].first <= reached):
-            head = _Head(waiting.pop().pieces)
+            head = _Head(waiting.pop())
             if head.go_on():
                 heads.append(head)
             continue
-        found = [part for head in heads if (part := head.take_below(until)).num_rows]
+        found = [(head.tag, part) for head in heads if (part := head.take_below(until)).num_rows]
         # Rows with the hash at which a piece ends may go on in the next one.
         heads = [head for head in heads if (head.go_on() if head.last == until else head.has_rows)]
         if found:
@@ -45,8 +47,9 @@ def merge_by_hash(sources: list[HashSource]) -> Iterator[list[pa.Table]]:
 class _Head:
     """What is open of one source."""
 
-    def __init__(self, pieces: Iterator[pa.Table]) -> None:
-        self._pieces = pieces
+    def __init__(self, source: HashSource) -> None:
+        self._pieces = source.pieces
+        self.tag = source.tag
         self._rows: pa.Table | None = None
         self.ended = False
         """Nothing comes after what is open."""

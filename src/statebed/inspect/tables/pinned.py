@@ -65,16 +65,11 @@ class Pinned:
 
     def fetch(self, path: str, start: int, length: int) -> bytes:
         """A part of a data file that the epoch names."""
-        log = self.location.log
         try:
-            return fetch_range(log.store, path, start, length)
+            return fetch_range(self.location.log.store, path, start, length)
         except MissingFileError as error:
-            if self.savepoint is None and not log.exists(self.number):
-                raise EpochNotRetainedError(
-                    f"epoch {self.number} was collected while it was read",
-                    where=error.where,
-                    fix="read a newer epoch, keep more of them (retention), or have a savepoint keep this one",
-                ) from error
+            if self.savepoint is None and not is_retained(self.location.log, self.number):
+                raise _collected(self.number, error) from error
             raise
 
 
@@ -141,16 +136,26 @@ def find_table(
         record = pin(location, epoch=epoch, savepoint=savepoint)
         try:
             return _table_of(location, record, operator=operator, table=table, savepoint=savepoint)
-        except MissingFileError:
-            if location.log.exists(record.epoch) or savepoint is not None:
+        except MissingFileError as error:
+            if savepoint is not None or is_retained(location.log, record.epoch):
                 raise
             if epoch is not None or attempt == ATTEMPTS - 1:
-                raise EpochNotRetainedError(
-                    f"epoch {record.epoch} was collected while it was read",
-                    where=location.log.store.url,
-                    fix="read a newer one",
-                ) from None
+                raise _collected(record.epoch, error) from error
     raise AssertionError("the last attempt returns or raises")
+
+
+def is_retained(log: CheckpointLog, epoch: int) -> bool:
+    """Whether all files of an epoch must be there; those of one that may be deleted go before its record."""
+    head = log.head()
+    return log.exists(epoch) and (head is None or epoch >= head.min_epoch)
+
+
+def _collected(epoch: int, error: MissingFileError) -> EpochNotRetainedError:
+    return EpochNotRetainedError(
+        f"epoch {epoch} is not retained any more: its files are being collected, or are gone",
+        where=error.where,
+        fix="read a newer epoch, keep more of them (retention), or have a savepoint keep this one",
+    )
 
 
 def _table_of(

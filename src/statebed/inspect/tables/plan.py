@@ -10,16 +10,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import intersection
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, field_id, find_schema
-from statebed.format.segment import chunk_ranges
+from statebed.format.segment import SegmentSpec, chunk_ranges
 from statebed.format.segment_reader import SegmentReader
 from statebed.inspect.tables.request import Request
 from statebed.inspect.tables.scan import FileScan
-from statebed.inspect.tables.shape import GLOBAL_KEYED
+from statebed.inspect.tables.shape import GLOBAL_KEYED, TIME_KEYED
 from statebed.state.live import tombstones
 from statebed.state.live.deletions import Deletions
 from statebed.state.live.files import BEGINNING, END, LiveFiles
@@ -44,6 +45,8 @@ class FilePlan:
     fetch: Fetch
     hidden: bool
     """Whether tombstones may hide rows of it."""
+    replaces: bool
+    """As of its part."""
 
     @cached_property
     def reader(self) -> SegmentReader:
@@ -65,7 +68,7 @@ class FilePlan:
     def groups(self) -> tuple[int, ...]:
         """The row groups that may hold wanted rows."""
         start, end = None, None
-        if not self.request.shape.newest_counts or self.request.shape.generational:
+        if not self.replaces:
             start = None if self.start_us == BEGINNING else self.start_us // self._bin_us * self._bin_us
             end = None if self.request.end_us == END else self.request.end_us
         chosen = self.reader.select_row_groups(owned=self.owned, start_us=start, end_us=end)
@@ -98,8 +101,8 @@ class FilePlan:
     def _may_hold_keys(self, group: int) -> bool:
         hashes = self.request.hashes
         assert hashes is not None
-        ends = self._statistics(group, KEY_HASH)
-        if ends is not None and not _any_between(hashes, *ends):
+        ends = self.hash_ends(group)
+        if ends is not None and not any_between(hashes, *ends):
             return False
         if self.request.shape.kind != GLOBAL_KEYED:
             return True
@@ -107,6 +110,10 @@ class FilePlan:
         ends = self._statistics(group, self.request.shape.keys[0])
         wanted = self.request.keys[0].rows.column(1).to_pylist()
         return ends is None or any(ends[0] <= key <= ends[1] for key in wanted)
+
+    def hash_ends(self, group: int) -> tuple[int, int] | None:
+        """The least and the greatest hash of a row group; None: not known."""
+        return self._statistics(group, KEY_HASH)
 
     def _statistics(self, group: int, name: str) -> tuple[int, int] | None:
         metadata = self.reader.metadata
@@ -128,6 +135,28 @@ class PartPlan:
     def live(self) -> LiveFiles:
         part = self.part
         return LiveFiles(part.owned, part.next_sequence, tuple(part.files), tuple(part.tombstones))
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a row may replace one with another time: then no version of a key may be left out for its time."""
+        return self.request.shape.kind != TIME_KEYED
+
+    @property
+    def spec(self) -> SegmentSpec:
+        """How the rows that are read of a time-keyed table are sorted."""
+        shape = self.request.shape
+        names = self.files[0].columns if self.files else shape.file_schema.names
+        return SegmentSpec(
+            table=shape.config.name,
+            schema_id=0,
+            schema=pa.schema([shape.file_schema.field(name).remove_metadata() for name in names]),
+            sort_order=pb.BIN_FIRST,
+            key_columns=shape.keys,
+        )
+
+    def first_bin(self, entry: pb.FileEntry) -> int:
+        """The first time bin of a file of a time-keyed table."""
+        return max(entry.min_time_us // self.request.shape.bin_us * self.request.shape.bin_us, BEGINNING)
 
     @cached_property
     def deletions(self) -> Deletions:
@@ -164,10 +193,10 @@ class PartPlan:
         owned = intersection(entry.owned, pb.HashRange(first=entry.min_key_hash, last=entry.max_key_hash))
         if owned is None:
             return None, "owned"
-        if request.hashes is not None and not _any_between(request.hashes, owned.first, owned.last):
+        if request.hashes is not None and not any_between(request.hashes, owned.first, owned.last):
             return None, "key"
         start = BEGINNING
-        if not shape.newest_counts or shape.generational:
+        if not self.replaces:
             if not (entry.min_time_us < request.end_us and request.start_us <= entry.max_time_us):
                 return None, "time"
             start = max(request.start_us, self.live.hidden_until(entry) or BEGINNING)
@@ -186,13 +215,14 @@ class PartPlan:
             request=request,
             fetch=self.fetch,
             hidden=hidden,
+            replaces=self.replaces,
         ), ""
 
     def _columns(self, *, clipped: bool, hidden: bool) -> tuple[str, ...]:
         request, shape = self.request, self.request.shape
         if shape.kind == GLOBAL_KEYED:
             return tuple(shape.file_schema.names)
-        needed = set(request.shown)
+        needed = {*request.shown, *request.also}
         if shape.newest_counts:
             needed |= set(shape.deciding)
         if request.keys or clipped or hidden:
@@ -230,7 +260,8 @@ def owns_all(entry: pb.FileEntry) -> bool:
     return bool(entry.owned.first <= entry.min_key_hash and entry.max_key_hash <= entry.owned.last)
 
 
-def _any_between(hashes: "np.ndarray[tuple[int], np.dtype[np.uint64]]", first: int, last: int) -> bool:
+def any_between(hashes: npt.NDArray[np.uint64], first: int, last: int) -> bool:
+    """Whether one of the hashes, which ascend, lies in a range."""
     position = int(np.searchsorted(hashes, np.uint64(first)))
     return position < len(hashes) and int(hashes[position]) <= last
 

@@ -60,6 +60,8 @@ class Request:
     start_us: int = BEGINNING
     end_us: int = END
     conditions: tuple[Condition, ...] = ()
+    also: frozenset[str] = frozenset()
+    """Columns of files that are read as well."""
 
     @property
     def schema(self) -> pa.Schema:

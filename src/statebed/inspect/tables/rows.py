@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import DELETED, KEY_HASH, SEQUENCE, TIME
-from statebed.format.segment import SegmentSpec
 from statebed.inspect.tables.hash_merge import HashSource, merge_by_hash
 from statebed.inspect.tables.plan import FilePlan, PartPlan
 from statebed.inspect.tables.request import Request
-from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED
+from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED, TableShape
 from statebed.state.codec import Codec
 from statebed.state.evolution.adaptation import adapt
 from statebed.state.global_keyed.files import KEY, VALUE
@@ -46,9 +44,9 @@ def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
     elif shape.kind == GLOBAL_KEYED:
         found = _global(plan)
     else:
-        found = _generations(plan) if shape.generational else (rows for one in plan.files for rows in _read(one, plan))
+        found = generations(plan) if shape.generational else appended(plan)
     for rows in found:
-        kept = request.answered(_in_time(rows, request) if shape.newest_counts else rows)
+        kept = request.answered(_in_time(rows, request) if plan.replaces else rows)
         if kept.num_rows:
             yield kept
 
@@ -59,35 +57,34 @@ def answer(rows: pa.Table, request: Request) -> pa.Table:
     return pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema)
 
 
+def appended(plan: PartPlan) -> Iterator[pa.Table]:
+    """The rows of a table in which rows do not replace others, file by file."""
+    return (rows for one in plan.files for rows in rows_of_file(one, plan))
+
+
 def _keyed(plan: PartPlan) -> Iterator[pa.Table]:
-    table = plan.request.shape.keyed
-    sources = [HashSource(int(one.owned.first), _read(one, plan)) for one in plan.files]
+    sources = [HashSource(int(one.owned.first), rows_of_file(one, plan)) for one in plan.files]
     for pieces in merge_by_hash(sources):
-        rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
-        sequences = uint64_values(rows[SEQUENCE])
-        if (sequences[1:] < sequences[:-1]).any():
-            rows = take_rows(rows, np.argsort(sequences, kind="stable"))
-        yield without_deleted(newest_rows(table, rows))
+        yield newest_of_each([rows for _, rows in pieces], plan.request.shape)
 
 
-def _generations(plan: PartPlan) -> Iterator[pa.Table]:
-    shape = plan.request.shape
-    if not plan.files:
-        return iter(())
-    names = plan.files[0].columns
-    spec = SegmentSpec(
-        table=shape.config.name,
-        schema_id=0,
-        schema=pa.schema([shape.file_schema.field(name).remove_metadata() for name in names]),
-        sort_order=pb.BIN_FIRST,
-        key_columns=shape.keys,
-    )
-    sources = [Source(one.entry.min_time_us // shape.bin_us * shape.bin_us, _read(one, plan)) for one in plan.files]
-    return newest(merged(sources, spec), shape.keys)
+def newest_of_each(pieces: list[pa.Table], shape: TableShape) -> pa.Table:
+    """Of each key of a keyed table the newest row, if that is no deletion, by hash; pieces of files in any order."""
+    rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+    sequences = uint64_values(rows[SEQUENCE])
+    if (sequences[1:] < sequences[:-1]).any():
+        rows = take_rows(rows, np.argsort(sequences, kind="stable"))
+    return without_deleted(newest_rows(shape.keyed, rows))
+
+
+def generations(plan: PartPlan) -> Iterator[pa.Table]:
+    """Of each key and time of a generational table the newest row, in the order of files."""
+    sources = [Source(plan.first_bin(one.entry), rows_of_file(one, plan)) for one in plan.files]
+    return newest(merged(sources, plan.spec), plan.request.shape.keys) if sources else iter(())
 
 
 def _global(plan: PartPlan) -> Iterator[pa.Table]:
-    rows = newest_of_keys([piece for one in plan.files for piece in _read(one, plan)])
+    rows = newest_of_keys([piece for one in plan.files for piece in rows_of_file(one, plan)])
     rows = filtered(rows, ~np.asarray(rows[DELETED].to_pylist(), dtype=np.bool_))
     codec = Codec[Any]()
     columns = [
@@ -99,30 +96,28 @@ def _global(plan: PartPlan) -> Iterator[pa.Table]:
     yield pa.Table.from_arrays(columns, schema=plan.request.shape.full_schema)
 
 
-def _read(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
+def rows_of_file(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
     """Rows of a file that may count, in its order, one row group at a time, with the columns that the plan names."""
+    return (rows for group in plan.groups if (rows := rows_of_group(plan, part, group)).num_rows)
+
+
+def rows_of_group(plan: FilePlan, part: PartPlan, group: int) -> pa.Table:
+    """Rows of one row group that may count."""
     request = plan.request
-    fields = pa.schema([field.remove_metadata() for field in plan.current])
-    hashes = request.hashes
-    for group in plan.groups:
-        stored = plan.reader.read(row_groups=[group], columns=plan.names)
-        rows = adapt(stored, plan.stored, plan.current, request.shape.defaults)
-        rows = pa.Table.from_arrays(rows.columns, schema=fields)
-        wanted = np.ones(rows.num_rows, dtype=np.bool_)
-        if KEY_HASH in plan.columns:
-            wanted &= in_range(uint64_values(rows[KEY_HASH]), plan.entry.owned)
-        if hashes is not None:
-            wanted &= among(uint64_values(rows[KEY_HASH]), hashes)
-        if not wanted.all():
-            rows = filtered(rows, wanted)
-        for keys in request.keys:
-            rows = filtered(rows, keys.found.contains(rows))
-        if plan.hidden:
-            rows = filtered(rows, part.deletions.visible(rows))
-        if not request.shape.newest_counts or request.shape.generational:
-            rows = _in_time(rows, request)
-        if rows.num_rows:
-            yield rows
+    stored = plan.reader.read(row_groups=[group], columns=plan.names)
+    rows = adapt(stored, plan.stored, plan.current, request.shape.defaults)
+    rows = pa.Table.from_arrays(rows.columns, schema=pa.schema([field.remove_metadata() for field in plan.current]))
+    if KEY_HASH in plan.columns:
+        hashes = uint64_values(rows[KEY_HASH])
+        wanted = in_range(hashes, plan.owned)
+        if request.hashes is not None:
+            wanted &= among(hashes, request.hashes)
+        rows = filtered(rows, wanted)
+    for keys in request.keys:
+        rows = filtered(rows, keys.found.contains(rows))
+    if plan.hidden:
+        rows = filtered(rows, part.deletions.visible(rows))
+    return rows if part.replaces else _in_time(rows, request)
 
 
 def _in_time(rows: pa.Table, request: Request) -> pa.Table:

@@ -1,61 +1,191 @@
-"""What changed in a table between two epochs, row by row."""
+"""What changed in a table between two epochs, row by row.
 
-from collections.abc import Iterator
+    diff_state("s3://bucket/state", job="rides", operator="per_minute", since=40, until=42).to_pandas()
+
+The epochs may be of different parallelism, and of different lineages: what is compared is what they hold. Rows of a
+keyed table are told apart by their keys, those of a time-keyed one by key and time. Where columns have changed, rows
+are shown with those of the later epoch.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-CHANGE = "change"
+from statebed.errors import CorruptObjectError, InputError
+from statebed.format.schema import TIME, merge_schema_lists
+from statebed.inspect.tables import frames
+from statebed.inspect.tables.changes import CHANGE, KINDS, change_schema, changes_of
+from statebed.inspect.tables.comparison import Side, compare
+from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
+from statebed.inspect.tables.request import Key, Request
+from statebed.inspect.tables.shape import TIME_KEYED, TableShape
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
 
 
 class StateDiff:
-    """The changes of one table; made by `diff_state`.
+    """The changes of one table; made by `diff_state`. Nothing is read before they are asked for.
 
     Rows have the column `change` in front: 'insert', 'delete', 'update_before' or 'update_after'.
     """
 
+    def __init__(self, before: PinnedTable, after: PinnedTable, keys: tuple[tuple[Key, ...], ...] = ()) -> None:
+        self._found = before, after
+        self._keys = keys
+        shapes = [TableShape(one.config) for one in self._found]
+        if shapes[0].kind != shapes[1].kind:
+            raise InputError(
+                f"the table was {shapes[0].kind} at epoch {self.since}, and is {shapes[1].kind} at epoch {self.until}",
+                where=f"table {after.table!r}",
+                fix="compare epochs between which it stayed what it is",
+            )
+        try:
+            merge_schema_lists(part.schemas for one in self._found for part in one.parts)
+        except CorruptObjectError as error:
+            raise InputError(
+                f"the columns of the table went different ways to the epochs {self.since} and {self.until}",
+                where=f"table {after.table!r}",
+                fix="compare epochs of one lineage, or read both and compare the columns that you need",
+            ) from error
+        requests = [
+            Request(shape, tuple(shape.full_schema.names), also=frozenset(shape.file_schema.names)) for shape in shapes
+        ]
+        for some in keys:
+            requests = [request.of_keys(some) for request in requests]
+        self._sides = [
+            Side(request, found.parts, found.pinned.fetch) for request, found in zip(requests, self._found, strict=True)
+        ]
+
+    @property
+    def table(self) -> str:
+        return self._found[1].table
+
+    @property
+    def operator(self) -> str:
+        return self._found[1].operator
+
     @property
     def schema(self) -> pa.Schema:
-        raise NotImplementedError
+        """`change`, and the columns of the table."""
+        return change_schema(self._shape.schema)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
 
     @property
     def key_columns(self) -> list[str]:
-        raise NotImplementedError
+        return list(self._shape.keys)
 
     @property
     def since(self) -> int:
         """The epoch before."""
-        raise NotImplementedError
+        return self._found[0].pinned.epoch
 
     @property
     def until(self) -> int:
         """The epoch after."""
-        raise NotImplementedError
+        return self._found[1].pinned.epoch
+
+    def keys(self, *keys: Key) -> "StateDiff":
+        """Only changes of these keys, which are as those of `StateTable.keys`."""
+        return StateDiff(*self._found, keys=(*self._keys, keys))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The changes, piece by piece; an update_after follows its update_before."""
-        raise NotImplementedError
+        identity = [*self._shape.keys, *([TIME] if self._shape.kind == TIME_KEYED else [])]
+        for before, after in compare(*self._sides):
+            found = changes_of(before, after, identity, self._shape.schema)
+            if found.num_rows:
+                yield from found.combine_chunks().to_batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The changes as Arrow's stream of batches."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_arrow(self) -> pa.Table:
         """All changes."""
-        raise NotImplementedError
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def head(self, rows: int = 10) -> pa.Table:
         """The first changes that are found."""
-        raise NotImplementedError
+        return frames.first_rows(self.to_batches(), rows, self.schema)
 
     def counts(self) -> dict[str, int]:
         """How many changes of each kind there are."""
-        raise NotImplementedError
+        found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        for batch in self.to_batches():
+            found.update({one["values"]: one["counts"] for one in batch.column(CHANGE).value_counts().to_pylist()})
+        return dict(found)
+
+    def to_pandas(self) -> Any:
+        """All changes as a data frame of pandas."""
+        return frames.to_pandas(self.to_arrow())
+
+    def to_polars(self) -> "pl.DataFrame":
+        """All changes as a data frame of polars."""
+        return frames.to_polars(self.to_arrow())
+
+    def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
+        """All changes as a relation of DuckDB."""
+        return frames.to_duckdb(self.to_arrow(), connection)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The changes for any library that takes Arrow streams."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"<StateDiff {self._title}>"
+
+    def _repr_html_(self) -> str:
+        return frames.html(self._title, self.head(frames.ROWS_SHOWN + 1))
+
+    @property
+    def _title(self) -> str:
+        found = self._found[1]
+        job = found.pinned.location.job
+        return f"{job} / {found.operator} / {found.table}, changes from epoch {self.since} to {self.until}"
+
+    @property
+    def _shape(self) -> TableShape:
+        return self._sides[1].request.shape
 
 
 def diff_state(
-    url: str,
+    url: str | Path,
     *,
     job: str | None = None,
     operator: str | None = None,
     table: str | None = None,
     since: int | str,
     until: int | str | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> StateDiff:
     """What turned the state at `since` into that at `until` (None: the newest epoch); a text names a savepoint."""
-    raise NotImplementedError
+    location = find_location(url, job, storage_options=storage_options)
+    return diff_at(location, operator=operator, table=table, since=since, until=until)
+
+
+def diff_at(
+    location: Location,
+    *,
+    operator: str | None = None,
+    table: str | None = None,
+    since: int | str,
+    until: int | str | None = None,
+) -> StateDiff:
+    """As `diff_state`, of a job that was found."""
+    after = _find(location, operator, table, until)
+    # What was left out is the same on both sides.
+    return StateDiff(_find(location, after.operator, after.table, since), after)
+
+
+def _find(location: Location, operator: str | None, table: str | None, at: int | str | None) -> PinnedTable:
+    if isinstance(at, str):
+        return find_table(location, operator=operator, table=table, savepoint=at)
+    return find_table(location, operator=operator, table=table, epoch=at)

@@ -147,7 +147,7 @@ class Run:
         """A draft that changes nothing: for requests and stops when there is no input."""
         head = self.head
         return EpochDraft(
-            operators=list(head.operators),
+            operators=[_without_rows(entry) for entry in head.operators],
             source_position=head.source_position,
             sources=list(head.sources),
             epoch_time_us=head.epoch_time_us,
@@ -292,6 +292,15 @@ class Run:
                 where=f"job {self.job_id}",
                 fix="repair them, or wait until retention passes them; collection goes on by itself afterwards",
             )
+
+
+def _without_rows(entry: pb.OperatorEntry) -> pb.OperatorEntry:
+    """The state of an operator in an epoch in which it got no rows."""
+    kept = pb.OperatorEntry()
+    kept.CopyFrom(entry)
+    for field in ("rows_in", "rows_late", "rows_out"):
+        kept.ClearField(field)
+    return kept
 
 
 def _attempt(log: CheckpointLog, granted_requests: Sequence[str] = ()) -> Commit:

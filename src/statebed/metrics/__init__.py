@@ -1,0 +1,21 @@
+"""What jobs do, in numbers: for Prometheus, OpenTelemetry and whoever reads logs."""
+
+from statebed.metrics.catalogue import CATALOGUE, Kind, Metric
+from statebed.metrics.endpoint import ENDPOINTS, Endpoints
+from statebed.metrics.job_metrics import Event, JobMetrics
+from statebed.metrics.samples import CONTENT_TYPE, exposition
+from statebed.metrics.watched import WatchedJob, WatchedJobs
+
+__all__ = [
+    "CATALOGUE",
+    "CONTENT_TYPE",
+    "ENDPOINTS",
+    "Endpoints",
+    "Event",
+    "JobMetrics",
+    "Kind",
+    "Metric",
+    "WatchedJob",
+    "WatchedJobs",
+    "exposition",
+]

@@ -1,0 +1,189 @@
+"""The metrics of one job, kept up to date by its records.
+
+Each record says what its epoch did; counters add that up, gauges show the newest. Counters begin at 0 with the process
+and go on when a job is started again in it. Series of an operator, table or host that is gone leave with it, but for
+counters, which Prometheus wants to keep.
+"""
+
+import enum
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.metrics.catalogue import DURATION_BUCKETS, TIERS
+from statebed.metrics.samples import Distribution, Labels, Sample
+
+_MICROS = 1e6
+_DURATION = "statebed_epoch_duration_seconds"
+Key = tuple[str, Labels]
+
+
+class Event(enum.Enum):
+    """What should be rare."""
+
+    RETRY = "retry"
+    FAILURE = "failure"
+    FENCED = "fenced"
+    COLLECTION_FAILURE = "collection_failure"
+
+
+class JobMetrics:
+    """Thread-safe: a controller writes, whoever scrapes reads."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self._lock = threading.Lock()
+        self._counters: dict[Key, float] = {}
+        self._gauges: dict[Key, float] = {}
+        self._buckets = [0] * len(DURATION_BUCKETS)
+        self._durations = (0, 0.0)
+        self._compacted: tuple[int, pb.CompactionFigures] = (0, pb.CompactionFigures())
+        self._up: int | None = None
+        for event in Event:
+            self._count("statebed_events_total", event.value, by=0)
+
+    def begin(self) -> None:
+        """A query of the job runs in this process."""
+        with self._lock:
+            self._up = 1
+
+    def end(self) -> None:
+        """It has ended."""
+        with self._lock:
+            self._up = 0
+
+    def show(self, record: pb.CheckpointMetadata) -> None:
+        """The sizes that a record tells of, without what its epoch did."""
+        with self._lock:
+            self._show(record)
+
+    def event(self, event: Event) -> None:
+        """Something rare has happened."""
+        with self._lock:
+            self._count("statebed_events_total", event.value)
+
+    def observe(self, record: pb.CheckpointMetadata, after_us: Mapping[str, int] | None = None) -> None:
+        """A record was committed. `after_us` are its phases after that, where they are known at once; else the record
+        after it tells.
+        """
+        with self._lock:
+            self._show(record)
+            if record.kind != pb.EPOCH:
+                return
+            self._count("statebed_epochs_total")
+            self._count("statebed_preaggregated_epochs_total", by=int(record.figures.preaggregated))
+            self._last((record.finish_time_us - record.start_time_us) / _MICROS)
+            after = record.figures.previous_phases_us if after_us is None else after_us
+            for phase, us in sorted([*record.figures.phases_us.items(), *after.items()]):
+                self._count("statebed_phase_seconds_total", phase, by=us / _MICROS)
+            self._count_rows(record)
+            self._count_figures(record.figures)
+            self._count_compaction(record)
+
+    def samples(self) -> Iterator[Sample | Distribution]:
+        """All values, at one moment."""
+        with self._lock:
+            values = [*self._gauges.items(), *self._counters.items()]
+            if self._up is not None:
+                values.append((("statebed_up", (self.job,)), self._up))
+            count, total = self._durations
+            held = Distribution(_DURATION, (self.job,), DURATION_BUCKETS, tuple(self._buckets), count, total)
+        yield held
+        yield from (Sample(metric, labels, value) for (metric, labels), value in values)
+
+    # ---- with the lock held ----------------------------------------------------------------------------------
+
+    def _count(self, metric: str, *labels: str, by: float = 1) -> None:
+        key = (metric, (self.job, *labels))
+        self._counters[key] = self._counters.get(key, 0) + by
+
+    def _set(self, metric: str, *labels: str, to: float) -> None:
+        self._gauges[metric, (self.job, *labels)] = to
+
+    def _last(self, seconds: float) -> None:
+        for number in range(bisect_left(DURATION_BUCKETS, seconds), len(DURATION_BUCKETS)):
+            self._buckets[number] += 1
+        count, total = self._durations
+        self._durations = (count + 1, total + seconds)
+
+    def _show(self, record: pb.CheckpointMetadata) -> None:
+        """Gauges of this record in the place of all others; sizes stay where it says nothing of them."""
+        kept = {} if record.HasField("figures") else {key: self._gauges[key] for key in self._gauges if _is_size(key)}
+        self._gauges = kept
+        self._set("statebed_run", to=record.run)
+        self._set("statebed_epoch", to=record.epoch)
+        self._set("statebed_retained_epochs", to=record.epoch - record.min_epoch + 1)
+        self._set("statebed_savepoints", to=len(record.pins))
+        self._set("statebed_parallelism", to=record.parallelism)
+        self._set("statebed_last_commit_timestamp_seconds", to=record.finish_time_us / _MICROS)
+        for entry in record.operators:
+            marks = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+            if marks and not entry.retired:
+                self._set("statebed_watermark_timestamp_seconds", entry.operator_id, to=min(marks) / _MICROS)
+        for source in record.sources:
+            if source.HasField("max_event_time_us"):
+                seconds = source.max_event_time_us / _MICROS
+                self._set("statebed_source_event_timestamp_seconds", source.source, to=seconds)
+        self._show_figures(record.figures)
+
+    def _show_figures(self, figures: pb.EpochFigures) -> None:
+        for operator in figures.operators:
+            for table in operator.tables:
+                place = (operator.operator_id, table.table)
+                self._set("statebed_state_rows", *place, to=table.rows)
+                sizes = (table.memory_bytes, table.disk_bytes, table.store_bytes)
+                for tier, nbytes in zip(TIERS, sizes, strict=True):
+                    self._set("statebed_state_bytes", *place, tier, to=nbytes)
+                self._set("statebed_state_files", *place, to=table.files)
+                self._set("statebed_tombstones", *place, to=table.tombstones)
+                self._set("statebed_compaction_debt_bytes", *place, to=table.compaction_debt_bytes)
+        for host in figures.hosts:
+            self._set("statebed_memory_budget_bytes", host.host, to=host.budget_bytes)
+            self._set("statebed_memory_peak_bytes", host.host, to=host.peak_bytes)
+            self._set("statebed_cache_bytes", host.host, to=host.cache_bytes)
+            self._set("statebed_cache_limit_bytes", host.host, to=host.cache_limit_bytes)
+            for holder, nbytes in sorted(host.holders.items()):
+                self._set("statebed_memory_held_bytes", host.host, holder, to=nbytes)
+
+    def _count_rows(self, record: pb.CheckpointMetadata) -> None:
+        for entry in record.operators:
+            if entry.retired:
+                continue
+            self._count("statebed_rows_in_total", entry.operator_id, by=entry.rows_in)
+            self._count("statebed_rows_late_total", entry.operator_id, by=entry.rows_late)
+            self._count("statebed_rows_out_total", entry.operator_id, by=entry.rows_out)
+        for sink in record.sinks:
+            files = (f for f in record.outbox if f.stream == sink.stream and sink.operator_id in {"", f.operator_id})
+            self._count("statebed_sink_rows_total", sink.sink_id, by=sum(file.rows for file in files))
+
+    def _count_figures(self, figures: pb.EpochFigures) -> None:
+        for operator in figures.operators:
+            name = operator.operator_id
+            self._count("statebed_rows_expired_total", name, by=operator.rows_expired)
+            self._count("statebed_retractions_dropped_total", name, by=operator.retractions_dropped)
+            self._count("statebed_written_bytes_total", name, by=operator.bytes_written)
+            self._count("statebed_busy_seconds_total", name, by=operator.busy_us / _MICROS)
+            for table in operator.tables:
+                self._count("statebed_spills_total", name, table.table, by=table.spills)
+                self._count("statebed_loads_total", name, table.table, by=table.loads)
+                self._count("statebed_hits_total", name, table.table, by=table.hits)
+        for host in figures.hosts:
+            self._count("statebed_spilled_bytes_total", host.host, by=host.spilled_bytes)
+
+    def _count_compaction(self, record: pb.CheckpointMetadata) -> None:
+        """Records count since their run began."""
+        if not record.figures.HasField("compaction"):
+            return
+        run, before = self._compacted
+        if run != record.run:
+            before = pb.CompactionFigures()
+        now = record.figures.compaction
+        for name in ("rounds", "merges", "read_bytes", "written_bytes", "failures"):
+            by = max(0, getattr(now, name) - getattr(before, name))
+            self._count(f"statebed_compaction_{name}_total", by=by)
+        self._compacted = (record.run, now)
+
+
+def _is_size(key: Key) -> bool:
+    return key[0].startswith(("statebed_state_", "statebed_tombstones", "statebed_compaction_debt"))

@@ -1,0 +1,86 @@
+"""Values of metrics, and how they are written for Prometheus: text exposition format 0.0.4."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from statebed.metrics.catalogue import CATALOGUE, Kind
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = tuple[str, ...]
+"""Values of a metric's labels, in their order."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value."""
+
+    metric: str
+    labels: Labels
+    value: float
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Of a histogram: how many values were at most as large as each bound, all of them, and their sum."""
+
+    metric: str
+    labels: Labels
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    """Cumulative, one for each bound."""
+    count: int
+    total: float
+
+
+def exposition(samples: Iterable[Sample | Distribution]) -> str:
+    """The text that Prometheus reads; families in the order of the catalogue, each once."""
+    by_metric: dict[str, list[Sample | Distribution]] = {}
+    for one in samples:
+        by_metric.setdefault(one.metric, []).append(one)
+    lines: list[str] = []
+    for name, metric in CATALOGUE.items():
+        if name not in by_metric:
+            continue
+        lines += [f"# HELP {name} {_escaped_help(metric.text)}", f"# TYPE {name} {metric.kind.value}"]
+        for one in by_metric[name]:
+            lines += _lines(one)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(one: Sample | Distribution) -> Iterator[str]:
+    metric = CATALOGUE[one.metric]
+    pairs = list(zip(metric.labels, one.labels, strict=True))
+    if isinstance(one, Sample):
+        assert metric.kind is not Kind.HISTOGRAM
+        yield f"{metric.name}{_labels(pairs)} {_number(one.value)}"
+        return
+    for bound, count in zip(one.bounds, one.counts, strict=True):
+        yield f"{metric.name}_bucket{_labels([*pairs, ('le', _number(bound))])} {count}"
+    yield f"{metric.name}_bucket{_labels([*pairs, ('le', '+Inf')])} {one.count}"
+    yield f"{metric.name}_sum{_labels(pairs)} {_number(one.total)}"
+    yield f"{metric.name}_count{_labels(pairs)} {one.count}"
+
+
+def _labels(pairs: Iterable[tuple[str, str]]) -> str:
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+    return f"{{{inside}}}" if inside else ""
+
+
+def _escaped(value: str) -> str:
+    r"""As the format wants it inside quotes.
+
+    >>> _escaped('a"b')
+    'a\\"b'
+    """
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _escaped_help(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1 << 53 else repr(float(value))

@@ -1,0 +1,66 @@
+"""Metrics of jobs from their records alone: for a process beside the jobs, such as the dashboard.
+
+The first look shows the newest record; each later one counts the records that came since. So counters begin at 0 with
+the process that watches, and never go back.
+"""
+
+import threading
+
+from statebed.checkpoint import CheckpointLog
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.jobs import job_names
+from statebed.metrics.job_metrics import JobMetrics
+from statebed.metrics.samples import exposition
+from statebed.storage import ScopedStore, get_storage_provider
+
+
+class WatchedJob:
+    """One job. Thread-safe."""
+
+    def __init__(self, log: CheckpointLog) -> None:
+        self.metrics = JobMetrics(log.job_id)
+        self._log = log
+        self._lock = threading.Lock()
+        self._seen: int | None = None
+
+    def look(self) -> JobMetrics:
+        """Count what was committed since the last look."""
+        with self._lock:
+            head = self._log.head()
+            if head is None:
+                return self.metrics
+            if self._seen is None:
+                self._show(head)
+            else:
+                for epoch in range(max(self._seen + 1, head.min_epoch), head.epoch + 1):
+                    record = self._log.observe(epoch).record
+                    if record is not None:
+                        self.metrics.observe(record)
+            self._seen = head.epoch
+            return self.metrics
+
+    def _show(self, head: pb.CheckpointMetadata) -> None:
+        """A run that has just begun has the sizes of its base."""
+        base = self._log.observe(head.base).record if head.kind == pb.RUN_START and head.base else None
+        for record in (base, head):
+            if record is not None:
+                self.metrics.show(record)
+
+
+class WatchedJobs:
+    """All jobs of one location of state.
+
+    >>> WatchedJobs("memory://").text()
+    ''
+    """
+
+    def __init__(self, state: str) -> None:
+        self._store = get_storage_provider(state)
+        self._jobs: dict[str, WatchedJob] = {}
+
+    def text(self) -> str:
+        """What Prometheus reads, as of now."""
+        for name in job_names(self._store):
+            if name not in self._jobs:
+                self._jobs[name] = WatchedJob(CheckpointLog(ScopedStore(self._store, name), name))
+        return exposition(one for name in sorted(self._jobs) for one in self._jobs[name].look().samples())

@@ -45,6 +45,7 @@ from statebed.flow.calls import (
     running_min,
     running_sum,
 )
+from statebed.inspect import StateDiff, StateTable, diff_state, read_state
 from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.functions import (
     aggregate,
@@ -122,6 +123,8 @@ __all__ = [
     "RollbackPolicy",
     "RunOptions",
     "Sink",
+    "StateDiff",
+    "StateTable",
     "StatebedError",
     "UnboundedStateWarning",
     "ValueState",
@@ -148,6 +151,7 @@ __all__ = [
     "cume_dist",
     "cumulative",
     "dense_rank",
+    "diff_state",
     "eq",
     "exit_codes",
     "first",
@@ -167,6 +171,7 @@ __all__ = [
     "percent_rank",
     "percentile",
     "rank",
+    "read_state",
     "read_table",
     "regr_avgx",
     "regr_avgy",

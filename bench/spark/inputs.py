@@ -15,13 +15,15 @@ COLUMNS = "k bigint, v bigint, ts timestamp"
 START_US = 1_699_999_800_000_000
 """A border of windows, whichever of the lengths they have."""
 _JITTER_US = 500_000
+SMALL_BATCHES = 30
+"""Java compiles what it runs while it runs: after six batches that still took a third of all processor time."""
 _TURNS = 4
 """Sessions: two quarters of the keys are active at a time."""
 
 
 def small_files(case: Case) -> Files:
     """To warm up the machinery itself, before the state is filled."""
-    return Files(warm=0, warm_rows=0, measured=6, rows=2000 if case.kind is Kind.PROCESS else 20_000)
+    return Files(warm=0, warm_rows=0, measured=SMALL_BATCHES, rows=2000 if case.kind is Kind.PROCESS else 20_000)
 
 
 def write_inputs(case: Case, files: Files, folder: Path, *, seed: int = 7) -> None:

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - imports inside the commands keep the start short
 
+import sys
 from typing import Annotated
 
 import typer
@@ -42,6 +43,7 @@ def ui(
     def ready(address: str) -> None:
         if json:
             output.print_json({"url": address, "state": state})
+            sys.stdout.flush()  # whoever started it waits for this line
         else:
             typer.echo(f"statebed ui: {address} (state at {state}; Ctrl-C ends it)")
 

@@ -1,7 +1,7 @@
 """Plots as SVG, made on the server: bars and lines over the epochs of a job.
 
-Geometry stands in attributes, colours in the style sheet. Labels of the vertical axis stand inside the plot, on their
-lines, so that they may be larger on a small screen. Where a pointer rests, the whole epoch is told.
+Geometry stands in attributes, colours in the style sheet, which makes labels larger on small screens: there is room
+for that. Where a pointer rests, the whole epoch is told.
 """
 
 import enum
@@ -17,10 +17,13 @@ WIDTH = 560.0
 HEIGHT = 170.0
 _TOP = 16.0
 _BOTTOM = 148.0
+_LEFT = 70.0
+"""Room for the labels of the vertical axis; times are long, and stand inside the plot."""
 _LEAST_SLOTS = 12
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 _SECOND = 1_000_000
+_DAY = 86_400.0 * _SECOND
 
 
 class Shape(enum.Enum):
@@ -113,7 +116,8 @@ class _Drawing:
     def __init__(self, chart: Chart, link: str) -> None:
         self.chart = chart
         self.link = link
-        self.slot = WIDTH / max(len(chart.epochs), _LEAST_SLOTS)
+        self.left = 0.0 if chart.unit is Unit.TIME else _LEFT
+        self.slot = (WIDTH - self.left) / max(len(chart.epochs), _LEAST_SLOTS)
         self.low, self.high, self.ticks = _axis(chart)
 
     def svg(self) -> Markup:
@@ -129,22 +133,19 @@ class _Drawing:
         return _BOTTOM - (_BOTTOM - _TOP) * min(max(share, 0.0), 1.0)
 
     def _x(self, place: int) -> float:
-        return (place + 0.5) * self.slot
+        return self.left + (place + 0.5) * self.slot
 
     def _grid(self) -> list[Markup]:
-        line = Markup('<line class="grid" x1="0" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
-        return [line.format(WIDTH, self._y(tick), self._y(tick)) for tick in self.ticks]
+        line = Markup('<line class="grid" x1="{:.0f}" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
+        return [line.format(self.left, WIDTH, self._y(tick), self._y(tick)) for tick in self.ticks]
 
     def _labels(self) -> list[Markup]:
         text = Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
-        marks = [
-            text.format(2, self._y(tick) - 3.5, "start", self.chart.unit.text(tick))
-            for tick in self.ticks
-            if tick != 0 or self.chart.unit is Unit.TIME
-        ]
+        x, below, anchor = (self.left - 8, 4.0, "end") if self.left else (2.0, -3.5, "start")
+        marks = [text.format(x, self._y(tick) + below, anchor, self.chart.unit.text(tick)) for tick in self.ticks]
         epochs = self.chart.epochs
         if epochs:
-            marks.append(text.format(2, HEIGHT - 5, "start", f"epoch {epochs[0]:,}"))
+            marks.append(text.format(self.left, HEIGHT - 5, "start", f"epoch {epochs[0]:,}"))
         if len(epochs) > 1:
             end = self._x(len(epochs) - 1) + self.slot / 2
             marks.append(text.format(max(end, WIDTH * 0.5), HEIGHT - 5, "end", f"{epochs[-1]:,}"))
@@ -165,8 +166,10 @@ class _Drawing:
         return drawn
 
     def _lines(self) -> list[Markup]:
-        path = Markup('<path class="line c{}" d="{}"/>')
+        path = Markup('<path class="line {} c{}" d="{}"/>')
         dot = Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>')
+        # A line that is alone needs no dashes to be told apart.
+        style = "dashed" if len(self.chart.series) > 1 else "solid"
         drawn = []
         for series in self.chart.series:
             pieces: list[str] = []
@@ -176,7 +179,7 @@ class _Drawing:
                     pieces.append(f"{'M' if gap else 'L'}{self._x(place):.1f} {self._y(value):.1f}")
                 gap = value is None
             if pieces:
-                drawn.append(path.format(series.colour, " ".join(pieces)))
+                drawn.append(path.format(style, series.colour, " ".join(pieces)))
             if series.last is not None:
                 place = max(place for place, value in enumerate(series.values) if value is not None)
                 drawn.append(dot.format(series.colour, self._x(place), self._y(series.last)))
@@ -186,10 +189,10 @@ class _Drawing:
         if self.chart.limit is None:
             return []
         y = self._y(self.chart.limit)
-        line = Markup('<line class="limit" x1="0" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
+        line = Markup('<line class="limit" x1="{:.0f}" x2="{:.0f}" y1="{:.1f}" y2="{:.1f}"/>')
         text = Markup('<text class="tick" x="{:.0f}" y="{:.1f}" text-anchor="end">{} {}</text>')
         told = text.format(WIDTH - 2, y - 3.5, self.chart.limit_name, self.chart.unit.text(self.chart.limit))
-        return [line.format(WIDTH, y, y), told]
+        return [line.format(self.left, WIDTH, y, y), told]
 
     def _hits(self) -> list[Markup]:
         hit = Markup(
@@ -197,7 +200,7 @@ class _Drawing:
             "<title>{}</title></rect></a>"
         )
         return [
-            hit.format(self.link, epoch, place * self.slot, self.slot, _BOTTOM, self._told(place))
+            hit.format(self.link, epoch, self.left + place * self.slot, self.slot, _BOTTOM, self._told(place))
             for place, epoch in enumerate(self.chart.epochs)
         ]
 
@@ -237,7 +240,7 @@ def _nice_step(rough: float, unit: Unit) -> float:
         found = [step for step in _TIME_STEPS if step * _SECOND >= rough]
         if found:
             return float(found[0] * _SECOND)
-        return math.ceil(rough / (_SECOND * _TIME_STEPS[-1])) * float(_TIME_STEPS[-1] * _SECOND)
+        return _nice_step(rough / _DAY, Unit.COUNT) * _DAY
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step * power for step in _STEPS if step * power >= rough * 0.999)
     return max(step, 1.0) if unit is not Unit.DURATION else step

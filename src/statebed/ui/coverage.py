@@ -13,13 +13,15 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.ui import words
 
 SPACE = 1 << 64
-_WIDTH = 720.0
+_WIDTH = 1200.0
 _TALL = 84.0
-_TOP = 16.0
+_TOP = 22.0
 _BUCKETS = 120
 _MOST_FILES = 64
 _THIN = 5.0
 _STEP = 7.0
+_LEAST = 2.0
+"""As short as a file is drawn."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class Coverage:
     def drawn(self) -> Markup:
         """As SVG."""
         listed = self.spans if len(self.spans) <= _MOST_FILES else ()
-        height = _TOP + _TALL + 18 + len(listed) * _STEP + (8 if listed else 0)
-        parts = [*self._depth(), *self._edges(height), *self._files(listed, _TOP + _TALL + 24)]
+        height = _TOP + _TALL + 24 + len(listed) * _STEP + (8 if listed else 0)
+        parts = [*self._depth(), *self._edges(height), *self._files(listed, _TOP + _TALL + 28)]
         frame = Markup('<svg class="coverage" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}</svg>')
         return frame.format(_WIDTH, height, self.described, Markup("").join(parts))
 
@@ -85,9 +87,9 @@ class Coverage:
                 tall = _TALL * count / self.deepest
                 y -= tall
                 parts.append(bar.format(colour(level), place * wide, y, wide * 0.92, tall))
-        parts.append(text.format(2, _TOP - 4, "start", f"{words.plural(self.deepest, 'file')} over one place"))
-        parts.append(text.format(2, bottom + 13, "start", self.start))
-        parts.append(text.format(_WIDTH - 2, bottom + 13, "end", self.end))
+        parts.append(text.format(2, _TOP - 5, "start", f"{words.plural(self.deepest, 'file')} over one place"))
+        parts.append(text.format(2, bottom + 17, "start", self.start))
+        parts.append(text.format(_WIDTH - 2, bottom + 17, "end", self.end))
         hit = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
         for place, counts in enumerate(self.counts):
             told = [f"level {level}: {words.plural(count, 'file')}" for level, count in sorted(counts.items())]
@@ -107,9 +109,9 @@ class Coverage:
         return [
             bar.format(
                 colour(span.level),
-                span.first * _WIDTH,
+                min(span.first * _WIDTH, _WIDTH - _LEAST),
                 y + number * _STEP,
-                max((span.last - span.first) * _WIDTH, 1.5),
+                max((span.last - span.first) * _WIDTH, _LEAST),
                 _THIN,
                 span.text,
             )

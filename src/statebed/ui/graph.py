@@ -49,7 +49,6 @@ class Box:
 @dataclass
 class _Placed:
     box: Box
-    column: int
     x: float = 0.0
     y: float = 0.0
 
@@ -147,27 +146,31 @@ def _drawn(graph: Graph) -> Markup:
 
 
 def _placed(boxes: Sequence[Box]) -> dict[str, _Placed]:
-    """Each in its column: sources first, sinks last, operators behind what they read."""
-    columns: dict[str, int] = {}
+    """Each in the column behind what it reads, sources first."""
     by_key = {box.key: box for box in boxes}
+    columns = dict.fromkeys(by_key, 0)
     for _ in boxes:  # as many rounds as a chain may have members
-        for box in boxes:
-            before = [columns.get(key, 0) for key in box.reads if key in by_key and key != box.key]
+        for box in by_key.values():
+            before = [columns[key] for key in box.reads if key in by_key and key != box.key]
             columns[box.key] = 0 if box.style == "source" else min(1 + max(before, default=0), len(boxes))
-    last = max((columns[box.key] for box in boxes if box.style != "sink"), default=0) + 1
-    columns |= {box.key: last for box in boxes if box.style == "sink"}
-    used = sorted(set(columns.values()))
-    stacks: dict[int, list[_Placed]] = {column: [] for column in used}
-    for box in boxes:
-        if box.key in columns and all(one.box.key != box.key for one in stacks[columns[box.key]]):
-            stacks[columns[box.key]].append(_Placed(box, columns[box.key]))
+    stacks: dict[int, list[_Placed]] = {column: [] for column in sorted(set(columns.values()))}
+    for box in by_key.values():
+        stacks[columns[box.key]].append(_Placed(box))
     tallest = max((_tall(stack) for stack in stacks.values()), default=0.0)
-    for number, column in enumerate(used):
-        y = _MARGIN + (tallest - _tall(stacks[column])) / 2
-        for one in stacks[column]:
+    placed: dict[str, _Placed] = {}
+    for number, stack in enumerate(stacks.values()):
+        stack.sort(key=lambda one: _middle_of([placed[key] for key in one.box.reads if key in placed]))
+        y = _MARGIN + (tallest - _tall(stack)) / 2
+        for one in stack:
             one.x, one.y = _MARGIN + number * (_WIDTH + _GAP), y
             y += one.box.height + _SPACE
-    return {one.box.key: one for stack in stacks.values() for one in stack}
+        placed |= {one.box.key: one for one in stack}
+    return placed
+
+
+def _middle_of(before: Sequence[_Placed]) -> float:
+    """So that few arrows cross, boxes stand in the order of what they read."""
+    return sum(one.y + one.box.height / 2 for one in before) / len(before) if before else 0.0
 
 
 def _tall(stack: Sequence[_Placed]) -> float:

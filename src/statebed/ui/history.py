@@ -12,10 +12,10 @@ from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.savepoints import SavepointSummary
 from statebed.ui import words
 
-_WIDTH = 900.0
+_WIDTH = 1200.0
 _LEFT = 8.0
 _LANE = 46.0
-_TOP = 26.0
+_TOP = 14.0
 _BAR = 12.0
 _FLAG = "v-13 h9 l-3 3.5 l3 3.5 h-9"
 

@@ -13,7 +13,9 @@ from statebed.errors import StoreUnavailableError
 from statebed.inspect import Scan, diff_state, read_state
 from statebed.ui import words
 
-MOST_ROWS = 50
+FEW_ROWS = 20
+"""To get an idea."""
+MOST_ROWS = 100
 _READERS = threading.BoundedSemaphore(4)
 _PATIENCE_SECONDS = 20.0
 
@@ -66,8 +68,8 @@ def sample(question: Question) -> Rows:
             table = table.keys(_key(question))
         if question.condition:
             table = table.filter(question.condition)
-        found = table.head(MOST_ROWS + 1)
-        return _rows(found, table.scan() if question.is_asked else None)
+        most = MOST_ROWS if question.is_asked else FEW_ROWS
+        return _rows(table.head(most + 1), most, table.scan() if question.is_asked else None)
 
 
 def changed(question: Question, *, since: int) -> Changed:
@@ -81,7 +83,7 @@ def changed(question: Question, *, since: int) -> Changed:
             since=since,
             until=question.epoch,
         )
-        return Changed(difference.counts(), _rows(difference.head(MOST_ROWS + 1), None))
+        return Changed(difference.counts(), _rows(difference.head(MOST_ROWS + 1), MOST_ROWS, None))
 
 
 @contextmanager
@@ -105,11 +107,11 @@ def _key(question: Question) -> Any:
         return text
 
 
-def _rows(found: pa.Table, scan: Scan | None) -> Rows:
-    shown = found.slice(0, MOST_ROWS)
+def _rows(found: pa.Table, most: int, scan: Scan | None) -> Rows:
+    shown = found.slice(0, most)
     columns = [[_text(value) for value in column] for column in shown.columns]
     rows: Sequence[tuple[str, ...]] = list(zip(*columns, strict=True)) if columns else []
-    return Rows(tuple(map(str, found.schema.names)), tuple(rows), found.num_rows > MOST_ROWS, scan)
+    return Rows(tuple(map(str, found.schema.names)), tuple(rows), found.num_rows > most, scan)
 
 
 def _text(value: pa.Scalar) -> str:

@@ -366,6 +366,12 @@ class JavaMissingError(MissingDependencyError):
     code = "JAVA_MISSING"
 
 
+class ExportError(StatebedError, OSError):
+    """Rows could not be written to the file or folder that was named."""
+
+    code = "EXPORT"
+
+
 class DemoError(StatebedError):
     """The demo could not show what it set out to show."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from statebed.cli import changing, reading, serving
+from statebed.cli import changing, querying, reading, serving
 from statebed.cli.options import DEFAULT_STATE, Json
 
 DEMO_STATE = "demo-state"
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (reading, changing, serving):
+for part in (reading, querying, changing, serving):
     app.add_typer(part.app)
 
 

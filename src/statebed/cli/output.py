@@ -36,9 +36,9 @@ def print_json(document: object) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table whose cells are shown as they are; `right` names the columns of numbers."""
-    shown = Table(
-        title=Text(plain(title)), title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    # A title that is longer than its table stays on one line.
+    heading = Text(plain(title), no_wrap=True, overflow="ignore")
+    shown = Table(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown.caption_justify = "left"
     for column in columns:
         shown.add_column(Text(plain(column)), justify="right" if column in right else "left", overflow="fold")

@@ -1,0 +1,99 @@
+"""`statebed get`: one key in every table of a job that has such keys."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from statebed.cli import answers, output, rows
+from statebed.cli.moment import Moment, read_at
+from statebed.cli.questions import Question, keys_of
+from statebed.errors import InputError
+from statebed.inspect import StateTable
+from statebed.sinks.json_values import json_objects
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A table that was looked into, and the rows of the key."""
+
+    table: StateTable
+    rows: pa.Table
+    more: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+    """What became of one key."""
+
+    moment: Moment
+    found: Sequence[Found]
+    unfit: Sequence[tuple[str, str, str]]
+    """Operators and tables that have no such keys, and why."""
+
+
+def print_key(question: Question, *, limit: int | None, as_json: bool) -> bool:
+    """Look the key up and print what each table has; whether any has it."""
+    lookup = read_at(
+        question.state,
+        question.job,
+        epoch=question.epoch,
+        savepoint=question.savepoint,
+        read=lambda moment: _look(moment.only(question.operator, question.table), question.keys, limit=limit),
+    )
+    if as_json:
+        output.print_json(_document(lookup, question.keys))
+    else:
+        _print(lookup, question.keys)
+    return any(one.rows.num_rows for one in lookup.found)
+
+
+def _look(moment: Moment, key: Sequence[str], *, limit: int | None) -> Lookup:
+    found, unfit = [], []
+    for operator, name in moment.tables:
+        table = moment.read(operator, name)
+        try:
+            asked = table.keys(*keys_of(table, key))
+        except InputError as error:
+            unfit.append((operator, name, error.what))
+            continue
+        read = asked.to_arrow() if limit is None else asked.head(limit + 1)
+        found.append(Found(asked, read.slice(0, limit), more=limit is not None and read.num_rows > limit))
+    if not found and unfit:
+        raise InputError(
+            f"no table has such keys: {unfit[0][2]}",
+            where=f"{moment.state}, job {moment.job!r}, epoch {moment.record.epoch}",
+            fix="`statebed show STATE JOB --schema` lists the key columns of every table",
+        )
+    return Lookup(moment, found, unfit)
+
+
+def _print(lookup: Lookup, key: Sequence[str]) -> None:
+    for one in lookup.found:
+        if one.rows.num_rows:
+            rows.print_table(
+                one.rows.to_batches(),
+                one.rows.schema,
+                title=answers.title_of(one.table),
+                keys=one.table.key_columns,
+                limit=None,
+            )
+            if one.more:
+                output.say(f"the first {one.rows.num_rows:,} rows; --limit 0 shows all")
+    empty = [f"{one.table.operator}.{one.table.table}" for one in lookup.found if not one.rows.num_rows]
+    if empty:
+        output.say(f"no row of {' '.join(key)} in: {', '.join(empty)}")
+    if lookup.unfit:
+        output.say(f"other keys have: {', '.join(f'{operator}.{table}' for operator, table, _ in lookup.unfit)}")
+
+
+def _document(lookup: Lookup, key: Sequence[str]) -> dict[str, object]:
+    return {
+        "job": lookup.moment.job,
+        "epoch": lookup.moment.record.epoch,
+        "key": list(key),
+        "tables": [
+            {**answers.head_of(one.table), "rows": json_objects(one.rows), "more": one.more} for one in lookup.found
+        ],
+        "other_keys": [{"operator": o, "table": t, "why": why} for o, t, why in lookup.unfit],
+    }

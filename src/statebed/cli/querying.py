@@ -1,0 +1,196 @@
+"""The commands that look at rows: state, get, diff, export."""
+
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from statebed.cli.options import DEFAULT_STATE, Job, Json, OptionalJob, State
+
+ROWS = 20
+"""How many rows are shown unless told otherwise."""
+NOTHING_FOUND = 3
+"""Exit code of `get` when no table has the key."""
+
+app = typer.Typer()
+
+
+class Format(enum.StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+Operator = Annotated[
+    str | None, typer.Option("--operator", "-o", help="The operator; may be left out where there is one.")
+]
+Table = Annotated[str | None, typer.Option("--table", "-t", help="The table; may be left out where there is one.")]
+Epoch = Annotated[int | None, typer.Option("--epoch", min=1, help="The state at this epoch; the newest if left out.")]
+Savepoint = Annotated[str | None, typer.Option("--savepoint", help="The state of this savepoint.")]
+Where = Annotated[str | None, typer.Option("--where", "-w", help="Only rows for which this SQL condition holds.")]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", "-k", help="Only this key; several times: several keys, or column=value for each column."),
+]
+Start = Annotated[str | None, typer.Option("--from", help="Only rows of this time or later, e.g. '2026-01-31 12:00'.")]
+End = Annotated[str | None, typer.Option("--to", help="Only rows before this time.")]
+Columns = Annotated[list[str] | None, typer.Option("--columns", "-c", help="Only these columns, comma-separated.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0: all.")]
+
+
+@app.command()
+def state(
+    state: State = DEFAULT_STATE,
+    job: OptionalJob = None,
+    *,
+    operator: Operator = None,
+    table: Table = None,
+    epoch: Epoch = None,
+    savepoint: Savepoint = None,
+    key: Keys = None,
+    where: Where = None,
+    start: Start = None,
+    end: End = None,
+    columns: Columns = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="A query over `state` and every operator.table.")] = None,
+    limit: Limit = ROWS,
+    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
+    scan: Annotated[bool, typer.Option("--scan", help="Only what the answer takes: files, row groups, bytes.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also the columns _key_hash and _seq.")] = False,
+    format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,  # noqa: A002 - the option's name
+    json: Json = False,
+) -> None:
+    """Show rows of state, by key, time, condition or SQL, at any retained epoch."""
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
+    if (count or scan) and (sql or count == scan):
+        raise typer.BadParameter("--sql, --count and --scan each give another answer", param_hint="--count")
+    from statebed.cli import answers
+    from statebed.cli.questions import Question
+
+    question = Question(
+        state=state,
+        job=job,
+        operator=operator,
+        table=table,
+        epoch=epoch,
+        savepoint=savepoint,
+        keys=tuple(key or ()),
+        where=where,
+        start=start,
+        end=end,
+        columns=tuple(columns or ()),
+        internal=internal,
+    )
+    shown = answers.Shown(Format.JSON if json else format, limit or None)
+    if sql:
+        answers.print_query(question, sql, shown)
+    elif count:
+        answers.print_count(question, shown)
+    elif scan:
+        answers.print_scan(question, shown)
+    else:
+        answers.print_rows(question, shown)
+
+
+@app.command()
+def get(
+    state: State,
+    job: Job,
+    key: Annotated[list[str], typer.Argument(help="The key: its value, or one for each key column (or column=value).")],
+    *,
+    operator: Operator = None,
+    table: Table = None,
+    epoch: Epoch = None,
+    savepoint: Savepoint = None,
+    limit: Limit = ROWS,
+    json: Json = False,
+) -> None:
+    """Look one key up in every table of every operator that has such keys."""
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
+    from statebed.cli import getting
+    from statebed.cli.questions import Question
+
+    question = Question(state, job, operator, table, epoch, savepoint, keys=tuple(key))
+    found = getting.print_key(question, limit=limit or None, as_json=json)
+    if not found:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+@app.command()
+def diff(
+    state: State,
+    job: Job,
+    since: Annotated[str, typer.Argument(help="The epoch before, or a savepoint.")],
+    until: Annotated[str | None, typer.Argument(help="The one after; the newest epoch if left out.")] = None,
+    *,
+    operator: Operator = None,
+    table: Table = None,
+    rows: Annotated[bool, typer.Option("--rows", help="The rows that changed; so with --operator or --table.")] = False,
+    limit: Limit = ROWS,
+    format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,  # noqa: A002 - the option's name
+    json: Json = False,
+) -> None:
+    """Show what changed between two epochs: in the whole job, or row by row in one table."""
+    from statebed.cli import answers, diffing
+
+    shown = answers.Shown(Format.JSON if json else format, limit or None)
+    if rows or operator or table:
+        diffing.print_rows(state, job, since=since, until=until, operator=operator, table=table, shown=shown)
+    else:
+        diffing.print_job(state, job, since=since, until=until, as_json=json)
+
+
+class FileFormat(enum.StrEnum):
+    """What is written."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+
+
+@app.command()
+def export(
+    state: State,
+    job: Job,
+    output: Annotated[Path, typer.Argument(help="A new file (.parquet, .csv), or a new folder: one file per table.")],
+    *,
+    operator: Operator = None,
+    table: Table = None,
+    epoch: Epoch = None,
+    savepoint: Savepoint = None,
+    key: Keys = None,
+    where: Where = None,
+    start: Start = None,
+    end: End = None,
+    columns: Columns = None,
+    format: Annotated[  # noqa: A002 - the option's name
+        FileFormat | None, typer.Option("--format", help="Parquet unless OUTPUT ends in .csv.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Save rows of state to Parquet or CSV, as a stream: state may be larger than memory."""
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
+    from statebed.cli import exporting
+    from statebed.cli.questions import Question
+
+    question = Question(
+        state=state,
+        job=job,
+        operator=operator,
+        table=table,
+        epoch=epoch,
+        savepoint=savepoint,
+        keys=tuple(key or ()),
+        where=where,
+        start=start,
+        end=end,
+        columns=tuple(columns or ()),
+    )
+    exporting.export(question, output, suffix=f".{format}" if format else None, as_json=json)

@@ -1,0 +1,96 @@
+"""What is asked of a table on the command line, as a `StateTable`."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from statebed.errors import InputError
+from statebed.inspect import StateTable, read_state
+from statebed.inspect.jobs import open_log
+
+GLOBAL_KEYED = "global keyed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """Which rows of which table."""
+
+    state: str
+    job: str | None = None
+    operator: str | None = None
+    table: str | None = None
+    epoch: int | None = None
+    savepoint: str | None = None
+    keys: Sequence[str] = ()
+    where: str | None = None
+    start: str | None = None
+    end: str | None = None
+    columns: Sequence[str] = ()
+    internal: bool = False
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether something is asked of the table that only its own columns can answer."""
+        return bool(self.keys or self.where or self.columns or self.start or self.end)
+
+    def ask(self) -> StateTable:
+        """The table with everything that was asked of it; nothing of its data is read yet."""
+        found = read_state(
+            self.state,
+            # Found here: a location that is none is told from one without jobs.
+            job=open_log(self.state, self.job).job_id,
+            operator=self.operator,
+            table=self.table,
+            epoch=self.epoch,
+            savepoint=self.savepoint,
+            internal=self.internal,
+        )
+        if self.keys:
+            found = found.keys(*keys_of(found, self.keys))
+        if self.start is not None or self.end is not None:
+            found = found.between(self.start, self.end)
+        if self.where is not None:
+            found = found.filter(self.where)
+        if self.columns:
+            found = found.select(*(name.strip() for given in self.columns for name in given.split(",")))
+        return found
+
+
+def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
+    """Keys as they are typed: values in the order of the key columns, or `column=value`.
+
+    Several values of a column are several keys.
+    """
+    if table.kind == GLOBAL_KEYED:
+        return [key for text in given for key in _any_type(text)]
+    columns = table.key_columns
+    values: dict[str, list[str]] = {column: [] for column in columns}
+    unnamed: list[str] = []
+    for text in given:
+        name, separator, value = text.partition("=")
+        if separator and name in values:
+            values[name].append(value)
+        else:
+            unnamed.append(text)
+    if unnamed and len(columns) == 1:
+        values[columns[0]] += unnamed
+    elif unnamed and len(unnamed) == len(columns) and not any(values.values()):
+        values = {column: [value] for column, value in zip(columns, unnamed, strict=True)}
+    elif unnamed or not all(values.values()):
+        raise InputError(
+            f"{' '.join(map(repr, given))} is no key of the key columns {columns}",
+            where=f"operator {table.operator!r}, table {table.table!r}",
+            fix=f"give a value for each: {' '.join(f'{column}=...' for column in columns) or 'it has no keys'}",
+        )
+    return [dict(zip(columns, key, strict=True)) for key in itertools.product(*values.values())]
+
+
+def _any_type(text: str) -> list[Any]:
+    """Keys of global tables are of any type: what was typed is looked for as text, and as the value of JSON it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return [text]
+    return [text] if isinstance(value, dict | list) or value is None else [text, value]

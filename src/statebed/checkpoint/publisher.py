@@ -4,7 +4,6 @@ A new run publishes what its predecessors left unpublished before it commits any
 and epoch in its own transaction gets every epoch exactly once; any other may get one again after a crash.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,11 +11,12 @@ from typing import Protocol
 from statebed.checkpoint.objects import fetch
 from statebed.checkpoint.run import Run
 from statebed.format import checkpoint_pb2 as pb
+from statebed.logs import id_logger
 from statebed.protocol.publication import Guarantee, SinkPosition, check_sink_position, common_epoch
 from statebed.protocol.records import data_epoch_of
 from statebed.storage import ObjectStore
 
-logger = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Publisher:
     def __init__(self, run: Run, sinks: Sequence[Sink]) -> None:
         self._run = run
         self._sinks = {sink.sink_id: sink for sink in sinks}
+        self._told = _logger.about(job=run.job_id, run=run.number)
 
     def open(self) -> None:
         """Fence older runs at every sink, then publish what they left."""
@@ -86,11 +87,12 @@ class Publisher:
         lineage = run.ancestry(base)
         common = common_epoch(position, held=run.ancestry(position.epoch), lineage=lineage)
         if base not in run.chain and common < min(lineage, default=0):
-            logger.warning(
+            self._told.warning(
                 "sink %s ends at epoch %d, the savepoint is of epoch %d: output between them is not retained",
                 sink.sink_id,
                 common,
                 base,
+                extra={"sink": sink.sink_id, "epoch": common},
             )
         if check_sink_position(
             position,
@@ -99,7 +101,8 @@ class Publisher:
             base=base,
             rollback_allowed=run.rollback_allowed,
         ):
-            logger.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, position.epoch, common)
+            told = self._told.about(sink=sink.sink_id, epoch=common)
+            told.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, position.epoch, common)
             sink.roll_back(run.number, common)
         run.await_sink(sink.sink_id, after=common)
 
@@ -115,10 +118,9 @@ class Publisher:
     def _deliver(self, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> int:
         run = self._run
         sink = self._sinks.get(entry.sink_id)
+        told = self._told.about(sink=entry.sink_id, epoch=record.epoch)
         if sink is None:
-            logger.warning(
-                "epoch %d stays unpublished at sink %s: the job no longer has it", record.epoch, entry.sink_id
-            )
+            told.warning("epoch %d stays unpublished at sink %s: the job no longer has it", record.epoch, entry.sink_id)
             run.release_sink(record.epoch, entry.sink_id)
             return 0
         run.check_live()
@@ -134,4 +136,5 @@ class Publisher:
             )
         )
         run.mark_published(record.epoch, entry.sink_id)
+        told.debug("epoch %d is published to sink %s", record.epoch, entry.sink_id)
         return 1

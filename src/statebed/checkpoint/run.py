@@ -4,7 +4,6 @@ It alone appends to the log. Every method may raise FencedError; after that the 
 the same error. Not thread-safe: the controller serialises its calls.
 """
 
-import logging
 from collections.abc import Collection, Sequence
 
 from statebed.checkpoint.collector import Collected, Collector
@@ -17,6 +16,7 @@ from statebed.errors import CollectionError, FencedError, OutcomeUnknownError, S
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
+from statebed.logs import id_logger
 from statebed.protocol.commit import fenced
 from statebed.protocol.opening import RollbackPolicy
 from statebed.protocol.publication import oldest_unpublished, pending_sinks
@@ -30,7 +30,7 @@ OPEN_ATTEMPTS = 100
 SWEEP_EVERY = 64
 """A collection in this many lists the whole job folder; the first of a run always does."""
 
-logger = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 
 
 class Run:
@@ -59,6 +59,7 @@ class Run:
         self._collections = 0
         self._rollback_allowed = bool(start.rollback_allowed)
         self._death: StatebedError | None = None
+        self._told = _logger.about(job=log.job_id, run=start.run)
 
     @classmethod
     def open(
@@ -87,6 +88,8 @@ class Run:
             )
             other = log.append(start, follows=opening.recovery.head)
             if other is None:
+                told = _logger.about(job=job_id, run=start.run, epoch=start.epoch)
+                told.info("run %d begins on the state of epoch %d", start.run, start.base)
                 return cls(log, references, options, opening, start)
             if other.kind != pb.EPOCH:
                 raise fenced(start.epoch, run=start.epoch, by=other)
@@ -171,6 +174,7 @@ class Run:
         )
         record = build_epoch(head=self.head, draft=draft, min_epoch=min_epoch, pins=pins, commit=commit)
         self._append(record)
+        self._told.debug("epoch %d is committed", record.epoch, extra={"epoch": record.epoch})
         self.head = record
         self._view[record.epoch] = record
         self._chain = [link for link in chain if link.epoch >= min_epoch]
@@ -202,6 +206,7 @@ class Run:
 
     def _die(self, error: StatebedError) -> None:
         self._death = error
+        self._told.warning("run %d ends before epoch %d: %s", self.number, self.next_epoch, error.what)
         raise error
 
     # ---- publication -----------------------------------------------------------------------------------------

@@ -97,6 +97,26 @@ def share(most: float) -> Kind:
     return Kind("share", parse, lambda part: f"{part:.0%}")
 
 
+def _flag(value: object) -> bool:
+    text = str(value).strip().lower()
+    if text not in _FLAGS:
+        raise InputError(f"{value!r} is neither true nor false", fix="write true or false")
+    return _FLAGS[text]
+
+
+_FLAGS = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+FLAG = Kind("true or false", _flag, lambda value: str(value).lower())
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{value!r} is no text", fix="give text that is not empty")
+    return value.strip()
+
+
+TEXT = Kind("text", _text)
+
+
 def _place(value: object) -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
     if not isinstance(text, str) or not text.strip():

@@ -174,6 +174,25 @@ class Settings:
         default=dt.timedelta(minutes=5),
         metadata=_about(kinds.duration(_MOMENT), "how long the executors may take to answer when a job starts"),
     )
+    metrics_port: int | None = field(
+        default=None,
+        metadata=_about(
+            kinds.whole_number(0, 65_535),
+            "where the driver serves metrics of its jobs for Prometheus, all at one endpoint; 0: any free port",
+            otherwise="they are not served",
+        ),
+    )
+    metrics_address: str = field(
+        default="127.0.0.1",
+        metadata=_about(kinds.TEXT, "the address of this host that metrics are served at; `0.0.0.0`: all of them"),
+    )
+    opentelemetry: bool = field(
+        default=False,
+        metadata=_about(
+            kinds.FLAG,
+            "whether metrics and a span for each epoch are sent by OpenTelemetry, as its `OTEL_` variables say",
+        ),
+    )
     places: Mapping[str, Place] = field(default_factory=dict, repr=False)
     """Where each value came from; what is not in it is the default."""
 

@@ -39,19 +39,19 @@ class JobMetrics:
         self._buckets = [0] * len(DURATION_BUCKETS)
         self._durations = (0, 0.0)
         self._compacted: tuple[int, pb.CompactionFigures] = (0, pb.CompactionFigures())
-        self._up: int | None = None
+        self._queries: int | None = None
         for event in Event:
             self._count("statebed_events_total", event.value, by=0)
 
     def begin(self) -> None:
         """A query of the job runs in this process."""
         with self._lock:
-            self._up = 1
+            self._queries = (self._queries or 0) + 1
 
     def end(self) -> None:
-        """It has ended."""
+        """One of them has ended; another may have taken its place."""
         with self._lock:
-            self._up = 0
+            self._queries = max(0, (self._queries or 0) - 1)
 
     def show(self, record: pb.CheckpointMetadata) -> None:
         """The sizes that a record tells of, without what its epoch did."""
@@ -85,8 +85,8 @@ class JobMetrics:
         """All values, at one moment."""
         with self._lock:
             values = [*self._gauges.items(), *self._counters.items()]
-            if self._up is not None:
-                values.append((("statebed_up", (self.job,)), self._up))
+            if self._queries is not None:
+                values.append((("statebed_up", (self.job,)), min(self._queries, 1)))
             count, total = self._durations
             held = Distribution(_DURATION, (self.job,), DURATION_BUCKETS, tuple(self._buckets), count, total)
         yield held

@@ -5,18 +5,24 @@ next record tells how long they took.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from statebed.checkpoint import Environment
+from statebed.errors import FencedError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
+from statebed.logs import id_logger
+from statebed.metrics.job_metrics import Event
+from statebed.metrics.telemetry import EpochSpan, Phase
 from statebed.operators import Clock
 from statebed.spark.compaction import CompactionCounts
 from statebed.spark.figures import COMMIT, PLANNING, PUBLISH, Meter
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary, Reports, operator_summary
+from statebed.spark.watching import Watching
 
+_logger = id_logger(__name__)
 _PROGRESS_KEPT = 100
 
 
@@ -36,9 +42,14 @@ class Book:
     plan: JobPlan
     run: int
     environment: Environment
+    watching: Watching
     progress: deque[EpochSummary] = field(default_factory=lambda: deque(maxlen=_PROGRESS_KEPT))
     _times: _Times = field(default_factory=_Times)
     _previous: dict[str, int] = field(default_factory=dict)
+    _late: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.told = _logger.about(job=self.plan.job_id, run=self.run)
 
     def begin(self, epoch: int) -> Meter:
         """An epoch with work for tasks begins."""
@@ -90,7 +101,7 @@ class Book:
         """The record is durable."""
         self._times.committed_us = self.environment.now_us()
 
-    def published(self) -> None:
+    def published(self, record: pb.CheckpointMetadata) -> None:
         """The sinks have it, too."""
         times = self._times
         times.published_us = self.environment.now_us()
@@ -98,23 +109,90 @@ class Book:
             COMMIT: times.committed_us - times.committing_us,
             PUBLISH: times.published_us - times.committed_us,
         }
+        self.watching.metrics.observe(record, self._previous)
 
     def ended(
         self, record: pb.CheckpointMetadata, reports: Reports, clocks: Mapping[str, Clock], batch_id: int | None
     ) -> None:
         """All of an epoch is done."""
         phases = {**record.figures.phases_us, **self._previous}
-        self.progress.append(
-            EpochSummary(
-                epoch=record.epoch,
-                batch_id=batch_id,
-                operators={name: operator_summary(reports[name], clocks[name]) for name in self.plan.operators},
-                duration_us=self.environment.now_us() - self._times.started_us,
-                preaggregated=record.figures.preaggregated,
-                phases_us={name: phases[name] for name in PHASES if name in phases},
-                figures=record.figures,
-            )
+        summary = EpochSummary(
+            epoch=record.epoch,
+            batch_id=batch_id,
+            operators={name: operator_summary(reports[name], clocks[name]) for name in self.plan.operators},
+            duration_us=self.environment.now_us() - self._times.started_us,
+            preaggregated=record.figures.preaggregated,
+            phases_us={name: phases[name] for name in PHASES if name in phases},
+            figures=record.figures,
         )
+        self.progress.append(summary)
+        self._log(summary)
+        self.watching.epoch(self._span(summary))
+
+    def retried(self, epoch: int, attempt: int, cause: str) -> None:
+        """The action of an epoch failed, and is tried again."""
+        self.watching.metrics.event(Event.RETRY)
+        attempts = self.plan.settings.attempts
+        told = self.told.about(epoch=epoch)
+        told.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
+
+    def not_collected(self, error: StatebedError) -> None:
+        """Garbage stays for now."""
+        self.watching.metrics.event(Event.COLLECTION_FAILURE)
+        self.told.warning("garbage was not collected: %s", error)
+
+    def failed(self, failure: BaseException, epoch: int) -> None:
+        """The query ends with this."""
+        fenced = isinstance(failure, FencedError)
+        self.watching.metrics.event(Event.FENCED if fenced else Event.FAILURE)
+        told = self.told.about(epoch=epoch)
+        told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
+        now_us = self.environment.now_us()
+        attributes = {"job": self.plan.job_id, "run": self.run, "epoch": epoch + 1}
+        problem = f"{type(failure).__name__}: {failure}"
+        self.watching.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
+
+    def _log(self, summary: EpochSummary) -> None:
+        told = self.told.about(epoch=summary.epoch)
+        told.info(
+            "epoch %d: %d rows in, %d late, %d out, %.3f s",
+            summary.epoch,
+            summary.rows_in,
+            summary.rows_late,
+            summary.rows_out,
+            summary.duration_us / 1e6,
+        )
+        for name, one in summary.operators.items():
+            if one.rows_late:
+                # Once it is worth a look; after that it is how this job is.
+                tell = told.info if name in self._late else told.warning
+                tell("operator %s: %d of %d rows were late", name, one.rows_late, one.rows_in, extra={"operator": name})
+                self._late.add(name)
+
+    def _span(self, summary: EpochSummary) -> EpochSpan:
+        attributes: dict[str, str | int] = {
+            "job": self.plan.job_id,
+            "run": self.run,
+            "epoch": summary.epoch,
+            "rows_in": summary.rows_in,
+            "rows_late": summary.rows_late,
+            "rows_out": summary.rows_out,
+            "state_rows": summary.state_rows,
+            "state_bytes": summary.state_bytes,
+        }
+        if summary.batch_id is not None:
+            attributes["batch_id"] = summary.batch_id
+        phases = tuple(self._phases(summary))
+        return EpochSpan(self._times.started_us, self._times.published_us, phases, attributes)
+
+    def _phases(self, summary: EpochSummary) -> Iterator[Phase]:
+        """One after the other; commit and publication when they really were."""
+        times, at = self._times, self._times.started_us
+        known = {COMMIT: times.committing_us, PUBLISH: times.committed_us}
+        for name, us in summary.phases_us.items():
+            at = known.get(name, at)
+            yield Phase(name, at, at + us)
+            at += us
 
 
 def _compaction(counts: CompactionCounts) -> pb.CompactionFigures:

@@ -5,7 +5,6 @@ one report of each; commit the record, which is the commit point of everything; 
 same way with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own thread.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -53,8 +52,7 @@ from statebed.spark.reports import (
 from statebed.spark.session import is_stopped
 from statebed.spark.stage import StageFunction
 from statebed.spark.stages import of_groups, routing, stages
-
-_log = logging.getLogger(__name__)
+from statebed.spark.watching import Watching
 
 
 class HaltedError(Exception):
@@ -65,7 +63,14 @@ class Controller:
     """Owns the run while a query is active."""
 
     def __init__(
-        self, *, plan: JobPlan, run: Run, publisher: Publisher, projection: SparkProjection, environment: Environment
+        self,
+        *,
+        plan: JobPlan,
+        run: Run,
+        publisher: Publisher,
+        projection: SparkProjection,
+        environment: Environment,
+        watching: Watching,
     ) -> None:
         self._plan = plan
         self._run = run
@@ -87,7 +92,7 @@ class Controller:
         """Every window was closed before the stop."""
         self.epoch = run.head.epoch
         """The newest record that is committed and published."""
-        self.book = Book(plan, run.number, environment)
+        self.book = Book(plan, run.number, environment, watching)
 
     @property
     def run_number(self) -> int:
@@ -119,6 +124,7 @@ class Controller:
     def close(self) -> None:
         """After the end: nothing goes on beside it."""
         self._compaction.stop()
+        self.book.watching.close()
 
     @property
     def compaction(self) -> CompactionCounts:
@@ -168,7 +174,7 @@ class Controller:
         except FencedError as fenced:
             return fenced
         except StatebedError as error:
-            _log.warning("whether the run is still the live one is unknown: %s", error)
+            self.book.told.warning("whether the run is still the live one is unknown: %s", error)
         return self._failure or seen
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -195,7 +201,7 @@ class Controller:
             offsets=self._projection.offsets(batch_id),
         )
         if decision is Replay.ALREADY_COMMITTED:
-            _log.info("batch %d is committed already: publishing what is unpublished", batch_id)
+            self.book.told.info("batch %d is committed already: publishing what is unpublished", batch_id)
             self._publisher.publish_pending()
             return
         self._serve_requests(batch.sparkSession)
@@ -301,10 +307,10 @@ class Controller:
 
     def _commit(self, draft: EpochDraft) -> None:
         self.book.committing()
-        self._run.commit(draft)
+        record = self._run.commit(draft)
         self.book.committed()
         self._publisher.publish_pending()
-        self.book.published()
+        self.book.published(record)
         self._epochs += 1
         self._last_epoch = time.monotonic()
         every = self._plan.settings.collect_every
@@ -335,7 +341,7 @@ class Controller:
                             where=where,
                             fix="see the executors' logs; after a start the job goes on from its last committed epoch",
                         ) from error
-                    _log.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
+                    self.book.retried(epoch, attempt, cause)
         raise AssertionError
 
     # ---- requests and garbage --------------------------------------------------------------------------------
@@ -361,7 +367,7 @@ class Controller:
         try:
             self._run.collect(in_flight=self._compaction.in_flight)
         except (CollectionError, StorageError) as error:
-            _log.warning("garbage was not collected: %s", error)
+            self.book.not_collected(error)
 
 
 def _query_id(session: SparkSession) -> str:

@@ -46,6 +46,7 @@ from statebed.spark.resources import job_budget
 from statebed.spark.session import active_session, check_session, check_streaming, configuration, default_session
 from statebed.spark.stream import Frame, JobStream, Transform
 from statebed.spark.topology import topology
+from statebed.spark.watching import Watching
 from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_provider, probe_put_if_absent
 
 
@@ -163,13 +164,25 @@ class Job:
             )
         plan = replace(self._plan(), removed=Removed(known(removed, Removed, self._job_id)))
         plan.warn_of_unbounded_state()
-        environment = Environment()
         store = ScopedStore(self._store, job_folder(self._job_id))
         options = _with_retention(options or RunOptions(), plan.settings)
         hosts = self._check_against_log(plan, store, options)
         plan = replace(plan, budget=job_budget(plan.session, plan.settings, available=hosts.least_memory))
+        watching = Watching.open(plan)
+        try:
+            return self._open(plan, store, options, trigger, watching)
+        except BaseException:
+            watching.close()
+            raise
+
+    def _open(
+        self, plan: JobPlan, store: ScopedStore, options: RunOptions, trigger: Trigger, watching: Watching
+    ) -> Query:
+        """Everything has been checked: open the run."""
+        environment = Environment()
         run = Run.open(store, self._job_id, options=options, environment=environment)
         self._check_continues(plan, run.head, store)
+        watching.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
         publisher = Publisher(run, plan.sinks)
         publisher.open()
         folder = projection_folder(
@@ -177,7 +190,14 @@ class Job:
         )
         projection = SparkProjection(folder, store, sources=plan.spark_sources)
         projection.build(run.head.source_position)
-        controller = Controller(plan=plan, run=run, publisher=publisher, projection=projection, environment=environment)
+        controller = Controller(
+            plan=plan,
+            run=run,
+            publisher=publisher,
+            projection=projection,
+            environment=environment,
+            watching=watching,
+        )
         return Query.start(plan, controller, trigger, checkpoint_location=projection.location)
 
     # ---- called by the streams -------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ What stopped the controller is raised to the caller as it was, a FencedError as 
 
 import enum
 import hashlib
-import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from statebed.spark.compaction import CompactionCounts
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary
-
-_log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
@@ -122,6 +119,11 @@ class Query:
         return self._controller.compaction
 
     @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus finds the metrics, while the query runs; None without the setting `metrics_port`."""
+        return self._controller.book.watching.url
+
+    @property
     def exception(self) -> BaseException | None:
         """What the query failed with, or None."""
         return self._failure
@@ -179,7 +181,7 @@ class Query:
                 return
             self._failure = self._controller.explain_failure(failure)
             self._state = QueryState.FAILED
-            _log.error("job %s stopped: %s", self._plan.job_id, self._failure)
+            self._controller.book.failed(self._failure, self._controller.epoch)
             self._stop_spark()
         finally:
             self._controller.close()
@@ -200,4 +202,4 @@ class Query:
         try:
             self._spark_query.stop()
         except (PySparkException, Py4JError) as error:
-            _log.warning("Spark's query did not stop: %s", error)
+            self._controller.book.told.warning("Spark's query did not stop: %s", error)

@@ -1,0 +1,61 @@
+"""Log lines with a field per id, and a formatter that writes them as JSON.
+
+All loggers are below `statebed`; no handler is installed, as libraries should not. The ids of what a line is about are
+attributes of its record: `job`, `run`, `epoch`, `operator`, `subtask`, `sink`, where they are known.
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(statebed.logs.JsonFormatter())
+    logging.getLogger("statebed").addHandler(handler)
+"""
+
+import datetime as dt
+import json
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+FIELDS = ("job", "run", "epoch", "operator", "subtask", "sink")
+"""Ids that a line may have."""
+
+
+class IdLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines have ids; those of a single line are added to them."""
+
+    def __init__(self, logger: logging.Logger, **ids: str | int) -> None:
+        super().__init__(logger, ids)
+
+    def about(self, **ids: str | int) -> "IdLogger":
+        """The same with more ids."""
+        return IdLogger(self.logger, **{**(self.extra or {}), **ids})  # type: ignore[arg-type]  # ids are all it has
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+def id_logger(name: str, **ids: str | int) -> IdLogger:
+    """The logger of a module; `ids` are those of all its lines."""
+    return IdLogger(logging.getLogger(name), **ids)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the ids, and of an error its code, fix and traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        told |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            told["error"] = _error(error)
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False, default=str)
+
+
+def _error(error: BaseException) -> Mapping[str, str]:
+    parts = {name: str(getattr(error, name, "") or "") for name in ("code", "what", "where", "fix")}
+    return {"type": type(error).__name__, **{name: text for name, text in parts.items() if text}}

@@ -30,7 +30,7 @@ def test_ids_of_a_logger_and_of_a_line_are_fields_of_its_record(caplog: pytest.L
 
 def test_an_error_is_told_with_its_code_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     try:
-        raise InputError("it is wrong", where="here", fix="mend it")
+        raise InputError("it is wrong", where="here", fix="mend it")  # noqa: TRY301 - for its traceback
     except InputError:
         id_logger("statebed.some").exception("stopped")
     [line] = formatted(caplog)

@@ -7,13 +7,14 @@ ends.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statebed.checkpoint import CheckpointLog, DamagePolicy, Origin, Retention, RollbackPolicy, Run, RunOptions
 from statebed.checkpoint.petitions import ask_live_run
 from statebed.errors import CorruptRecordError, JobNotFoundError, RequestTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.requests import decide_request
+from statebed.protocol.retention import DEFAULT_READER_GRACE_US
 
 DEFAULT_TIMEOUT_S = 60.0
 KEEP_EVERYTHING = Retention(epochs=1 << 40)
@@ -42,9 +43,11 @@ def own_run(
     origin: Origin | None = None,
     damage: DamagePolicy = DamagePolicy.REFUSE,
     rollback: RollbackPolicy = RollbackPolicy.REFUSE,
+    grace_us: int = DEFAULT_READER_GRACE_US,
 ) -> Run:
     """Fence every run of the job; nothing of the state changes by that."""
-    options = RunOptions(origin=origin or Origin(), retention=KEEP_EVERYTHING, damage=damage, rollback=rollback)
+    retention = replace(KEEP_EVERYTHING, reader_grace_us=grace_us)
+    options = RunOptions(origin=origin or Origin(), retention=retention, damage=damage, rollback=rollback)
     return Run.open(log.store, log.job_id, options=options, environment=log.environment)
 
 

@@ -10,6 +10,7 @@ Outputs carry the greatest sequence of what they replace; a delta that comes mea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import intersection
@@ -75,11 +76,15 @@ def plan(
     most_bytes: int | None,
     block_bytes: int,
     row_bytes: int,
+    schema_id: int | None = None,
 ) -> Plan | None:
-    """What is worth being compacted, at most about `most_bytes` of it but at least one range; None: all that can be."""
+    """What is worth being compacted, at most about `most_bytes` of it but at least one range; None: all that can be.
+
+    With `schema_id` ranges are due, too, whose base has other columns than this schema.
+    """
     least = 0.0 if most_bytes is None else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
-    debts = [(debt(files, one), one) for one in ranges]
+    debts = [(inf if _has_other_columns(files, one, schema_id) else debt(files, one), one) for one in ranges]
     due = sorted(((much, one) for much, one in debts if much > least), key=lambda pair: (-pair[0], pair[1].first))
     chosen: list[pb.HashRange] = []
     spent = 0.0
@@ -94,6 +99,10 @@ def plan(
     chosen.sort(key=lambda one: one.first)
     inputs = tuple(file for file in files if any(_holds(file, one) for one in chosen))
     return Plan(tuple(chosen), inputs, int(spent))
+
+
+def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schema_id: int | None) -> bool:
+    return schema_id is not None and any(file.schema_id != schema_id and _holds(file, owned) for file in files)
 
 
 def _merge_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int) -> Plan | None:

@@ -143,10 +143,12 @@ class KeyedView(KeyedOperations):
     def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> CompactionJob | None:
         """Work that would make reading and restoring cheaper, about `most_bytes` of files; None: there is none.
 
-        `everything` takes all that can be compacted, whatever its size. By any thread, when a checkpoint is durable.
+        `everything` takes all that can be compacted or has older columns, whatever its size. By any thread, when a
+        checkpoint is durable.
         """
         files = self._durable.files
-        chosen = self._plan(files, most_bytes=None if everything else most_bytes)
+        schema_id = self._durable.spec.schema_id if everything else None
+        chosen = self._plan(files, most_bytes=None if everything else most_bytes, schema_id=schema_id)
         if chosen is None or not all(self._durable.is_stored(file) for file in chosen.inputs):
             return None
         self._edits.reading = frozenset(file.path for file in chosen.inputs)
@@ -222,11 +224,14 @@ class KeyedView(KeyedOperations):
             edits_discarded=self._edits.discarded,
         )
 
-    def _plan(self, files: Sequence[pb.FileEntry], *, most_bytes: int | None) -> Plan | None:
+    def _plan(
+        self, files: Sequence[pb.FileEntry], *, most_bytes: int | None, schema_id: int | None = None
+    ) -> Plan | None:
         return plan(
             files,
             self.owned,
             most_bytes=most_bytes,
             block_bytes=self._blocks.block_bytes,
             row_bytes=self.table.row_bytes,
+            schema_id=schema_id,
         )

@@ -76,9 +76,9 @@ class Compactor:
         self._asked.append(asked)
         return asked
 
-    def merge_apart(self, *, most_bytes: int) -> list[tuple[str, Edit]]:
-        """Merge what is due, about so many bytes of files; no checkpoint here takes it."""
-        merging = self._thread.submit(self._merge, self._tables, most_bytes=most_bytes)
+    def merge_apart(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> list[tuple[str, Edit]]:
+        """Merge what is due, about so many bytes of files (None: all that can be); no checkpoint here takes it."""
+        merging = self._thread.submit(self._merge, tables, most_bytes=most_bytes)
         if wait([merging], timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
                 f"the files are not merged after {self._options.timeout_seconds:g} seconds",

@@ -216,10 +216,13 @@ class TableManager:
         chosen = [self._table(name) for name in tables or self._tables]
         return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
 
-    def merge_apart(self, *, run: int, most_bytes: int) -> tuple[StoredEdit, ...]:
-        """Merge files that are due, of about so many bytes, for managers that are restored later: see `edits`."""
+    def merge_apart(self, *tables: str, run: int, most_bytes: int | None) -> tuple[StoredEdit, ...]:
+        """Merge files of these tables (none named: of all) that are due, of about so many bytes, for managers that
+        are restored later: see `edits`. None: all files that can be merged or have older columns.
+        """
         self._check_usable()
-        merged = self._compactor.merge_apart(most_bytes=most_bytes)
+        chosen = [self._table(name) for name in tables or self._tables]
+        merged = self._compactor.merge_apart(chosen, most_bytes=most_bytes)
         return stored_edits(merged, self.task, run=run, put=self._in_flight.upload)
 
     @property

@@ -54,8 +54,10 @@ def due_files(
     return _within(max(due, key=len), most_bytes, least=2)
 
 
-def all_due_files(live: LiveFiles, *, bin_us: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
-    """All files that a merge could do anything for."""
+def all_due_files(
+    live: LiveFiles, *, bin_us: int, full_bytes: int, schema_id: int | None = None
+) -> tuple[pb.FileEntry, ...]:
+    """All files that a merge could do anything for; with `schema_id` those with other columns, too."""
     width = bucket_width(live.files, bin_us=bin_us)
     alone = {bucket: files[0].path for bucket, files in _grouped(live.files, width).items() if len(files) == 1}
     hidden = {file.path for file in hidden_in(live)}
@@ -63,6 +65,7 @@ def all_due_files(live: LiveFiles, *, bin_us: int, full_bytes: int) -> tuple[pb.
         file.path
         for file in live.files
         if file.path not in hidden
+        and schema_id in {None, file.schema_id}
         and (
             is_full(file, full_bytes)
             or (_bucket(file, width) is not None and alone.get(_bucket(file, width)) == file.path)

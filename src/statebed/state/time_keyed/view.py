@@ -226,7 +226,8 @@ class TimeKeyedView:
         """
         if everything:
             bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
-            return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full))
+            schema_id = self._state.spec.schema_id
+            return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full, schema_id=schema_id))
         return self._state.job(partial(self._due_files, most_bytes=most_bytes))
 
     @property

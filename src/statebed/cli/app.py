@@ -18,7 +18,6 @@ DEMO_KILLS = 3
 app = typer.Typer(
     help="State you can SELECT: checkpointed operator state for Spark and Python, kept as plain Parquet.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -150,3 +149,16 @@ def demo(
     if crash:
         raise typer.Exit(0 if shown.show_crash(folder, kills=kills or DEMO_KILLS, events_per_file=events) else 1)
     shown.show_run(folder, files=files or DEMO_FILES, events_per_file=events)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def bench(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="The benchmark (engine, memory, operators, process, spark, subtask) and its options."),
+    ] = None,
+) -> None:
+    """Run the benchmarks of a checkout, e.g. `statebed bench engine --quick --json`."""
+    from statebed.cli import bench as benchmarks
+
+    raise typer.Exit(benchmarks.run(arguments or ["--help"]))

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from statebed.cli.options import DEFAULT_STATE, Job, Json, OptionalJob, State
+from statebed.cli import completion
+from statebed.cli.options import (
+    DEFAULT_STATE,
+    Epoch,
+    Job,
+    Json,
+    Operator,
+    OptionalJob,
+    Savepoint,
+    State,
+    Table,
+)
 
 ROWS = 20
 """How many rows are shown unless told otherwise."""
@@ -26,12 +37,6 @@ class Format(enum.StrEnum):
     CSV = "csv"
 
 
-Operator = Annotated[
-    str | None, typer.Option("--operator", "-o", help="The operator; may be left out where there is one.")
-]
-Table = Annotated[str | None, typer.Option("--table", "-t", help="The table; may be left out where there is one.")]
-Epoch = Annotated[int | None, typer.Option("--epoch", min=1, help="The state at this epoch; the newest if left out.")]
-Savepoint = Annotated[str | None, typer.Option("--savepoint", help="The state of this savepoint.")]
 Where = Annotated[str | None, typer.Option("--where", "-w", help="Only rows for which this SQL condition holds.")]
 Keys = Annotated[
     list[str] | None,
@@ -127,8 +132,16 @@ def get(
 def diff(
     state: State,
     job: Job,
-    since: Annotated[str, typer.Argument(help="The epoch before, or a savepoint.")],
-    until: Annotated[str | None, typer.Argument(help="The one after; the newest epoch if left out.")] = None,
+    since: Annotated[
+        str,
+        typer.Argument(help="The epoch before, or a savepoint.", autocompletion=completion.epochs_and_savepoints),
+    ],
+    until: Annotated[
+        str | None,
+        typer.Argument(
+            help="The one after; the newest epoch if left out.", autocompletion=completion.epochs_and_savepoints
+        ),
+    ] = None,
     *,
     operator: Operator = None,
     table: Table = None,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from statebed.cli.options import DEFAULT_STATE, Json, OptionalJob, State
+from statebed.cli import completion
+from statebed.cli.options import DEFAULT_STATE, Json, Operator, OptionalJob, Savepoint, State
 
 NEWEST = 20
 """How many epochs are listed unless told otherwise."""
@@ -19,7 +20,9 @@ app = typer.Typer()
 @app.command()
 def ls(
     state: State = DEFAULT_STATE,
-    job: Annotated[str | None, typer.Argument(help="List the epochs of this job.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(help="List the epochs of this job.", autocompletion=completion.jobs)
+    ] = None,
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="The newest so many; 0: all.")] = NEWEST,
     before: Annotated[int | None, typer.Option("--before", min=1, help="Only epochs below this number.")] = None,
@@ -52,10 +55,13 @@ def ls(
 def show(
     state: State,
     job: OptionalJob = None,
-    epoch: Annotated[int | None, typer.Argument(help="The epoch; the newest if left out.", min=1)] = None,
+    epoch: Annotated[
+        int | None,
+        typer.Argument(help="The epoch; the newest if left out.", min=1, autocompletion=completion.epochs),
+    ] = None,
     *,
-    savepoint: Annotated[str | None, typer.Option("--savepoint", help="The epoch of this savepoint.")] = None,
-    operator: Annotated[str | None, typer.Option("--operator", help="Only this operator.")] = None,
+    savepoint: Savepoint = None,
+    operator: Operator = None,
     files: Annotated[bool, typer.Option("--files", help="Also every data file.")] = False,
     needed_by: Annotated[bool, typer.Option("--needed-by", help="The files, and which epochs need each.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Also the columns of tables.")] = False,

@@ -1,0 +1,86 @@
+"""What the shell offers when Tab is pressed: jobs, epochs, operators, tables, savepoints of the location that is typed.
+
+A shell that asks gets an answer or nothing: errors are not shown where they would mix with what is being typed.
+"""
+
+# ruff: noqa: PLC0415 - imports inside keep the start short
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from statebed.checkpoint.log import CheckpointLog
+    from statebed.format import checkpoint_pb2 as pb
+
+MOST_EPOCHS = 50
+"""The newest, so that a long log does not make the shell wait."""
+
+
+def jobs(context: typer.Context, incomplete: str) -> list[str]:
+    """Jobs of the location."""
+    from statebed.inspect.jobs import job_names
+    from statebed.storage import get_storage_provider
+
+    return _offered(lambda: job_names(get_storage_provider(_typed(context)[0])), incomplete)
+
+
+def epochs(context: typer.Context, incomplete: str) -> list[str]:
+    """The newest epochs of the job, the newest first."""
+    return _offered(lambda: map(str, reversed(_log(context).numbers()[-MOST_EPOCHS:])), incomplete)
+
+
+def epochs_and_savepoints(context: typer.Context, incomplete: str) -> list[str]:
+    """What can be compared."""
+    return [*savepoints(context, incomplete), *epochs(context, incomplete)]
+
+
+def operators(context: typer.Context, incomplete: str) -> list[str]:
+    """Operators of the job."""
+    return _offered(lambda: (entry.operator_id for entry in _head(context).operators), incomplete)
+
+
+def tables(context: typer.Context, incomplete: str) -> list[str]:
+    """Tables of the job, or of the operator that is given."""
+    from statebed.inspect.contents import metadata_of
+
+    def found() -> Iterable[str]:
+        operator = context.params.get("operator")
+        metadata = metadata_of(_log(context), _head(context))
+        return sorted({t for o, parts in metadata.items() if operator in {None, o} for p in parts for t in p.tables})
+
+    return _offered(found, incomplete)
+
+
+def savepoints(context: typer.Context, incomplete: str) -> list[str]:
+    """Savepoints of the job."""
+    return _offered(lambda: (pin.savepoint for pin in _head(context).pins), incomplete)
+
+
+def _log(context: typer.Context) -> "CheckpointLog":
+    from statebed.inspect.jobs import open_log
+
+    return open_log(*_typed(context))
+
+
+def _typed(context: typer.Context) -> tuple[str, str | None]:
+    """Location and job. While the value of an option is still to come, arguments are left as they were typed."""
+    if context.args:
+        return context.args[0], context.args[1] if len(context.args) > 1 else None
+    return context.params["state"], context.params.get("job")
+
+
+def _head(context: typer.Context) -> "pb.CheckpointMetadata":
+    from statebed.inspect.records import record_at
+
+    return record_at(_log(context), None)
+
+
+def _offered(find: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    from statebed.errors import StatebedError
+
+    try:
+        return [name for name in find() if name.startswith(incomplete)]
+    except (StatebedError, OSError, KeyError):
+        return []

@@ -39,6 +39,9 @@ class Keys:
     rows: pa.Table
     """With `_key_hash` in front."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Keys, (self.rows,))
+
     @cached_property
     def found(self) -> RowSet:
         return RowSet(self.rows, keys=self.rows.column_names[1:])

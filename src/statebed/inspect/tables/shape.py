@@ -29,6 +29,9 @@ class TableShape:
 
     config: pb.TableConfig
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_shape_of, (self.config.SerializeToString(),))
+
     @cached_property
     def kind(self) -> str:
         kind = self.config.WhichOneof("kind")
@@ -113,3 +116,7 @@ class TableShape:
     def _columns(self) -> pa.Schema:
         kind = self.config.keyed if self.kind == KEYED else self.config.time_keyed
         return schema_from_bytes(kind.schema, where=f"table {self.config.name!r}")
+
+
+def _shape_of(config: bytes) -> TableShape:
+    return TableShape(pb.TableConfig.FromString(config))

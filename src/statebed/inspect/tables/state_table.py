@@ -23,6 +23,7 @@ from statebed.inspect.tables.request import Instant, Key, Request
 from statebed.inspect.tables.rows import answer, rows_of_part
 from statebed.inspect.tables.scan import Scan
 from statebed.inspect.tables.shape import TIME_KEYED, TableShape
+from statebed.inspect.tables.slices import Slice, slices_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -67,6 +68,11 @@ class StateTable:
     def epoch(self) -> int:
         """The epoch whose state this is; of a run_start or a savepoint the epoch that it stands for."""
         return self._found.pinned.epoch
+
+    @property
+    def record(self) -> int:
+        """The number of the record that was read: that of the epoch, or of a run_start that has its state."""
+        return self._found.pinned.number
 
     @property
     def savepoint(self) -> str | None:
@@ -144,6 +150,10 @@ class StateTable:
     def scan(self) -> Scan:
         """What answering takes: files, row groups and bytes that are read, and those that are skipped."""
         return Scan(tuple(scan for plan in self._plans(self._request) for scan in plan.scans()))
+
+    def slices(self) -> list[Slice]:
+        """Parts of the answer for several processes; each can be pickled, and gives its `batches()`."""
+        return slices_of(self._found.pinned, self._request, self._found.parts)
 
     def to_pandas(self) -> Any:
         """All rows as a data frame of pandas."""

@@ -1,0 +1,11 @@
+"""How Spark finds `spark.read.format("statebed")`: it looks into packages named `pyspark_...` for a DefaultSource.
+
+Spark imports this in every session that uses any Python data source, so what is missing here must not stop those.
+"""
+
+import contextlib
+
+with contextlib.suppress(ImportError):
+    from statebed.spark.state_source import StateSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,80 @@
+"""An answer cut into parts that processes read by themselves: each knows its files, and asks nobody for more."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.tables.pinned import Pinned
+from statebed.inspect.tables.plan import PartPlan
+from statebed.inspect.tables.request import Request
+from statebed.inspect.tables.rows import answer, rows_of_part
+from statebed.inspect.tables.shape import KEYED
+from statebed.state.keyed.files import pieces_of
+from statebed.state.live.files import clipped
+
+Part = pb.TableSubtaskCheckpointMetadata
+SLICE_BYTES = 128 << 20
+"""About so many bytes of files are in one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Some rows of an answer; can be sent to other processes."""
+
+    pinned: Pinned
+    request: Request
+    part: bytes
+    """The serialised metadata of one subtask's part, or of some of its hashes or files."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, piece by piece."""
+        plan = PartPlan(self.request, Part.FromString(self.part), self.pinned.fetch)
+        for rows in rows_of_part(plan):
+            yield from answer(rows, self.request).combine_chunks().to_batches()
+
+
+def slices_of(
+    pinned: Pinned, request: Request, parts: Sequence[Part], *, slice_bytes: int = SLICE_BYTES
+) -> list[Slice]:
+    """Slices that together are the answer; subtasks that hold none of it have none."""
+    return [
+        Slice(pinned, request, piece.SerializeToString())
+        for part in parts
+        if PartPlan(request, part, pinned.fetch).files
+        for piece in _pieces(part, request, slice_bytes)
+        if PartPlan(request, piece, pinned.fetch).files
+    ]
+
+
+def _pieces(part: Part, request: Request, slice_bytes: int) -> Iterator[Part]:
+    shape = request.shape
+    if sum(file.size for file in part.files) <= slice_bytes or (shape.newest_counts and shape.kind != KEYED):
+        yield part
+    elif shape.kind == KEYED:
+        for owned in pieces_of(part.files, part.owned, piece_bytes=2 * slice_bytes, row_bytes=0):
+            yield _with_files(part, clipped(part.files, owned))
+    else:
+        yield from (_with_files(part, group) for group in _groups(part.files, slice_bytes))
+
+
+def _groups(files: Sequence[pb.FileEntry], slice_bytes: int) -> list[list[pb.FileEntry]]:
+    """Files that follow one another, together of about so many bytes."""
+    groups: list[list[pb.FileEntry]] = []
+    held = slice_bytes
+    for file in files:
+        if held + file.size > slice_bytes:
+            groups.append([])
+            held = 0
+        groups[-1].append(file)
+        held += int(file.size)
+    return groups
+
+
+def _with_files(part: Part, files: Sequence[pb.FileEntry]) -> Part:
+    piece = Part()
+    piece.CopyFrom(part)
+    del piece.files[:]
+    piece.files.extend(files)
+    return piece

@@ -1,5 +1,181 @@
 """The commands that check, mend and change state."""
 
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+from typing import Annotated
+
 import typer
 
+from statebed.cli import rewriting, savepoints
+from statebed.cli.asking import FENCES, confirm, verification_bar
+from statebed.cli.change_options import (
+    TIMEOUT_S,
+    DryRun,
+    Offline,
+    SomeEpoch,
+    SomeSavepoint,
+    Timeout,
+    Yes,
+    say_changed,
+    through,
+)
+from statebed.cli.options import Job, Json, State
+
 app = typer.Typer()
+app.add_typer(savepoints.app, name="savepoint")
+app.add_typer(rewriting.app)
+
+GRACE = "10 minutes"
+
+
+@app.command()
+def verify(
+    state: State,
+    job: Job,
+    *,
+    epoch: SomeEpoch = None,
+    savepoint: SomeSavepoint = None,
+    orphans: Annotated[bool, typer.Option("--orphans", help="List each object that nothing names.")] = False,
+    json: Json = False,
+) -> None:
+    """Check every checksum and every reference of a job. Exit code 1 when something is damaged or missing."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect import verification
+
+    _one_of(epoch=epoch, savepoint=savepoint)
+    with verification_bar() as bar:
+        found = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
+    if json:
+        shown = render_changes.as_json(found)
+        output.print_json({"whole": found.whole, "head_whole": found.head_whole, **shown})
+        raise typer.Exit(0 if found.whole else 1)
+    if found.findings:
+        output.print_table(render_changes.findings_table(found.findings), ())
+    if orphans and found.orphans:
+        output.print_table(render_changes.orphans_table(found), ())
+    for text in render_changes.verification_lines(found):
+        output.say(text)
+    raise typer.Exit(0 if found.whole else 1)
+
+
+@app.command()
+def repair(state: State, job: Job, *, yes: Yes = False, dry_run: DryRun = False, json: Json = False) -> None:
+    """Bring a damaged job back: verify all of it, say what is lost, fork to the newest epoch that is whole."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect.jobs import open_log
+    from statebed.inspect.verification import verify_log
+    from statebed.maintain import plan_repair
+    from statebed.maintain import repair as carry_out
+
+    log = open_log(state, job)
+    with verification_bar() as bar:
+        found = verify_log(log, on_progress=bar)
+    plan = plan_repair(log, found)
+    if not json:
+        if found.findings:
+            output.print_table(render_changes.findings_table(found.findings), ())
+        for text in render_changes.repair_lines(plan):
+            output.say(text)
+    changed = None
+    if plan.needed and not dry_run:
+        confirm(f"Fork to epoch {plan.base}? {FENCES}", yes=yes)
+        changed = carry_out(log, plan)
+    if json:
+        output.print_json({"plan": render_changes.as_json(plan), "changed": render_changes.as_json(changed)})
+    elif changed is not None:
+        output.say(f"run {changed.run} builds on epoch {plan.base}: start the job, it goes on from there")
+
+
+@app.command()
+def clone(
+    state: State,
+    job: Job,
+    to: Annotated[str, typer.Argument(help="The name of the copy; it must be free.")],
+    *,
+    epoch: SomeEpoch = None,
+    savepoint: SomeSavepoint = None,
+    to_state: Annotated[
+        str | None, typer.Option("--to-state", help="Where the copy lives, if not beside the job.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Copy a job, which may be running: its state, watermarks and source position, as a job of its own."""
+    from statebed.checkpoint import Origin
+    from statebed.checkpoint.cloning import clone_job
+    from statebed.cli import output
+    from statebed.inspect.jobs import open_log
+
+    _one_of(epoch=epoch, savepoint=savepoint)
+    open_log(state, job)
+    copied = clone_job(state, job, to, origin=Origin(epoch=epoch, savepoint=savepoint), to_state=to_state)
+    if json:
+        output.print_json({"job": to, "state": to_state or state, "of": job, "epoch": copied})
+    else:
+        output.say(f"{to} is a copy of {job} at epoch {copied}: give it sinks of its own, and start it")
+
+
+@app.command()
+def gc(
+    state: State,
+    job: Job,
+    *,
+    dry_run: DryRun = False,
+    grace: Annotated[
+        str, typer.Option("--grace", help="With --dry-run or --offline: files stay so long for readers.")
+    ] = GRACE,
+    offline: Offline = False,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Remove what no retained epoch, savepoint or reader needs."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import Removed, collect_garbage, find_garbage
+    from statebed.operators.windows import parse_duration
+
+    log, grace_us = open_log(state, job), parse_duration(grace)
+    if dry_run:
+        found = find_garbage(log, grace_us=grace_us)
+        if json:
+            output.print_json(render_changes.as_json(found))
+        else:
+            if found:
+                output.print_table(render_changes.garbage_table(found), ())
+            output.say(f"{len(found)} objects, {output.size(sum(one.size for one in found))}")
+        return
+    done = collect_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)
+    if isinstance(done, Removed):
+        if json:
+            output.print_json(render_changes.as_json(done))
+        else:
+            output.say(f"removed: {done.records} records, {done.objects} other objects")
+        return
+    say_changed("the live run cleans up", done, json=json)
+
+
+@app.command()
+def stop(
+    state: State,
+    job: Job,
+    *,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Close every window first; later rows of them are late.")
+    ] = False,
+    offline: Offline = False,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """End the live run of a job with a record that says so."""
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import stop_job
+
+    log = open_log(state, job)
+    changed = stop_job(log, drain=drain, through=through(offline=offline, yes=yes), timeout_s=timeout)
+    say_changed("drained and stopped" if drain else "stopped", changed, json=json)
+
+
+def _one_of(*, epoch: int | None, savepoint: str | None) -> None:
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("give an epoch or a savepoint, not both", param_hint="--epoch")

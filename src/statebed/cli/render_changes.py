@@ -1,0 +1,171 @@
+"""Tables and lines of the commands that check, mend and change state."""
+
+import dataclasses
+import enum
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from statebed.cli import output
+from statebed.inspect.verification import Finding, Verification
+from statebed.maintain import Changed, Garbage, Outdated, RepairPlan, Savepoint, TableRewrite
+
+MOST_NUMBERS = 12
+
+
+def as_json(value: Any) -> Any:
+    """Dataclasses, enums and times for a JSON document."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        times = {name: output.iso_instant(item) for name, item in named.items() if name.endswith("time_us")}
+        rest = {name: as_json(item) for name, item in named.items() if name not in times}
+        return rest | {name.removesuffix("_us"): item for name, item in times.items()}
+    return value
+
+
+def numbers(some: Sequence[int]) -> str:
+    """Numbers of epochs, those that follow each other as a range.
+
+    >>> numbers([2, 3, 4, 7])
+    '2-4, 7'
+    """
+    ranges: list[list[int]] = []
+    for one in sorted(some):
+        if ranges and ranges[-1][-1] == one - 1:
+            ranges[-1][-1:] = [ranges[-1][-1], one] if len(ranges[-1]) == 1 else [one]
+        else:
+            ranges.append([one])
+    texts = [str(one[0]) if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in ranges]
+    more = [f"and {len(texts) - MOST_NUMBERS} more"] if len(texts) > MOST_NUMBERS else []
+    return ", ".join([*texts[:MOST_NUMBERS], *more])
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    return output.table(
+        "damaged or missing",
+        ("object", "what", "is", "because", "needed by"),
+        [(one.path, one.kind.value, one.trouble.value, one.problem, needed_by(one)) for one in findings],
+    )
+
+
+def needed_by(finding: Finding) -> str:
+    epochs = f"epochs {numbers(finding.epochs)}" if finding.epochs else ""
+    savepoints = f"savepoints {', '.join(finding.savepoints)}" if finding.savepoints else ""
+    return "; ".join(text for text in (epochs, savepoints) if text) or "nothing"
+
+
+def orphans_table(found: Verification) -> Table:
+    rows = [(one.path, one.kind.value, output.size(one.size)) for one in found.orphans]
+    return output.table("named by nothing", ("object", "what", "bytes"), rows, right=("bytes",))
+
+
+def verification_lines(found: Verification) -> list[str]:
+    """What a verification comes to."""
+    checked = f"epochs {numbers(found.epochs) or 'none'}, {len(found.savepoints)} savepoints"
+    lines = [f"{found.objects} objects, {output.size(found.bytes)}: {checked}"]
+    counts = Counter(one.kind.value for one in found.orphans)
+    if counts:
+        told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        lines.append(f"named by nothing, no error: {told}")
+    if not found.orphans_known and found.findings:
+        lines.append("what nothing names is not listed: metadata that might name it cannot be read")
+    if found.whole:
+        return [*lines, "everything is whole"]
+    lines.append(f"{len(found.findings)} objects are damaged or missing")
+    if found.head_whole:
+        lines.append(f"the newest state, of epoch {found.data_epoch}, is whole: the job does not need what is damaged")
+    else:
+        lines.append("the newest state is not whole: `statebed repair` says what can be done")
+    return lines
+
+
+def repair_lines(plan: RepairPlan) -> list[str]:
+    """What a repair would do, and what is lost by it."""
+    if not plan.needed:
+        return ["the job goes on from its newest epoch as it is: there is nothing to repair", *_remaining(plan)]
+    source = f"savepoint {plan.savepoint!r} (epoch {plan.base})" if plan.savepoint else f"epoch {plan.base}"
+    lines = [f"the newest state that is whole: {source}"]
+    if plan.lost:
+        rows = "an unknown number of" if plan.lost_rows is None else f"{plan.lost_rows:,}"
+        lines.append(
+            f"lost: the work of epochs {numbers(plan.lost)} ({rows} rows read by operators); their input is read "
+            "again, as far as the source still has it"
+        )
+    for epoch, sinks in sorted(plan.published.items()):
+        lines.append(
+            f"published already: epoch {epoch} to {', '.join(sinks)}; a sink that cannot take rows back keeps them"
+        )
+    if plan.forgotten:
+        lines.append(f"no longer readable as of then: epochs {numbers(plan.forgotten)}, below a record that is missing")
+    return [*lines, *_remaining(plan)]
+
+
+def _remaining(plan: RepairPlan) -> list[str]:
+    if not plan.remaining:
+        return []
+    stay = f"{len(plan.remaining)} damaged objects stay as they are: the job does not go on from epochs that need them"
+    savepoints = sorted({name for one in plan.remaining for name in one.savepoints})
+    return [
+        f"{stay}. They leave with retention, and clean-up may wait for that",
+        *(f"savepoint {name!r} is damaged: clean-up stands still until it is dropped" for name in savepoints),
+    ]
+
+
+def savepoints_table(found: Sequence[Savepoint]) -> Table:
+    rows = [
+        (
+            one.name,
+            one.epoch,
+            one.made_in,
+            output.second(one.finish_time_us),
+            output.age(one.finish_time_us),
+            one.problem,
+        )
+        for one in found
+    ]
+    return output.table("savepoints", ("name", "epoch", "made in", "finished (UTC)", "age", "problem"), rows)
+
+
+def garbage_table(found: Sequence[Garbage]) -> Table:
+    rows = [(one.path, output.size(one.size), one.reason.value) for one in found]
+    return output.table("what clean-up would remove", ("object", "bytes", "because"), rows, right=("bytes",))
+
+
+def outdated_table(found: Sequence[Outdated]) -> Table:
+    rows = [
+        (
+            one.operator_id,
+            one.table,
+            one.files or None,
+            output.size(one.bytes) if one.files else None,
+            f"{', '.join(map(str, one.versions))} -> {one.version}" if one.versions else None,
+        )
+        for one in found
+    ]
+    columns = ("operator", "table", "files of older columns", "bytes", "versions of values")
+    return output.table("to be migrated", columns, rows, right=("files of older columns", "bytes"))
+
+
+def rewrites_table(found: Iterable[TableRewrite]) -> Table:
+    rows = [
+        (
+            one.operator_id,
+            one.table,
+            f"{one.files_before} -> {one.files_after}",
+            f"{output.size(one.bytes_before)} -> {output.size(one.bytes_after)}",
+        )
+        for one in found
+    ]
+    return output.table("written anew", ("operator", "table", "files", "bytes"), rows)
+
+
+def changed_line(what: str, changed: Changed) -> str:
+    return f"{what}: record {changed.epoch}, by run {changed.run} ({changed.through.value})"

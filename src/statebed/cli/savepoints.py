@@ -1,0 +1,70 @@
+"""`statebed savepoint`: make, drop and list."""
+
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+from typing import Annotated
+
+import typer
+
+from statebed.cli.change_options import TIMEOUT_S, Offline, SomeEpoch, Timeout, Yes, say_changed, through
+from statebed.cli.options import Job, Json, State
+
+app = typer.Typer(help="Make, drop and list savepoints.", no_args_is_help=True)
+
+
+@app.command("create")
+def create(
+    state: State,
+    job: Job,
+    name: Annotated[str, typer.Argument(help="What to call it.")],
+    *,
+    epoch: SomeEpoch = None,
+    offline: Offline = False,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Keep an epoch under a name, until it is dropped."""
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import create_savepoint
+
+    log = open_log(state, job)
+    way = through(offline=offline, yes=yes)
+    changed = create_savepoint(log, name, epoch=epoch, through=way, timeout_s=timeout)
+    say_changed(f"savepoint {name!r} is made", changed, json=json)
+
+
+@app.command("drop")
+def drop(
+    state: State,
+    job: Job,
+    name: Annotated[str, typer.Argument(help="The savepoint.")],
+    *,
+    offline: Offline = False,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Keep a savepoint no longer; clean-up removes what only it needed."""
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import drop_savepoint
+
+    log = open_log(state, job)
+    changed = drop_savepoint(log, name, through=through(offline=offline, yes=yes), timeout_s=timeout)
+    say_changed(f"savepoint {name!r} is dropped", changed, json=json)
+
+
+@app.command("list")
+def list_(state: State, job: Job, *, json: Json = False) -> None:
+    """List the savepoints that are alive."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import list_savepoints
+
+    found = list_savepoints(open_log(state, job))
+    if json:
+        output.print_json(render_changes.as_json(found))
+    elif found:
+        output.print_table(render_changes.savepoints_table(found), (), least=("problem", "age"))
+    else:
+        output.say(f"{job} has no savepoint")

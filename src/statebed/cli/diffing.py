@@ -60,7 +60,8 @@ def print_rows(
         keys=[CHANGE, *changes.key_columns],
         limit=shown.limit,
     )
-    output.say(", ".join(f"{number(count)} {name}" for name, count in counts.items()) or "nothing changed")
+    inserted, updated, deleted = (number(counts.get(kind, 0)) for kind in ("insert", "update_after", "delete"))
+    output.say(f"{inserted} inserted, {updated} updated, {deleted} deleted")
 
 
 def _record(log: CheckpointLog, named: str | None) -> pb.CheckpointMetadata:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from statebed.cli import answers, output, rows
 from statebed.cli.moment import Moment, read_at
-from statebed.cli.questions import Question, keys_of
+from statebed.cli.questions import GLOBAL_KEYED, Question, keys_of
 from statebed.errors import InputError
 from statebed.inspect import StateTable
 from statebed.sinks.json_values import json_objects
@@ -53,7 +53,7 @@ def _look(moment: Moment, key: Sequence[str], *, limit: int | None) -> Lookup:
     for operator, name in moment.tables:
         table = moment.read(operator, name)
         try:
-            asked = table.keys(*keys_of(table, key))
+            asked = table.keys(*_one_key(table, key))
         except InputError as error:
             unfit.append((operator, name, error.what))
             continue
@@ -66,6 +66,18 @@ def _look(moment: Moment, key: Sequence[str], *, limit: int | None) -> Lookup:
             fix="`statebed show STATE JOB --schema` lists the key columns of every table",
         )
     return Lookup(moment, found, unfit)
+
+
+def _one_key(table: StateTable, typed: Sequence[str]) -> list[object]:
+    """The key, as the table has keys; of a global table's the several values that it may stand for."""
+    keys = keys_of(table, typed)
+    if len(keys) > 1 and table.kind != GLOBAL_KEYED:
+        raise InputError(
+            f"{' '.join(map(repr, typed))} are several keys of the key columns {table.key_columns}",
+            where=f"operator {table.operator!r}, table {table.table!r}",
+            fix="look one key up; `statebed state` takes several with --key",
+        )
+    return keys
 
 
 def _print(lookup: Lookup, key: Sequence[str]) -> None:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from statebed.errors import InputError
+from statebed.cli.moment import at
+from statebed.errors import InputError, StateNotFoundError
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.jobs import open_log
 
@@ -37,16 +38,23 @@ class Question:
 
     def ask(self) -> StateTable:
         """The table with everything that was asked of it; nothing of its data is read yet."""
-        found = read_state(
-            self.state,
-            # Found here: a location that is none is told from one without jobs.
-            job=open_log(self.state, self.job).job_id,
-            operator=self.operator,
-            table=self.table,
-            epoch=self.epoch,
-            savepoint=self.savepoint,
-            internal=self.internal,
-        )
+        # Found here: a location that is none is told from one without jobs.
+        job = open_log(self.state, self.job).job_id
+        try:
+            found = read_state(
+                self.state,
+                job=job,
+                operator=self.operator,
+                table=self.table,
+                epoch=self.epoch,
+                savepoint=self.savepoint,
+                internal=self.internal,
+            )
+        except StateNotFoundError:
+            raise
+        except InputError:
+            self._check_one_table(job)
+            raise
         if self.keys:
             found = found.keys(*keys_of(found, self.keys))
         if self.start is not None or self.end is not None:
@@ -56,6 +64,16 @@ class Question:
         if self.columns:
             found = found.select(*(name.strip() for given in self.columns for name in given.split(",")))
         return found
+
+    def _check_one_table(self, job: str) -> None:
+        """Say in the words of the command line that there are several tables to choose from."""
+        moment = at(self.state, job, epoch=self.epoch, savepoint=self.savepoint).only(self.operator, self.table)
+        if len(moment.tables) > 1:
+            raise InputError(
+                f"there are several tables: {', '.join(f'{operator}.{table}' for operator, table in moment.tables)}",
+                where=f"{self.state}, job {job!r}, epoch {moment.record.epoch}",
+                fix="name one with --operator (and --table)",
+            )
 
 
 def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:

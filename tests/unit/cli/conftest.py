@@ -4,8 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import dashboard_jobs
 import pytest
 
+from statebed.checkpoint import Run
 from statebed.cli import main
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -103,4 +105,27 @@ def location(tmp_path: Path) -> Path:
     store.put("checkpoints/000000000007/data/begun.parquet", b"x")
     (state / "events").mkdir()
     (state / "events" / "a.parquet").write_bytes(b"not a job")
+    return state
+
+
+@pytest.fixture(scope="session")
+def rides(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a job with three operators after eight epochs, of which six are retained. Not to be changed."""
+    state = tmp_path_factory.mktemp("rides") / "state"
+    with dashboard_jobs.written(LocalStore(state), retained=6) as writer:
+        writer.epochs(7)
+        writer.feed("[red]d\x1b[31m7")
+    return state
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a job with the savepoint "monday" of epoch 3; its newest epoch is 5. Not to be changed."""
+    state = tmp_path_factory.mktemp("saved") / "state"
+    store = LocalStore(state)
+    with dashboard_jobs.written(store) as writer:
+        writer.epochs(2)
+        live: Run = writer.run._cluster.run
+        live.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=3)))
+        writer.epochs(2)
     return state

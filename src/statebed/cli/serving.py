@@ -17,6 +17,7 @@ def ui(
     state: Annotated[
         str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state/state, s3://bucket/state.")
     ] = "statebed-state",
+    *,
     host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="The port to listen at; 0 takes any that is free.")

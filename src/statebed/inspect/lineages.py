@@ -1,10 +1,11 @@
 """The runs and lineages of a job: who started when, from which epoch, and what became of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.chain import Chain, chain_of, runs_of
+from statebed.inspect.chain import Chain, Reader, chain_of, runs_of
 from statebed.inspect.records import ABANDONED, STATUSES, newest_readable, readable, slowest_watermark
 
 CURRENT = "current"
@@ -49,23 +50,34 @@ class LineageSummary:
 
 def summarise_runs(log: CheckpointLog, *, limit: int | None = None) -> list[RunSummary]:
     """The newest runs, ascending. Two records of each are read, whatever the number of its epochs."""
-    head = newest_readable(log)
-    found: list[RunSummary] = []
-    for start, last_number in runs_of(head, lambda number: readable(log, number)):
-        if limit is not None and len(found) >= limit:
-            break
-        last = start if last_number == start.epoch else readable(log, last_number) or start
-        found.append(_run(start, last))
-    return found[::-1]
+    return runs_behind(newest_readable(log), lambda number: readable(log, number), limit=limit)
 
 
 def summarise_lineages(log: CheckpointLog, *, limit: int | None = None) -> list[LineageSummary]:
     """The lineages of the newest runs, in the order in which they began."""
-    runs = summarise_runs(log, limit=limit)
+    head = newest_readable(log)
+    runs = runs_behind(head, lambda number: readable(log, number), limit=limit)
+    return lineages_behind(head, lambda number: readable(log, number), runs)
+
+
+def runs_behind(head: pb.CheckpointMetadata | None, read: Reader, *, limit: int | None = None) -> list[RunSummary]:
+    """The newest runs up to a record, ascending, for who has it and a reader at hand."""
+    found: list[RunSummary] = []
+    for start, last_number in runs_of(head, read):
+        if limit is not None and len(found) >= limit:
+            break
+        last = start if last_number == start.epoch else read(last_number) or start
+        found.append(_run(start, last))
+    return found[::-1]
+
+
+def lineages_behind(
+    head: pb.CheckpointMetadata | None, read: Reader, runs: Sequence[RunSummary]
+) -> list[LineageSummary]:
+    """The lineages of these runs, in the order in which they began."""
     if not runs:
         return []
-    head = newest_readable(log)
-    chain = chain_of(head, lambda number: readable(log, number), down_to=runs[0].run)
+    chain = chain_of(head, read, down_to=runs[0].run)
     grouped: dict[str, list[RunSummary]] = {}
     for run in runs:
         grouped.setdefault(run.lineage, []).append(run)

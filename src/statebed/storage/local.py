@@ -195,9 +195,25 @@ class LocalStore:
             if not name.endswith("/"):
                 with contextlib.suppress(FileNotFoundError):
                     objects.append(_info(path, entry.stat()))
-            elif next(self._walk(path), None) is not None:  # an empty folder is none, as in an object store
+            elif self._holds_object(path, entry.path):  # an empty folder is none, as in an object store
                 folders.append(path)
         return Listing(objects=tuple(objects), folders=tuple(sorted(folders)))
+
+    def _holds_object(self, path: str, folder: str) -> bool:
+        """Whether any object lies below a folder; looks no further than the first, for logs have many folders."""
+        inner = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_file():
+                        return True
+                    if entry.is_dir() and entry.name != TEMPORARY_FOLDER:
+                        inner.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._refused(error, path, "list") from error
+        return any(self._holds_object(path, one) for one in inner)
 
     @contextlib.contextmanager
     def _opened(self, path: str) -> Iterator[int]:

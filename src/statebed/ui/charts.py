@@ -102,7 +102,11 @@ class Chart:
     @property
     def described(self) -> str:
         """The plot in a sentence, for those who do not see it."""
-        parts = [f"{series.name} {self.unit.text(series.last)}" for series in self.series if series.last is not None]
+        parts = [
+            f"{words.clipped(series.name, 60)} {self.unit.text(series.last)}"
+            for series in self.series
+            if series.last is not None
+        ]
         return f"{self.title}, {len(self.epochs)} epochs; newest: {', '.join(parts) or 'unknown'}"
 
     def drawn(self, link: str) -> Markup:
@@ -207,7 +211,7 @@ class _Drawing:
     def _told(self, place: int) -> str:
         chart = self.chart
         known = [(one.name, one.values[place]) for one in chart.series if one.values[place] is not None]
-        lines = [f"{name}: {chart.unit.text(value)}" for name, value in known]
+        lines = [f"{words.clipped(name, 60)}: {chart.unit.text(value)}" for name, value in known]
         if chart.shape is Shape.BARS and len(known) > 1:
             lines.append(f"together: {chart.unit.text(sum(value or 0.0 for _, value in known))}")
         return "\n".join([f"epoch {chart.epochs[place]:,}", *(lines or ["unknown"])])

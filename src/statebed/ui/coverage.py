@@ -6,6 +6,7 @@ as long as there are few enough to tell them apart.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from markupsafe import Markup
 
@@ -45,7 +46,7 @@ class Coverage:
     start: str
     end: str
 
-    @property
+    @cached_property
     def counts(self) -> list[dict[int, int]]:
         """For each part of the space, how many files of each level cover it."""
         changes: list[dict[int, int]] = [{} for _ in range(_BUCKETS + 1)]
@@ -60,7 +61,7 @@ class Coverage:
             found.append({level: count for level, count in now.items() if count})
         return found
 
-    @property
+    @cached_property
     def deepest(self) -> int:
         return max((sum(counts.values()) for counts in self.counts), default=0)
 
@@ -157,4 +158,4 @@ def time_coverage(files: Sequence[pb.FileEntry]) -> Coverage | None:
 
 
 def _told(file: pb.FileEntry) -> str:
-    return f"{file.path}\nlevel {file.level}, {words.number(file.rows)} rows, {words.size(file.size)}"
+    return f"{words.clipped(file.path)}\nlevel {file.level}, {words.number(file.rows)} rows, {words.size(file.size)}"

@@ -61,7 +61,7 @@ class Graph:
 
     @property
     def described(self) -> str:
-        names = [f"{box.style} {box.name}" for box in self.boxes]
+        names = [f"{box.style} {words.clipped(box.name, 60)}" for box in self.boxes]
         return f"Graph of the job: {', '.join(names) or 'nothing yet'}"
 
     def drawn(self) -> Markup:
@@ -134,7 +134,12 @@ def _drawn(graph: Graph) -> Markup:
     placed = _placed(graph.boxes)
     width = max((one.x + _WIDTH for one in placed.values()), default=0.0) + _MARGIN
     height = max((one.y + one.box.height for one in placed.values()), default=0.0) + _MARGIN
-    arrows = [_arrow(placed[key], one) for one in placed.values() for key in one.box.reads if key in placed]
+    arrows = [
+        _arrow(placed[key], one)
+        for one in placed.values()
+        for key in one.box.reads
+        if key in placed and key != one.box.key
+    ]
     greatest = max((sum(one.box.tiers) for one in placed.values() if one.box.tiers), default=0)
     frame = Markup(
         '<svg class="graph" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" role="img" aria-label="{}">'
@@ -197,7 +202,7 @@ def _box(one: _Placed, greatest: int) -> Markup:
         parts.append(text.format("small", one.x + _PADDING, y, _cut(line, _LETTERS)))
     if box.tiers is not None:
         parts.append(_tier_bar(box.tiers, greatest, one.x + _PADDING, y + 9))
-    title = Markup("<title>{}</title>").format("\n".join([words.clipped(box.name), *box.lines]))
+    title = Markup("<title>{}</title>").format("\n".join(words.clipped(text) for text in (box.name, *box.lines)))
     body = Markup("<g>{}{}</g>").format(title, Markup("").join(parts))
     return Markup('<a href="{}">{}</a>').format(box.link, body) if box.link else body
 

@@ -110,7 +110,14 @@ class History:
         flag = Markup('<a href="{}/{}"><path class="flag" d="M{:.1f} {:.1f} {}"><title>savepoint {}</title></path></a>')
         first, last = self.span
         return [
-            flag.format(self.link, one.epoch, self._x(one.epoch + 0.5), self._y(one.lineage), _FLAG, one.savepoint)
+            flag.format(
+                self.link,
+                one.epoch,
+                self._x(one.epoch + 0.5),
+                self._y(one.lineage),
+                _FLAG,
+                words.clipped(one.savepoint),
+            )
             for one in self.savepoints
             if first <= one.epoch <= last
         ]
@@ -123,7 +130,7 @@ class History:
         for lane in self.lineages:
             run = next((one for one in self.runs if one.lineage == lane.lineage), None)
             x = min(self._x(run.run if run else first), _WIDTH * 0.72)
-            words_of = f"lineage {lane.lineage.lstrip('0') or lane.lineage}, {lane.status}"
+            words_of = f"lineage {words.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
             parts.append(text.format(x, self._y(lane.lineage) + _BAR + 12, "start", words_of))
         return parts
 

@@ -8,7 +8,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import chain_of
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.jobs import check_location
-from statebed.inspect.lineages import LineageSummary, RunSummary, summarise_lineages, summarise_runs
+from statebed.inspect.lineages import LineageSummary, RunSummary, lineages_behind, runs_behind
 from statebed.inspect.savepoints import SavepointSummary, summarise_savepoints
 from statebed.protocol.records import data_epoch_of
 from statebed.ui import addresses, overview
@@ -319,8 +319,8 @@ class HistoryView:
 def history_view(reader: JobReader) -> HistoryView:
     """The newest runs, their lineages, the savepoints."""
     head = reader.newest()
-    runs = summarise_runs(reader.log, limit=RUNS)
-    lineages = summarise_lineages(reader.log, limit=RUNS)
+    runs = runs_behind(head, reader.readable, limit=RUNS)
+    lineages = lineages_behind(head, reader.readable, runs)
     savepoints = summarise_savepoints(reader.log, head)
     link = addresses.made(addresses.EPOCHS, job=reader.log.job_id)
     history = History(tuple(runs), tuple(lineages), tuple(savepoints), link)

@@ -132,6 +132,7 @@ class Compaction:
         self._last_epoch = 0
         self._pause_until = 0
         self._failed_in_a_row = 0
+        self._hastened = False
         self.counts = CompactionCounts()
 
     @property
@@ -179,6 +180,10 @@ class Compaction:
         self._take_result(self._round_epoch)
         return bool(self._waiting)
 
+    def hasten(self) -> None:
+        """Begin a round after the next epoch, if anything is worth merging."""
+        self._hastened = True
+
     @property
     def under_way(self) -> bool:
         """Whether a round goes on, whose files have names that nobody knows yet."""
@@ -195,7 +200,7 @@ class Compaction:
         options, debt = self._options, self._debt_bytes
         if debt > options.most_debt_bytes or (not self.counts.rounds and debt >= options.least_bytes):
             return True
-        return debt > 0 and record.epoch - self._last_epoch >= options.every_epochs
+        return debt > 0 and (self._hastened or record.epoch - self._last_epoch >= options.every_epochs)
 
     def _begin(self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport]) -> None:
         taken = chosen(reports, merged_in=self._merged_in, most_bytes=self._options.round_bytes)
@@ -214,6 +219,7 @@ class Compaction:
             )
             for report in taken
         ]
+        self._hastened = False
         self._merged_in |= {_place(report): record.epoch for report in taken}
         self._round_epoch = self._last_epoch = record.epoch
         self._round_bytes = self._debt_bytes

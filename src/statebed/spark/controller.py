@@ -29,7 +29,7 @@ from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
-from statebed.protocol.requests import Stop
+from statebed.protocol.requests import Collect, Compact, Stop
 from statebed.spark.book import Book
 from statebed.spark.causes import cause_of
 from statebed.spark.compaction import CompactionCounts, compaction_of
@@ -360,6 +360,10 @@ class Controller:
         elif effects:
             self._carry_over(pb.STOPPED if stops else pb.COMPLETE)
         self.stopped = self.stopped or bool(stops)
+        if Compact() in effects:
+            self._compaction.hasten()
+        if Collect() in effects:
+            self._collect()
 
     def _collect(self) -> None:
         """Collect garbage; trouble with it never stops the job, and the next time resumes it."""

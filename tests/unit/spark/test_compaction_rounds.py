@@ -260,6 +260,15 @@ def test_a_round_begins_after_some_epochs_and_the_first_at_once_where_there_is_m
     assert all(later - earlier >= 10 for earlier, later in itertools.pairwise(begun))
 
 
+def test_a_round_that_was_asked_for_begins_after_the_next_epoch() -> None:
+    job = Job("keyed", options=CompactionOptions(every_epochs=1000, least_bytes=1 << 40))
+    job.run(6)
+    assert not job.rounds.tasks
+    job.compaction.hasten()
+    job.run(3, first=6)
+    assert len(job.rounds.tasks) == 1
+
+
 def test_a_round_that_takes_too_long_is_given_up() -> None:
     job = Job("keyed")
     job.rounds.lateness = (1000,)

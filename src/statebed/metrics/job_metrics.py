@@ -53,6 +53,11 @@ class JobMetrics:
         with self._lock:
             self._queries = max(0, (self._queries or 0) - 1)
 
+    @property
+    def active(self) -> bool:
+        """Whether a query of the job runs."""
+        return bool(self._queries)
+
     def show(self, record: pb.CheckpointMetadata) -> None:
         """The sizes that a record tells of, without what its epoch did."""
         with self._lock:

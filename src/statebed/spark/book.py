@@ -56,6 +56,10 @@ class Book:
         self._times = _Times(started_us=self.environment.now_us())
         return Meter.of(self.plan.session.sparkContext, f"{self.plan.state_url} {self.plan.job_id} {self.run}", epoch)
 
+    def of_batch(self, batch_id: int) -> EpochSummary | None:
+        """What the epoch of a micro-batch did, while it is remembered."""
+        return next((one for one in reversed(self.progress.copy()) if one.batch_id == batch_id), None)
+
     @property
     def started_us(self) -> int:
         return self._times.started_us

@@ -20,6 +20,7 @@ from statebed.spark.compaction import CompactionCounts
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary
+from statebed.spark.spark_progress import ProgressListener
 
 _POLL_SECONDS = 0.1
 
@@ -78,7 +79,9 @@ class Query:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{trigger.every_us // 1_000} milliseconds")
-        query = cls(plan, controller, writer.start(), trigger)
+        spark_query = writer.start()
+        ProgressListener(plan.session, str(spark_query.runId), controller.book.of_batch).listen()
+        query = cls(plan, controller, spark_query, trigger)
         query._watcher.start()
         return query
 

@@ -71,10 +71,11 @@ def _operators_table(shown: Epoch) -> Table:
     is_epoch = shown.summary.kind == "epoch"
     return table(
         "operators" if is_epoch else f"operators, as epoch {shown.summary.base} left them",
-        ["operator", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
+        ["operator", "reads", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
         [
             (
                 o.operator,
+                ", ".join(o.reads) or NOTHING,
                 o.parallelism,
                 *map(number, (o.rows_in, o.rows_late, o.rows_out)),
                 instant(o.watermark_us),

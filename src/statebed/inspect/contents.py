@@ -22,6 +22,8 @@ class OperatorSummary:
     """Up to where its windows are closed."""
     output_watermark_us: int | None
     """No later result has an earlier event time."""
+    reads: tuple[str, ...] = ()
+    """The sources and operators whose rows it takes, where the record names them."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def _operator(entry: pb.OperatorEntry) -> OperatorSummary:
         rows_out=entry.rows_out,
         watermark_us=input_watermark(entry),
         output_watermark_us=entry.output_watermark_us if entry.HasField("output_watermark_us") else None,
+        reads=tuple(dict.fromkeys(origin for one in entry.inputs for origin in one.origins)),
     )
 
 

@@ -4,7 +4,7 @@ Every partial is exact (`accumulators`), so nothing depends on the order of rows
 kept beside them: a group whose rows were all taken away again is no group.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,9 @@ from statebed.operators.rows import weights_of
 
 ROWS = "_rows"
 """How many rows a group of a changelog has."""
+MOST_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
+"""More than the first of rows become partials in pieces of the second."""
 
 
 def input_column(position: int, part: int = 0) -> str:
@@ -66,6 +69,13 @@ class Partials:
 
     def fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         """Partials of groups of rows."""
+        return _in_pieces(self._fold, rows, grouping)
+
+    def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
+        """Partials of groups of partials."""
+        return _in_pieces(self._merge, rows, grouping)
+
+    def _fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         weights = weights_of(rows) if self.changes is Changes.CHANGELOG else None
         counted = [] if weights is None else [from_numpy(grouping.add(weights), pa.int64())]
         folded = [
@@ -79,8 +89,7 @@ class Partials:
         ]
         return counted + folded
 
-    def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
-        """Partials of groups of partials."""
+    def _merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
         counted = []
         if self.changes is Changes.CHANGELOG:
             counted = [from_numpy(grouping.add(int64_values(rows[ROWS])), pa.int64())]
@@ -109,6 +118,18 @@ class Partials:
     def _columns(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
         for aggregate in self.aggregates:
             yield aggregate, [one_chunk(rows[field.name]) for field in aggregate.accumulator.partial_fields]
+
+
+def _in_pieces(
+    work: Callable[[pa.Table, Grouping], list[pa.Array]], rows: pa.Table, grouping: Grouping
+) -> list[pa.Array]:
+    """The same as all at once, whole groups at a time where rows are large: each is held several times meanwhile."""
+    nbytes = rows.nbytes
+    if nbytes <= MOST_BYTES:
+        return work(rows, grouping)
+    count = max(1, rows.num_rows * PIECE_BYTES // nbytes)
+    found = [work(rows.take(from_numpy(some, pa.int64())), groups) for some, groups in grouping.pieces(count)]
+    return [pa.concat_arrays(list(column)) for column in zip(*found, strict=True)]
 
 
 def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:

@@ -9,7 +9,7 @@ No window is ever closed here, so no row is too late; with a time to live by eve
 gone at once. The event time of a result is the latest of its group's rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,9 +35,9 @@ from statebed.operators.operator import (
 from statebed.operators.partials import ROWS, latest_of_each
 from statebed.operators.preaggregation import GROUPS_IN, ROW_COUNT, partial_columns
 from statebed.operators.preaggregation import LATEST as LATEST_OF_GROUP
-from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows
+from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows, weights_of
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
-from statebed.state import Combine, TableConfig
+from statebed.state import Combine, KeyedView, TableConfig
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -45,6 +45,30 @@ GROUPS = "groups"
 """Name of the state table."""
 LATEST = "_latest"
 """Its column for the latest event time of a group's rows."""
+PIECE_BYTES = 8 << 20
+"""Groups are merged into the state in pieces of so many bytes: each is held several times meanwhile."""
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """The rows of an epoch, folded."""
+
+    keys: pa.Table
+    """Of the groups, in the order of their hashes."""
+    folded: pa.Table
+    late: pa.Table
+    rows_in: int
+    rows_late: int
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """What some groups put out."""
+
+    taken: pa.Table
+    added: pa.Table
+    unknown: int
+    """Retractions for groups that are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +111,20 @@ class UpdatingAggregate(Aggregation):
         return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        epoch = self._epoch(batches, clock)
+        view = tables.get_keyed(GROUPS)
+        changed = [self._apply(view, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
+        # Retractions of all pieces come first, as they would in one.
+        rows = [one.taken for one in changed] + [one.added for one in changed]
+        return StepResult(
+            {MAIN: pa.concat_tables(rows), LATE: epoch.late},
+            rows_in=epoch.rows_in,
+            rows_late=epoch.rows_late,
+            counts={UNKNOWN_RETRACTIONS: sum(one.unknown for one in changed), GROUPS_IN: epoch.keys.num_rows},
+        )
+
+    def _epoch(self, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> "_Epoch":
+        """The rows of an epoch as groups; the rows themselves are let go of."""
         admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self.where), clock)
         grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
         keys, folded = self._keys_of(admitted.rows, grouping), self._folded(admitted.rows, grouping)
@@ -95,7 +133,11 @@ class UpdatingAggregate(Aggregation):
             hashes = uint64_values(admitted.rows[KEY_HASH])[grouping.first_rows]
             keys, folded, more_in, more_late = self._with_groups(keys, folded, hashes, batches[1], clock)
             rows_in, rows_late = rows_in + more_in, rows_late + more_late
-        view = tables.get_keyed(GROUPS)
+        late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
+        return _Epoch(keys, folded, late, rows_in, rows_late)
+
+    def _apply(self, view: KeyedView, keys: pa.Table, folded: pa.Table) -> "_Changed":
+        """Merge some groups into the state."""
         stored, found = view.get(keys)
         before = filtered(stored, found)
         after = self._merged(before, found, folded)
@@ -108,14 +150,10 @@ class UpdatingAggregate(Aggregation):
         view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
         old = self._results(filtered(keys, found), before)
         new = self._results(filtered(keys, kept), filtered(after, kept))
-        late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
         changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
-        return StepResult(
-            {MAIN: changed.cast(self.outputs[MAIN].schema), LATE: late},
-            rows_in=rows_in,
-            rows_late=rows_late,
-            counts={UNKNOWN_RETRACTIONS: unknown, GROUPS_IN: keys.num_rows},
-        )
+        changed = changed.cast(self.outputs[MAIN].schema)
+        cut = int(np.count_nonzero(weights_of(changed) < 0))
+        return _Changed(changed.slice(0, cut), changed.slice(cut), unknown)
 
     @property
     def needs_time(self) -> bool:
@@ -182,6 +220,14 @@ class UpdatingAggregate(Aggregation):
     @property
     def _state_values(self) -> tuple[pa.Field, ...]:
         return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
+
+
+def _pieces(keys: pa.Table, folded: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Neighbours in the order of hashes together; at least one piece."""
+    width = max((keys.nbytes + folded.nbytes) // max(keys.num_rows, 1), 1)
+    step = max(PIECE_BYTES // width, 1)
+    for start in range(0, max(keys.num_rows, 1), step):
+        yield keys.slice(start, step), folded.slice(start, step)
 
 
 def _each(count: int) -> Grouping:

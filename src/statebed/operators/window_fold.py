@@ -14,6 +14,7 @@ from statebed.operators.rows import conformed, filtered
 from statebed.operators.windows import Window
 
 FOLD_ROWS = 1 << 17
+FOLD_BYTES = 8 << 20
 """Rows of a batch that are folded at a time."""
 
 
@@ -30,7 +31,7 @@ class Folder:
         self._first_admitted = first_admitted
         self._where = where
         self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._folded: list[pa.Table] = []
         self._late: list[pa.Table] = []
         self.rows_in = 0
@@ -40,7 +41,8 @@ class Folder:
         """Take a batch, cut in any way."""
         self._waiting.append(conformed(batch, self._source.schema, where=self._where))
         self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= FOLD_ROWS:
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= FOLD_ROWS or self._waiting_bytes >= FOLD_BYTES:
             self._fold()
 
     def add_groups(self, batch: pa.RecordBatch, source: Input | None) -> None:
@@ -88,7 +90,7 @@ class Folder:
         if not self._waiting_rows:
             return
         rows = pa.concat_tables(self._waiting)
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         self.rows_in += rows.num_rows
         admitted, panes = self._admit(rows)
         if not admitted.num_rows:

@@ -18,10 +18,12 @@ from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.operator import WEIGHT, Input
 from statebed.operators.rows import in_total_order
 from statebed.spark.pieces import BRANCH, SEEN, piece, routed
+from statebed.state.memory.pages import give_back_pages
 
 SOURCE = "_source"
 ROWS_AT_ONCE = 1 << 17
-"""Rows that are gathered before they are cut: small pieces cost more."""
+BYTES_AT_ONCE = 16 << 20
+"""Rows that are gathered before they are cut: small pieces cost more, and large ones memory."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,18 @@ class RouteFunction:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = Seen()
         waiting: dict[int, list[pa.RecordBatch]] = {}
-        count = 0
+        count = nbytes = 0
         for batch in batches:
             self._take(batch, waiting, seen)
-            count += batch.num_rows
-            if count >= ROWS_AT_ONCE and not self.in_order:
+            count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
+            if (count >= ROWS_AT_ONCE or nbytes >= BYTES_AT_ONCE) and not self.in_order:
                 yield from self._pieces(waiting)
-                waiting, count = {}, 0
+                waiting, count, nbytes = {}, 0, 0
         yield from self._pieces(waiting)
         if seen.latest:
             yield piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(seen.latest.items()))))
+        del waiting
+        give_back_pages()
 
     def _take(self, batch: pa.RecordBatch, waiting: dict[int, list[pa.RecordBatch]], seen: Seen) -> None:
         several = len(self.layouts) > 1

@@ -25,6 +25,7 @@ from statebed.spark.memory import TaskShare
 from statebed.spark.pieces import BRANCH, FAILED, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, piece, routed, rows_in
 from statebed.spark.resources import resources
 from statebed.spark.topology import Route
+from statebed.state.memory.pages import give_back_pages
 from statebed.storage import ScopedStore, get_storage_provider
 
 
@@ -73,6 +74,9 @@ class StageFunction:
         except StatebedError as failure:
             yield piece(index, FAILED, pickle.dumps(failure))
         yield from passing
+        # The worker waits for its next task with what was in use, not with what was free.
+        rows = {}
+        give_back_pages()
 
     def _subtask(
         self, work: Work, index: int, rows: Mapping[int, Iterable[pa.RecordBatch]]

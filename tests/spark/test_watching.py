@@ -87,7 +87,7 @@ def test_prometheus_reads_what_a_running_job_serves(watched: Watched) -> None:
     phases = {sample.labels["phase"]: sample.value for sample in families["statebed_phase_seconds"].samples}
     assert set(phases) == set(PHASES)
     assert all(seconds > 0 for seconds in phases.values())
-    assert [sample.value for sample in families["statebed_up"].samples if sample.labels["job"] == "rides"] == [1]
+    assert [sample.value for sample in families["statebed_up"].samples if sample.labels["job_name"] == "rides"] == [1]
     assert all(sample.value > 0 for sample in families["statebed_memory_budget_bytes"].samples)
     tiers = {sample.labels["tier"]: sample.value for sample in families["statebed_state_bytes"].samples}
     assert tiers["store"] > 0
@@ -130,7 +130,7 @@ def test_metrics_are_sent_too(watched: Watched) -> None:
     assert rows.sum.is_monotonic
     [point] = [one for one in rows.sum.data_points if one.as_int or one.as_double]
     assert (point.as_int or point.as_double) == 3 * 120
-    assert {one.key: one.value.string_value for one in point.attributes} == {"job": "rides", "operator": "per_minute"}
+    assert {one.key: one.value.string_value for one in point.attributes} == {"job_name": "rides", "operator": "per_minute"}
     duration = watched.received.metric("statebed.epoch_duration")[-1]
     assert duration.unit == "s"
     assert sum(point.count for point in duration.histogram.data_points) == len(watched.query.recent_progress)

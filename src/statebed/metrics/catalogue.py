@@ -1,7 +1,7 @@
 """Every metric, declared once: its name, kind, labels and what it means.
 
 Names end in their unit, counters in `_total`, as Prometheus wants it. Labels have few values: names of jobs, operators,
-tables, sources, sinks and hosts, never keys, epochs or subtasks. The reference page is written from here, and the
+tables, sources, sinks and hosts, never keys, epochs or subtasks. A job's is `job_name`: Prometheus has a `job` of its own. The reference page is written from here, and the
 Grafana dashboard names nothing else.
 """
 
@@ -28,10 +28,10 @@ class Metric:
     text: str
 
 
-JOB = ("job",)
-OPERATOR = ("job", "operator")
-TABLE = ("job", "operator", "table")
-HOST = ("job", "host")
+JOB = ("job_name",)
+OPERATOR = ("job_name", "operator")
+TABLE = ("job_name", "operator", "table")
+HOST = ("job_name", "host")
 TIERS = ("memory", "disk", "store")
 DURATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 

@@ -94,7 +94,7 @@ class Telemetry:
             parent.set_status(self._sdk.error(span.problem))
         else:
             put_us = next((phase.start_us for phase in span.phases if phase.name == "commit"), span.end_us)
-            self._durations.record((put_us - span.start_us) / 1e6, {"job": metrics.job})
+            self._durations.record((put_us - span.start_us) / 1e6, {"job_name": metrics.job})
         parent.end(span.end_us * 1_000)
 
     def _reader(self, metric: Metric) -> Callable[[Any], Iterable[Any]]:

@@ -18,7 +18,9 @@ def get(url: str) -> str:
 
 
 def jobs_at(url: str) -> set[str]:
-    return {sample.labels["job"] for family in text_string_to_metric_families(get(url)) for sample in family.samples}
+    return {
+        sample.labels["job_name"] for family in text_string_to_metric_families(get(url)) for sample in family.samples
+    }
 
 
 def test_jobs_share_a_server_that_ends_with_the_last() -> None:

@@ -27,7 +27,7 @@ def values(text: str) -> Values:
 
 
 def value(text: str, name: str, **labels: str) -> float | None:
-    return values(text).get((name, tuple(sorted({"job": "rides", **labels}.items()))))
+    return values(text).get((name, tuple(sorted({"job_name": "rides", **labels}.items()))))
 
 
 def text_of(*jobs: JobMetrics) -> str:
@@ -154,7 +154,7 @@ def test_any_name_is_a_label(name: str) -> None:
     metrics = JobMetrics(name)
     metrics.observe(record(2, given=figures(table=name)))
     found = values(text_of(metrics))
-    wanted = tuple(sorted({"job": name, "operator": "op", "table": name}.items()))
+    wanted = tuple(sorted({"job_name": name, "operator": "op", "table": name}.items()))
     assert found["statebed_state_rows", wanted] == 5
 
 
@@ -170,14 +170,14 @@ def test_each_family_is_there_once_with_help_and_kind_whatever_the_number_of_job
         assert families[name].type == metric.kind.value
         assert families[name].documentation == metric.text
         assert text.count(f"# TYPE {metric.name} ") == 1
-        assert all("job" in sample.labels for sample in families[name].samples)
+        assert all("job_name" in sample.labels for sample in families[name].samples)
 
 
 def test_names_follow_prometheus_rules() -> None:
     for metric in CATALOGUE.values():
         assert metric.name.startswith("statebed_")
         assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
-        assert "job" in metric.labels
+        assert metric.labels[0] == "job_name"
 
 
 def test_large_and_broken_numbers_are_written_so_that_they_are_read_back() -> None:

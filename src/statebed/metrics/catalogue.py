@@ -1,8 +1,8 @@
 """Every metric, declared once: its name, kind, labels and what it means.
 
 Names end in their unit, counters in `_total`, as Prometheus wants it. Labels have few values: names of jobs, operators,
-tables, sources, sinks and hosts, never keys, epochs or subtasks. A job's is `job_name`: Prometheus has a `job` of its own. The reference page is written from here, and the
-Grafana dashboard names nothing else.
+tables, sources, sinks and hosts, never keys, epochs or subtasks. A job's is `job_name`: Prometheus has a `job` of its
+own. The reference page is written from here, and the Grafana dashboard names nothing else.
 """
 
 import enum

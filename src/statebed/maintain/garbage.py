@@ -7,11 +7,14 @@ from statebed.checkpoint import CheckpointLog, Collected
 from statebed.checkpoint.collector import Collector
 from statebed.checkpoint.opening import RunOptions, prepare_opening
 from statebed.checkpoint.references import References
-from statebed.errors import CollectionError
+from statebed.errors import CollectionError, FormatError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.maintain.runs import DEFAULT_TIMEOUT_S, KEEP_EVERYTHING, Changed, Through, carry_out, own_run, whole_head
 from statebed.protocol.retention import DEFAULT_READER_GRACE_US
+
+LOOKS = 10
+"""How often garbage is looked for while the job moves on."""
 
 
 class Reason(enum.Enum):
@@ -45,7 +48,21 @@ def find_garbage(log: CheckpointLog, *, grace_us: int = DEFAULT_READER_GRACE_US)
 
     Files that the present run has merged and no epoch has taken yet are not listed: it may still take them.
     """
-    whole_head(log)
+    for _ in range(LOOKS):
+        head = whole_head(log)
+        try:
+            return _find(log, grace_us)
+        except (ProtocolError, FormatError):
+            if whole_head(log).nonce == head.nonce:
+                raise  # the log did not move on meanwhile, so something is really wrong
+    raise CollectionError(
+        f"the job moved on {LOOKS} times while it was looked at",
+        where=f"job {log.job_id}, {log.store.url}",
+        fix="ask again, perhaps with a longer --grace",
+    )
+
+
+def _find(log: CheckpointLog, grace_us: int) -> list[Garbage]:
     references = References(log)
     opening = prepare_opening(log, references, RunOptions(retention=KEEP_EVERYTHING))
     records = [opening.view[number] for number in sorted(opening.view)]

@@ -13,7 +13,6 @@ import typer
 from maintained_job import JOB, ListSink, MaintainedJob, maintained_job
 from unit.cli.conftest import Call
 
-from statebed.cli import asking
 from statebed.cli.render_changes import numbers
 from statebed.format import names
 from statebed.storage import LocalStore
@@ -292,7 +291,7 @@ def test_people_at_a_terminal_are_asked(
         asked.append(question)
         return answer
 
-    monkeypatch.setattr(asking.sys, "stdin", Terminal())
+    monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr(typer, "confirm", confirm)
     outcome = statebed("stop", live.disk.url, JOB, "--offline")
     assert "ends with exit code 86" in asked[0]

@@ -26,7 +26,7 @@ from statebed.state import (
     operator_entry,
     timestamp_table_config,
 )
-from statebed.storage import MemoryStore
+from statebed.storage import Fault, FaultStore, MemoryStore, SimulatedCrash
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,22 @@ def test_values_of_an_older_version_go_through_the_steps_of_their_type() -> None
     kept = [data.data for part in parts for one in part.tables[TABLE].subtasks.values() for data in one.commit_data]
     assert kept == [b"a transaction that waits"]
     assert verify_log(log).whole
+
+
+def test_p2_a_migration_that_dies_at_any_write_leaves_all_values_of_one_version() -> None:
+    types = {("riders", TABLE): RiderV2}
+    counting = FaultStore(stored_riders(MemoryStore()).store)
+    migrate_offline(CheckpointLog(counting, JOB), types=types)
+    writes = [operation.number for operation in counting.log if operation.verb.writes]
+    assert len(writes) > 4
+    for number in writes:
+        log = stored_riders(MemoryStore())
+        with pytest.raises(SimulatedCrash):
+            migrate_offline(CheckpointLog(FaultStore(log.store, {number: Fault.CRASH_BEFORE}), JOB), types=types)
+        assert riders_in(log, RiderV1, 1)["grace"] == RiderV1("grace")
+        migrate_offline(log, types=types)
+        assert riders_in(log, RiderV2, 2)["grace"] == RiderV2("grace", trips=5)
+        assert verify_log(log).whole
 
 
 def test_types_that_lead_from_nowhere_are_refused_before_anything_is_written() -> None:

@@ -47,6 +47,7 @@ def missing_markers(
     """Markers that must be there: a run publishes in order, so an epoch before one that it marked is marked, too.
 
     Without the newest marker of a run nobody can tell that the sink has the epoch; the job then offers it again.
+    `records` are retained: markers leave before the records that they belong to.
     """
     newest: dict[tuple[int, str], int] = {}
     for epoch, record in records.items():

@@ -233,7 +233,9 @@ class _Verifier:
         for path in listed:
             if names.request_of(path) is not None or names.request_of_answer(path) is not None:
                 self._take_beside(beside.check_request(self._store, path))
-        self._findings += beside.missing_markers(self._store, reading.records, listed)
+        newest = newest_record(self._log)
+        retained = {n: record for n, record in reading.records.items() if newest and n >= newest.min_epoch}
+        self._findings += beside.missing_markers(self._store, retained, listed)
         return set(markers)
 
     def _take(self, looked: _Looked) -> None:

@@ -71,7 +71,7 @@ define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs  ## set up everything and run the whole suite (about 20 minutes on two cores)
+test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs  ## set up everything and run the whole suite (about 20 minutes on two cores)
 	@echo "== whole suite passed"
 
 check: env  ## ruff, mypy strict, import directions
@@ -99,6 +99,9 @@ test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equal
 test-cluster: env  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
 	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
+test-browser: env  ## the dashboard in a real browser, while jobs write, one of them on Spark
+	$(call timed,browser,scripts/find-chromium >/dev/null && $(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) tests/browser)
+
 test-docs: env  ## every code block of README and docs
 	$(call timed,docs,$(WITH_JAVA) $(PYTEST) $(BOTH_CORES) tests/docs)
 
@@ -123,4 +126,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-docs test-azure test-kills soak-cluster test-long bench
+.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench

@@ -143,8 +143,8 @@ def _drawn(graph: Graph) -> Markup:
     greatest = max((sum(one.box.tiers) for one in placed.values() if one.box.tiers), default=0)
     frame = Markup(
         '<svg class="graph" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" role="img" aria-label="{}">'
-        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
-        '<path class="tip" d="M0 0 L10 5 L0 10 z"/></marker></defs>{}</svg>'
+        '<defs><marker id="arrow-tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+        'orient="auto"><path class="tip" d="M0 0 L10 5 L0 10 z"/></marker></defs>{}</svg>'
     )
     parts = [*arrows, *(_box(one, greatest) for one in placed.values())]
     return frame.format(width, height, width, height, graph.described, Markup("").join(parts))
@@ -187,7 +187,7 @@ def _arrow(start: _Placed, end: _Placed) -> Markup:
     x2, y2 = end.x - 1, end.y + end.box.height / 2
     bend = max((x2 - x1) / 2, 20.0)
     way = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
-    return Markup('<path class="arrow" marker-end="url(#tip)" d="{}"/>').format(way)
+    return Markup('<path class="arrow" marker-end="url(#arrow-tip)" d="{}"/>').format(way)
 
 
 def _box(one: _Placed, greatest: int) -> Markup:

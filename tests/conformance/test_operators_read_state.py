@@ -14,7 +14,7 @@ from statebed.flow import OperatorNode
 from statebed.state import TableManager
 from statebed.storage import get_storage_provider
 
-QUICK = {"tumbling", "session", "updating_aggregate", "process"}
+QUICK = {"tumbling", "session", "updating_aggregate"}
 """Tables of all kinds that operators keep; the others have tables alike."""
 EPOCHS = 20
 SMALL = 1 << 20
@@ -40,7 +40,7 @@ def test_p2_read_state_equals_the_operators_own_view_at_each_of_twenty_epochs(op
     seen: dict[tuple[str, int], Counter[str]] = {}
     store = get_storage_provider(url)
     with testing.run(flow, parallelism=2, memory=SMALL, store=store, retained_epochs=EPOCHS + 9) as t:
-        cluster = t._cluster  # noqa: SLF001 - the views that the operator writes to
+        cluster = t._cluster  # the views that the operator writes to
         for number in range(EPOCHS):
             t.feed_all({LEFT: rows_of(number), RIGHT: rows_of(number)})
             t.spill()

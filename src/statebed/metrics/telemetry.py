@@ -160,8 +160,10 @@ class _Sdk:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
         self._trace, self._metrics = trace, metrics
-        self._new_tracers = lambda: (TracerProvider(), BatchSpanProcessor(OTLPSpanExporter()))
-        self._new_meters = lambda: MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
+        self._new_tracers: Callable[[], Any] = lambda: (TracerProvider(), BatchSpanProcessor(OTLPSpanExporter()))
+        self._new_meters: Callable[[], Any] = lambda: MeterProvider(
+            [PeriodicExportingMetricReader(OTLPMetricExporter())]
+        )
         self._kinds = (TracerProvider, MeterProvider)
         self.observation = metrics.Observation
 

@@ -152,7 +152,7 @@ class Book:
         told = self.told.about(epoch=epoch)
         told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
         now_us = self.environment.now_us()
-        attributes = {"job": self.plan.job_id, "run": self.run, "epoch": epoch + 1}
+        attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch + 1}
         problem = f"{type(failure).__name__}: {failure}"
         self.watching.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
 

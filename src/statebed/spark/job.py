@@ -12,6 +12,7 @@ Mistakes are found before `start` writes anything.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,18 @@ from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Publis
 from statebed.checkpoint.opening import prepare_opening
 from statebed.checkpoint.references import References
 from statebed.config import Settings, resolve
-from statebed.errors import InputError
+from statebed.errors import InputError, StatebedError
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
 from statebed.flow.keys import known
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
 from statebed.format.schema import check_user_columns
+from statebed.inspect.records import summarise_epochs
 from statebed.operators import parse_duration
 from statebed.operators.windows import Duration
+from statebed.spark import notebook
+from statebed.spark.checkpoints import Checkpoints
 from statebed.spark.controller import Controller
 from statebed.spark.explain import Explanation, explained
 from statebed.spark.expressions import arrow_field
@@ -136,6 +140,18 @@ class Job:
     def explain(self) -> Explanation:
         """What the job will do, as text and as a picture; finds the same mistakes as `start`."""
         return explained(self._plan())
+
+    def checkpoints(self, limit: int = 20) -> Checkpoints:
+        """The newest records of the job, newest first; the job may be running, or may never have run."""
+        log = CheckpointLog(ScopedStore(self._store, job_folder(self._job_id)), self._job_id)
+        return Checkpoints(self._job_id, tuple(reversed(summarise_epochs(log, limit=limit))))
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.explain()._repr_html_()
+        except StatebedError as mistake:
+            # A job in the making is looked at, too.
+            return notebook.block(f"job {self._job_id}", f"<pre>{escape(str(mistake))}</pre>")
 
     def start(
         self,

@@ -10,12 +10,14 @@ import hashlib
 import threading
 import time
 from dataclasses import dataclass
+from html import escape
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statebed.errors import InputError, RequestTimeoutError
+from statebed.spark import notebook
 from statebed.spark.compaction import CompactionCounts
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
@@ -23,6 +25,8 @@ from statebed.spark.reports import EpochSummary
 from statebed.spark.spark_progress import ProgressListener
 
 _POLL_SECONDS = 0.1
+_EPOCHS_SHOWN = 10
+"""Of a query, in a notebook."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,28 @@ class Query:
     def exception(self) -> BaseException | None:
         """What the query failed with, or None."""
         return self._failure
+
+    def _repr_html_(self) -> str:
+        status, recent = self.status, self.recent_progress[-_EPOCHS_SHOWN:]
+        title = f"job {self._plan.job_id}: {status.state.value}, run {status.run}, epoch {status.epoch}"
+        rows = [
+            (
+                one.epoch,
+                notebook.NOTHING if one.batch_id is None else one.batch_id,
+                one.rows_in,
+                one.rows_late,
+                one.rows_out,
+                notebook.moment(one.watermark_us),
+                one.state_rows,
+                notebook.size(one.state_bytes),
+                notebook.milliseconds(one.duration_us),
+            )
+            for one in reversed(recent)
+        ]
+        columns = ["epoch", "batch", "rows in", "late", "out", "watermark", "state rows", "state", "took"]
+        problem = f"<pre>{escape(status.problem)}</pre>" if status.problem else ""
+        bar = notebook.phase_bar(recent[-1].phases_us) if recent else ""
+        return notebook.block(title, problem, bar, notebook.table(columns, rows) if rows else "")
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most `timeout` seconds: True if it ended; raises what it failed with."""

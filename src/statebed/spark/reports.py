@@ -11,6 +11,7 @@ from statebed.errors import NondeterminismError, StatebedError, SubtaskError
 from statebed.flow.clocks import SourceClock
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, Operator, SubtaskReport
+from statebed.spark import notebook
 from statebed.spark.pieces import BRANCH, FAILED, PAYLOAD, REPORT
 
 Reports = Mapping[str, Sequence[SubtaskReport]]
@@ -76,6 +77,25 @@ class EpochSummary:
         marks = [one.watermark_us for one in self.operators.values()]
         known = [mark for mark in marks if mark is not None]
         return min(known) if known and len(known) == len(marks) else None
+
+    def _repr_html_(self) -> str:
+        batch = "no batch" if self.batch_id is None else f"batch {self.batch_id}"
+        title = f"epoch {self.epoch}, {batch}, {notebook.milliseconds(self.duration_us)}"
+        rows = [
+            (
+                name,
+                one.rows_in,
+                one.rows_late,
+                one.rows_out,
+                notebook.moment(one.watermark_us),
+                one.state_rows,
+                notebook.size(one.state_bytes),
+                one.state_files,
+            )
+            for name, one in self.operators.items()
+        ]
+        columns = ["operator", "rows in", "late", "out", "watermark", "state rows", "state", "files"]
+        return notebook.block(title, notebook.phase_bar(self.phases_us), notebook.table(columns, rows))
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class ProgressListener:
     def listen(self) -> None:
         """From now on, until Spark says that the query has ended."""
         context = self._session.sparkContext
-        ensure_callback_server_started(context._gateway)  # noqa: SLF001 - as pyspark's own listeners do it
+        ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001 - as pyspark does
         java = context._jvm.org.apache.spark.sql.streaming  # type: ignore[union-attr]  # noqa: SLF001
         self._wrapper = java.PythonStreamingQueryListenerWrapper(self)
         self._streams.addListener(self._wrapper)

@@ -1,0 +1,48 @@
+"""The checkpoints of a job, as a notebook shows them: newest first, one line each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from statebed.inspect.records import EpochSummary
+from statebed.spark import notebook
+
+
+@dataclass(frozen=True)
+class Checkpoints(Sequence[EpochSummary]):
+    """The newest records of a job."""
+
+    job: str
+    epochs: tuple[EpochSummary, ...]
+    """Newest first."""
+
+    @overload
+    def __getitem__(self, index: int) -> EpochSummary: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[EpochSummary, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> EpochSummary | tuple[EpochSummary, ...]:
+        return self.epochs[index]
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def _repr_html_(self) -> str:
+        columns = ["epoch", "record", "run", "rows in", "late", "out", "watermark", "took", "size", "savepoints"]
+        rows = [
+            (
+                one.epoch,
+                one.problem or (one.kind if one.status == "complete" else one.status),
+                one.run,
+                one.rows_in,
+                one.rows_late,
+                one.rows_out,
+                notebook.moment(one.watermark_us),
+                notebook.milliseconds(one.duration_us),
+                notebook.size(one.bytes),
+                ", ".join(one.savepoints) or notebook.NOTHING,
+            )
+            for one in self.epochs
+        ]
+        return notebook.block(f"checkpoints of job {self.job}", notebook.table(columns, rows))

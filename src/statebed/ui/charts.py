@@ -20,6 +20,9 @@ _BOTTOM = 148.0
 _LEFT = 70.0
 """Room for the labels of the vertical axis; times are long, and stand inside the plot."""
 _LEAST_SLOTS = 12
+_ENOUGH = 5
+"""Values to tell a usual one from a rare one."""
+_FAR = 2.5
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 _SECOND = 1_000_000
@@ -167,7 +170,19 @@ class _Drawing:
                     top, bottom = self._y(below + value), self._y(below)
                     drawn.append(bar.format(series.colour, self._x(place) - wide / 2, top, wide, bottom - top))
                     below += value
+            if below > self.high:
+                drawn += self._cut(place, below)
         return drawn
+
+    def _cut(self, place: int, whole: float) -> list[Markup]:
+        """Of a bar that is higher than the plot: a gap, and what it comes to."""
+        gap = Markup('<path class="gap" d="M{:.1f} {:.1f} l{:.1f} -5"/>')
+        text = Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+        x, anchor = (self._x(place), "middle") if place > 1 else (self.left + place * self.slot, "start")
+        return [
+            gap.format(self._x(place) - self.slot / 2, _TOP + 12, self.slot),
+            text.format(x, _TOP - 5, anchor, self.chart.unit.text(whole)),
+        ]
 
     def _lines(self) -> list[Markup]:
         path = Markup('<path class="line {} c{}" d="{}"/>')
@@ -224,11 +239,19 @@ def _axis(chart: Chart) -> tuple[float, float, Sequence[float]]:
         low, high = min(values, default=0.0), max(values, default=1.0)
         room = max((high - low) * 0.05, float(_SECOND))
         return low - room, high + room, (low, high) if high > low else (low,)
-    greatest = max([*values, chart.limit or 0.0], default=0.0)
+    greatest = max([_usual(values) if chart.shape is Shape.BARS else max(values, default=0.0), chart.limit or 0.0])
     step = _nice_step(greatest / 3, chart.unit)
     count = max(1, math.ceil(greatest / step))
     # Some room above: a label stands on each line.
     return 0.0, max(count * step, greatest * 1.02), [step * number for number in range(count + 1)]
+
+
+def _usual(values: Sequence[float]) -> float:
+    """The greatest value, or less: one that is far above nearly all others would flatten them."""
+    ordered = sorted(values)
+    if len(ordered) < _ENOUGH:
+        return max(values, default=0.0)
+    return min(ordered[-1], _FAR * ordered[int(len(ordered) * 0.9) - 1])
 
 
 def _reached(chart: Chart) -> list[float]:

@@ -57,7 +57,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return ", ".join(value)
     if isinstance(value, list) and all(isinstance(one, list) and one for one in value):
-        return "; ".join(" ".join(map(_text, one)) for one in value)
+        return "; ".join(" ".join(filter(None, map(_text, one))) for one in value)
     if isinstance(value, str | int | float):
         return str(value)
     return json.dumps(value, ensure_ascii=False)

@@ -88,6 +88,8 @@ def _state(state: StateTotals | None) -> str:
 def _watermark(point: Point | None) -> str:
     if point is None or point.summary.watermark_us is None:
         return "no watermark"
+    if point.newest_event_us is not None:
+        return f"{words.duration(point.newest_event_us - point.summary.watermark_us)} behind the newest event"
     return f"at {words.instant(point.summary.watermark_us)}"
 
 
@@ -150,10 +152,7 @@ def charts(points: Sequence[Point]) -> list[Chart]:
             "Memory at its fullest",
             "Of all worker processes, against their budget.",
             epochs,
-            (
-                Series("held", tuple(None if one is None else one.peak_bytes for one in memories), 3),
-                Series("host caches", tuple(None if one is None else one.cache_bytes for one in memories), 1),
-            ),
+            (Series("held", tuple(None if one is None else one.peak_bytes for one in memories), 3),),
             Unit.BYTES,
             limit=budget,
             limit_name="budget",

@@ -1,12 +1,14 @@
 """The demo as a user runs it: kills in mid-epoch, then a run that resumes; the result is always right."""
 
 import json
+import os
 import subprocess
 import sys
+import urllib.request
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from statebed.demo.comparison import compare
@@ -29,13 +31,29 @@ def statebed(*arguments: str | Path) -> str:
 
 
 def epochs(state: Path) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = json.loads(statebed("ls", DemoFolder(state).state, "nexmark", "--json"))
+    listed: list[dict[str, Any]] = json.loads(
+        statebed("ls", DemoFolder(state).state, "nexmark", "--limit", "0", "--json")
+    )
     return listed
 
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo") / "state"
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run of the demo over what earlier ones left."""
+
+    before: list[dict[str, Any]]
+    shown: str
+
+
+@pytest.fixture(scope="module")
+def resumed(state: Path) -> Resumed:
+    before = epochs(state) if DemoFolder(state).state.exists() else []
+    return Resumed(before, statebed("demo", "--state", state, "--files", "2", "--events", "100000"))
 
 
 def test_p1_p2_kills_in_mid_epoch_lose_and_repeat_nothing(state: Path) -> None:
@@ -52,9 +70,8 @@ def test_p1_p2_kills_in_mid_epoch_lose_and_repeat_nothing(state: Path) -> None:
     assert len(runs) >= 3, "two that were killed and one that was not"
 
 
-def test_p2_the_next_run_resumes_from_the_record_and_takes_only_new_events(state: Path) -> None:
-    before = epochs(state)[-1]
-    shown = statebed("demo", "--state", state, "--files", "2", "--events", "100000")
+def test_p2_the_next_run_resumes_from_the_record_and_takes_only_new_events(state: Path, resumed: Resumed) -> None:
+    before, shown = resumed.before[-1], resumed.shown
     assert f"resumed from epoch {before['epoch']}" in shown
     for words in ("top auctions", "bids_per_auction", "local disk", "epochs of nexmark", "next:"):
         assert words in shown
@@ -65,11 +82,56 @@ def test_p2_the_next_run_resumes_from_the_record_and_takes_only_new_events(state
     assert compare(DemoFolder(state)).equal
 
 
-def test_the_commands_that_the_demo_suggests_work(state: Path) -> None:
-    assert "bids_per_auction" in statebed("show", DemoFolder(state).state, "nexmark")
-    with duckdb.connect() as db:
-        found = db.execute("SELECT sum(bids) FROM read_parquet(?)", [f"{state}/results/epoch=*/*.parquet"]).fetchall()
-    assert found == [(compare(DemoFolder(state)).closed.bids,)]
+def suggested(shown: str) -> dict[str, str]:
+    """The commands below "next:", by what they are: the word after the program, and an option that matters."""
+    lines = [line.strip() for line in shown.partition("next:\n")[2].splitlines()]
+    found = {}
+    for command in lines:
+        if command and not command.startswith("#"):
+            name = command.partition("statebed ")[2].split()[0] if "statebed " in command else "python"
+            marks = [option for option in ("--sql", "--crash") if option in command]
+            found[" ".join([name, *marks])] = command
+    return found
+
+
+SHOWN_BY = {
+    "ls": "epochs of nexmark",
+    "show": "bids_per_auction",
+    "state": "bids_per_auction.partials of nexmark at epoch",
+    "state --sql": "auction",
+    "get": "bids_per_auction.partials of nexmark at epoch",
+    "diff": "inserted",
+    "export": "rows of bids_per_auction.partials",
+    "verify": "everything is whole",
+    "python": "auction",
+}
+
+
+def test_the_commands_that_the_demo_prints_work_as_printed(resumed: Resumed) -> None:
+    commands = suggested(resumed.shown)
+    assert [*commands] == [*SHOWN_BY, "ui", "demo", "demo --crash"]
+    for name, words in SHOWN_BY.items():
+        done = subprocess.run(["bash", "-c", commands[name]], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{commands[name]}\n{done.stdout}{done.stderr}"
+        assert words in done.stdout
+
+
+def test_the_dashboard_that_the_demo_names_answers(resumed: Resumed) -> None:
+    command = suggested(resumed.shown)["ui"]
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {command} --port 0"],  # any port: the usual one may be in use
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BROWSER": "true", "PYTHONUNBUFFERED": "1"},
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = next(word for word in server.stdout.readline().split() if word.startswith("http://"))
+            with urllib.request.urlopen(address, timeout=60) as page:  # noqa: S310 - its own address
+                assert "nexmark" in page.read().decode()
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def test_the_comparison_notices_a_lost_and_a_repeated_result_file(state: Path, tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
 """`statebed demo`: runs the demo job and shows what became of it: results, state, epochs, what to try next."""
 
-import os
-import shlex
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import render
+from statebed.cli.demo_next import show_next
 from statebed.cli.output import console, number, table
 from statebed.cli.signals import interrupted_by_signals
 from statebed.demo.child import run_job
@@ -30,10 +26,6 @@ _TOP = """
     FROM read_parquet(?) WHERE window_end = (SELECT max(window_end) FROM read_parquet(?))
     ORDER BY bids DESC, auction LIMIT 10
 """
-_TOP_OF_ALL = (
-    "import duckdb; r = duckdb.read_parquet({files!r}); "
-    "r.aggregate('auction, sum(bids) AS bids').order('bids DESC').limit(5).show()"
-)
 
 
 def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
@@ -69,7 +61,7 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
         look(folder.log())
     _show_results(screen, folder)
     _show_state(screen, folder)
-    _show_next(screen, folder)
+    show_next(screen, folder)
 
 
 def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
@@ -143,37 +135,6 @@ def _show_state(screen: Console, folder: DemoFolder) -> None:
     epochs = records.summarise_epochs(log)
     newest = f", the newest {_SHOWN_EPOCHS} of {len(epochs)}" if len(epochs) > _SHOWN_EPOCHS else ""
     screen.print(render.work_table(epochs[-_SHOWN_EPOCHS:], title=f"epochs of {JOB}{newest}"))
-
-
-def _show_next(screen: Console, folder: DemoFolder) -> None:
-    screen.print("next:")
-    for command in suggested_commands(folder):
-        screen.print(f"  {command}", soft_wrap=True, markup=False)
-
-
-def suggested_commands(folder: DemoFolder) -> list[str]:
-    """What to try next, to be pasted into a shell that stands where this process stands."""
-    program, python, state = _program("statebed"), _program("python"), shlex.quote(str(folder.state))
-    option = "" if str(folder.root) == "demo-state" else f" --state {shlex.quote(str(folder.root))}"
-    commands = [f"{program} ls {state} {JOB}", f"{program} show {state} {JOB}"]
-    if any(folder.results.rglob("*.parquet")):
-        code = _TOP_OF_ALL.format(files=f"{folder.results}/epoch=*/*.parquet")
-        commands.append(f"{python} -c {_quoted(code)}")
-    return [*commands, f"{program} demo{option}", f"{program} demo{option} --crash"]
-
-
-def _quoted(code: str) -> str:
-    """For the shell; in double quotes where they do, because the code has single ones."""
-    return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
-
-
-def _program(name: str) -> str:
-    """How the user can call a program of this environment from here."""
-    here = Path(sys.executable).parent / name
-    found = shutil.which(name)
-    if found and Path(found) == here:
-        return name
-    return shlex.quote(os.path.relpath(here))
 
 
 def _kills_table(outcome: CrashOutcome) -> object:

@@ -104,9 +104,8 @@ def test_csv_holds_every_row_and_text_as_it_is(statebed: Call, rides: Path) -> N
 
 def test_older_epochs_show_the_state_of_their_time(statebed: Call, rides: Path) -> None:
     def total(epoch: int) -> float:
-        return sum(
-            row["total"] for row in rows(statebed("state", rides, *EARNED, "--epoch", str(epoch), "-n", "0", "--json"))
-        )
+        found = rows(statebed("state", rides, *EARNED, "--epoch", str(epoch), "-n", "0", "--json"))
+        return float(sum(row["total"] for row in found))
 
     totals = [total(epoch) for epoch in (4, 6, 8, 9)]
     assert totals == sorted(totals)

@@ -1,0 +1,103 @@
+"""What to try after the demo: commands to be pasted into a shell, each of which works as it is printed."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from statebed.cli.extras import is_installed
+from statebed.demo.job import JOB, DemoFolder
+from statebed.errors import StatebedError
+from statebed.inspect import read_state
+from statebed.inspect.records import newest
+from statebed.protocol.records import data_epoch_of
+
+_BUSIEST = "SELECT auction, sum(bids) AS bids FROM state GROUP BY auction ORDER BY bids DESC, auction LIMIT 5"
+_TOP_OF_ALL = (
+    "import duckdb; r = duckdb.read_parquet({files!r}); "
+    "r.aggregate('auction, sum(bids) AS bids').order('bids DESC').limit(5).show()"
+)
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """One command, and what it is for."""
+
+    what: str
+    command: str
+
+
+def show_next(screen: Console, folder: DemoFolder) -> None:
+    """Print the way from here."""
+    screen.print("next:")
+    for suggestion in suggestions(folder):
+        screen.print(f"  # {suggestion.what}", markup=False)
+        screen.print(f"  {suggestion.command}", soft_wrap=True, markup=False)
+
+
+def suggestions(folder: DemoFolder) -> list[Suggestion]:
+    """What to try next, for a shell that stands where this process stands."""
+    program, state = _program("statebed"), shlex.quote(str(folder.state))
+    option = "" if str(folder.root) == "demo-state" else f" --state {shlex.quote(str(folder.root))}"
+    return [
+        Suggestion("the epochs of the job", f"{program} ls {state} {JOB}"),
+        Suggestion("what the newest consists of; more with --files, --schema", f"{program} show {state} {JOB}"),
+        *_of_rows(folder, program, state),
+        Suggestion("is every byte of it as it was written?", f"{program} verify {state} {JOB}"),
+        *_of_results(folder),
+        *_in_a_browser(program, state),
+        Suggestion("more events: it goes on where it ended", f"{program} demo{option}"),
+        Suggestion("kill it in mid-epoch, and compare the result", f"{program} demo{option} --crash"),
+    ]
+
+
+def _of_rows(folder: DemoFolder, program: str, state: str) -> Iterator[Suggestion]:
+    """Of state that is there: the windows that are still open."""
+    try:
+        head = newest(folder.log())
+        epoch = data_epoch_of(head) if head else 0
+        rows = read_state(folder.state, job=JOB).head(1)
+        base = folder.log().read(epoch).base if epoch else 0
+    except StatebedError:  # nothing is committed yet
+        return
+    if not rows.num_rows:
+        return
+    yield Suggestion("the windows that are still open", f"{program} state {state} {JOB}")
+    query = _quoted(_BUSIEST)
+    yield Suggestion("the same in SQL: the busiest auctions", f"{program} state {state} {JOB} --sql {query}")
+    key = rows.column("auction")[0].as_py()
+    yield Suggestion("one key, in every table that has it", f"{program} get {state} {JOB} {key}")
+    if base:
+        yield Suggestion("what the newest epoch changed", f"{program} diff {state} {JOB} {base} {epoch} --rows")
+    target = shlex.quote(f"{folder.root / 'export' / f'epoch_{epoch}'}.parquet")
+    yield Suggestion("the rows in a file", f"{program} export {state} {JOB} {target}")
+
+
+def _of_results(folder: DemoFolder) -> Iterator[Suggestion]:
+    if any(folder.results.rglob("*.parquet")):
+        code = _TOP_OF_ALL.format(files=f"{folder.results}/epoch=*/*.parquet")
+        yield Suggestion("the results: plain Parquet, for any program", f"{_program('python')} -c {_quoted(code)}")
+
+
+def _in_a_browser(program: str, state: str) -> Iterator[Suggestion]:
+    if is_installed("starlette"):
+        yield Suggestion("all of this in a browser (Ctrl-C ends it)", f"{program} ui {state}")
+
+
+def _quoted(code: str) -> str:
+    """For the shell; in double quotes where they do, because the code has single ones."""
+    return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
+
+
+def _program(name: str) -> str:
+    """How the user can call a program of this environment from here."""
+    here = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if found and Path(found) == here:
+        return name
+    return shlex.quote(os.path.relpath(here))

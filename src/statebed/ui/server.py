@@ -16,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from statebed.errors import InputError, StatebedError
+from statebed.metrics import CONTENT_TYPE, WatchedJobs
 from statebed.ui import addresses
 from statebed.ui.live import Broadcast
 from statebed.ui.location import Location
@@ -43,6 +44,11 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
     def page(pattern: str, shown: Callable[[Request], Response]) -> Route:
         return Route(pattern.replace("{epoch}", "{epoch:str}"), shown, methods=["GET"])
 
+    watched = WatchedJobs(url)
+
+    def metrics(request: Request) -> Response:  # noqa: ARG001 - the signature of pages
+        return Response(watched.text(), headers={"content-type": CONTENT_TYPE})
+
     def home(request: Request) -> Response:  # noqa: ARG001 - the signature of pages
         return RedirectResponse("/")
 
@@ -56,6 +62,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
         routes=[
             page("/", pages.jobs),
             page("/jobs", home),
+            page("/metrics", metrics),
             Route("/events", events, methods=["GET"]),
             Route(addresses.EVENTS, job_events, methods=["GET"]),
             page(addresses.JOB, pages.job),

@@ -120,6 +120,12 @@ def test_what_is_not_there_is_a_friendly_page(client: DashboardClient, page: str
     assert 'href="/"' in answer.text
 
 
+def test_prometheus_reads_the_figures_of_all_jobs(client: DashboardClient) -> None:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert 'job_name="rides"' in answer.text
+
+
 def test_nothing_but_looking_is_allowed(client: DashboardClient) -> None:
     assert client.ask("POST", "/jobs/rides").status_code == 405
     assert client.ask("DELETE", "/jobs/rides/epochs/3").status_code == 405

@@ -10,7 +10,7 @@ from statebed.format.digest import crc32c, digest
 from statebed.format.sealed import open_sealed, seal
 from statebed.storage import ObjectStore
 
-_FIX = "restore it from a backup, or fork to an older intact epoch (RunOptions(damage=DamagePolicy.FALL_BACK))"
+_FIX = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
 _LOOKUPS_AT_ONCE = 16
 
 

@@ -29,7 +29,7 @@ def seal(message: Message) -> bytes:
 
 def open_sealed(kind: type[M], data: bytes, *, where: str, damaged: type[CorruptObjectError] = CorruptObjectError) -> M:
     """The message that `seal` wrote, or an error of the type `damaged` that names the object."""
-    fix = "restore it from a backup, or fork to an older intact epoch"
+    fix = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
     if len(data) < TRAILER_LENGTH or data[-TRAILER_LENGTH] != TRAILER_TAG:
         raise damaged(f"a {kind.__name__} of {len(data)} bytes is cut short", where=where, fix=fix)
     body = data[:-TRAILER_LENGTH]

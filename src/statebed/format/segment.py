@@ -34,7 +34,7 @@ __all__ = [
     "sort_segment",
 ]
 
-DAMAGED_FIX = "restore it from a backup, or fork to an older intact epoch"
+DAMAGED_FIX = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> 
             f"the newest record, {recovery.last_number}, cannot be read",
             where=f"job {job_id}: {reasons}",
             fix=f"restore it from a backup, or fall back to an older intact epoch (a fork; the work after epoch "
-            f"{data_epoch_of(recovery.head)} is lost): RunOptions(damage=DamagePolicy.FALL_BACK)",
+            f"{data_epoch_of(recovery.head)} is lost): `statebed repair`, or RunOptions(damage=DamagePolicy.FALL_BACK)",
         )
 
 
@@ -132,7 +132,7 @@ def check_unbroken(head: pb.CheckpointMetadata, *, previous_exists: bool, last_l
         raise BrokenLogError(
             f"record {head.epoch - 1}, the one before the head, is not there",
             where=f"job {head.job_id}, head {head.epoch}",
-            fix="something outside statebed removed it; restore it from a backup",
+            fix="something outside statebed removed it; restore it from a backup, or see `statebed repair`",
         )
     return previous_exists
 

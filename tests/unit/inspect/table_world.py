@@ -58,11 +58,12 @@ class TableWorld:
     parallelism: int = 2
     retained: int = 50
     url: str = ""
+    storage_options: Mapping[str, str] | None = None
     tables: Mapping[str, TableConfig] = field(default_factory=lambda: TABLES)
 
     def __post_init__(self) -> None:
         self.url = self.url or str(self.folder)
-        self.store = ScopedStore(get_storage_provider(self.url), JOB)
+        self.store = ScopedStore(get_storage_provider(self.url, self.storage_options), JOB)
         self.managers: list[TableManager] = []
         self.start()
 

@@ -26,6 +26,12 @@ class Scan:
 
     files: tuple[FileScan, ...]
 
+    def __str__(self) -> str:
+        files, groups = len(self.files), self.row_groups_read + self.row_groups_skipped
+        read, whole = (f"{count / 1e6:.3f} MB" for count in (self.bytes_read, self.bytes_read + self.bytes_skipped))
+        parts = (f"{self.files_read} of {files} files", f"{self.row_groups_read} of {groups} row groups")
+        return f"reads {', '.join(parts)}, {read} of {whole}"
+
     @property
     def files_read(self) -> int:
         return sum(bool(file.row_groups_read) for file in self.files)

@@ -8,7 +8,7 @@ from statebed.inspect.records import EpochSummary
 from statebed.spark import notebook
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Checkpoints(Sequence[EpochSummary]):
     """The newest records of a job."""
 
@@ -27,6 +27,9 @@ class Checkpoints(Sequence[EpochSummary]):
 
     def __len__(self) -> int:
         return len(self.epochs)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints of job {self.job}: {', '.join(str(one.epoch) for one in self.epochs) or 'none'}>"
 
     def _repr_html_(self) -> str:
         columns = ["epoch", "record", "run", "rows in", "late", "out", "watermark", "took", "size", "savepoints"]

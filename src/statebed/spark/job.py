@@ -146,6 +146,9 @@ class Job:
         log = CheckpointLog(ScopedStore(self._store, job_folder(self._job_id)), self._job_id)
         return Checkpoints(self._job_id, tuple(reversed(summarise_epochs(log, limit=limit))))
 
+    def __repr__(self) -> str:
+        return f"<Job {self._job_id} with state at {self._store.url}>"
+
     def _repr_html_(self) -> str:
         try:
             return self.explain()._repr_html_()

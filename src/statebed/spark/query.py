@@ -135,6 +135,10 @@ class Query:
         """What the query failed with, or None."""
         return self._failure
 
+    def __repr__(self) -> str:
+        status = self.status
+        return f"<Query of job {self._plan.job_id}: {status.state.value}, run {status.run}, epoch {status.epoch}>"
+
     def _repr_html_(self) -> str:
         status, recent = self.status, self.recent_progress[-_EPOCHS_SHOWN:]
         title = f"job {self._plan.job_id}: {status.state.value}, run {status.run}, epoch {status.epoch}"

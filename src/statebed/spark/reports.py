@@ -44,7 +44,7 @@ class EpochSummary:
     """Whether rows were added up in the JVM first."""
     phases_us: Mapping[str, int] = field(default_factory=dict)
     """Of the duration, in this order: planning, read, shuffle, merge, write, commit, publish."""
-    figures: pb.EpochFigures = field(default_factory=pb.EpochFigures)
+    figures: pb.EpochFigures = field(default_factory=pb.EpochFigures, repr=False)
     """What its record says of tables by tier, memory of hosts and compaction."""
 
     @property

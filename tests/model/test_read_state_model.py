@@ -95,6 +95,7 @@ class ReadingMachine(EngineMachine):
             wanted[row.key] += count if row.text == "a" else 0
         asked = self.table(table, epoch=number).filter("text = 'a'").select("key")
         assert Counter(asked.to_arrow()["key"].to_pylist()) == +wanted
+        assert self.table(table, epoch=number).filter("text = 'a'").count() == wanted.total()
 
     @precondition(lambda self: self.world.savepoints)
     @rule(table=tables, pick=PICKS)

@@ -7,7 +7,6 @@ tell Python data sources which columns a query needs: `.schema(...)` names those
 """
 
 import datetime as dt
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from statebed.errors import InputError
 from statebed.format.schema import TIME
 from statebed.inspect import StateTable, read_state
+from statebed.inspect.tables.pushdown import span_of
 from statebed.inspect.tables.request import instant_us
 from statebed.inspect.tables.shape import INTERNAL
 
@@ -37,9 +38,6 @@ NAME = "statebed"
 OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal")
 STORAGE = "storage."
 """Options that begin so are settings of the object store."""
-MOST_KEYS = 10_000
-"""More keys than this are left to Spark."""
-_MICROSECOND = 1
 
 
 class StateSource(DataSource):
@@ -155,40 +153,30 @@ def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Fil
             wanted.setdefault(one.attribute[0], (one, [one.value]))
         elif isinstance(one, In) and len(one.attribute) == 1:
             wanted.setdefault(one.attribute[0], (one, [value for value in one.value if value is not None]))
-    names = table.key_columns
-    if not names or table.kind == "global keyed" or not all(name in wanted for name in names):
-        return
-    count = 1
-    for name in names:
-        count *= len(wanted[name][1])
-    if count > MOST_KEYS:
-        return
-    keys = list(itertools.product(*(wanted[name][1] for name in names)))
-    try:
-        table.keys(*keys)
-    except InputError:
-        return  # values of another type: Spark compares them
-    yield [wanted[name][0] for name in names], lambda found: found.keys(*keys)
+    narrower = table.of_equal({name: values for name, (_, values) in wanted.items()})
+    if narrower is not None:
+        keys = [one for name in table.key_columns for one in filters if getattr(one, "attribute", None) == (name,)]
+        taken = [wanted[name][0] for name in table.key_columns]
+        yield [*taken, *(one for one in keys if isinstance(one, IsNotNull))], lambda _: narrower
 
 
 def _by_time(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
     """Comparisons of `_time` with constants."""
     for one in filters:
-        if table.time_column is None or getattr(one, "attribute", None) != (TIME,):
+        if table.time_column is None or getattr(one, "attribute", None) != (TIME,) or type(one) not in _SIGNS:
             continue
-        if not isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual):
-            continue
-        if not isinstance(one.value, dt.datetime):
-            continue
-        at = instant_us(one.value)
-        start, end = {
-            EqualTo: (at, at + _MICROSECOND),
-            GreaterThan: (at + _MICROSECOND, None),
-            GreaterThanOrEqual: (at, None),
-            LessThan: (None, at),
-            LessThanOrEqual: (None, at + _MICROSECOND),
-        }[type(one)]
-        yield [one], _between(start, end)
+        value = getattr(one, "value", None)
+        if isinstance(value, dt.datetime):
+            yield [one], _between(*span_of(_SIGNS[type(one)], instant_us(value)))
+
+
+_SIGNS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
 
 
 def _between(start: int | None, end: int | None) -> Any:

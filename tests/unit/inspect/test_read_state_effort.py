@@ -294,3 +294,72 @@ def test_pieces_of_files_come_together_by_hash_however_they_are_cut() -> None:
             last = max(now)[0]
             found += now
         assert sorted(found) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    ("condition", "like"),
+    [
+        ("city = 'Ulm' and driver = 777", {"keys": [("Ulm", 777)]}),
+        ("trips > 0 and (driver in (777, 778) and 'Ulm' = city)", {"keys": [("Ulm", 777), ("Ulm", 778)]}),
+        ("driver = 777", {}),
+        ("city = 'Ulm' and driver = 777.0", {}),
+        ("city = 'Ulm' or driver = 777", {}),
+        ("city = 'Ulm' and not driver = 777", {}),
+    ],
+)
+def test_what_a_condition_says_of_keys_narrows_what_is_read(
+    world: TableWorld, condition: str, like: dict[str, list[tuple[str, int]]]
+) -> None:
+    write_drivers(world, 2000)
+    world.epoch()
+    table = sb.read_state(world.url, table="drivers")
+    asked = table.filter(condition)
+    assert asked.scan() == (table.keys(*like["keys"]) if like else table).scan()
+    everything = pa.table(table).to_pylist()
+    wanted = {"city": "Ulm"}
+    assert wanted.items() <= everything[0].items()
+    rows = [row["driver"] for row in asked.to_arrow().to_pylist()]
+    assert sorted(rows) == sorted(row["driver"] for row in everything if holds(condition, row))
+
+
+def holds(condition: str, row: dict[str, Any]) -> bool:
+    """The same in Python."""
+    return bool(
+        {
+            "city = 'Ulm' and driver = 777": row["driver"] == 777,
+            "trips > 0 and (driver in (777, 778) and 'Ulm' = city)": row["driver"] in {777, 778},
+            "driver = 777": row["driver"] == 777,
+            "city = 'Ulm' and driver = 777.0": row["driver"] == 777,
+            "city = 'Ulm' or driver = 777": True,
+            "city = 'Ulm' and not driver = 777": row["driver"] != 777,
+        }[condition]
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "start", "end"),
+    [
+        ("_time >= timestamp '1970-01-01 00:10:00' and _time < timestamp '1970-01-01 00:20:00'", 600, 1200),
+        ("_time between timestamp '1970-01-01 00:10:00' and timestamp '1970-01-01 00:20:00'", 600, 1201),
+        ("timestamp '1970-01-01 00:10:00' <= _time and cents >= 0", 600, None),
+        ("_time = timestamp '1970-01-01 00:10:00'", 600, 601),
+        ("_time <= timestamp '1970-01-01 00:10:00' or cents < 0", None, None),
+    ],
+)
+def test_what_a_condition_says_of_times_narrows_what_is_read(
+    world: TableWorld, condition: str, start: int | None, end: int | None
+) -> None:
+    for first in (0, 900, 1800):
+        numbers = np.arange(first, first + 900)
+        world.write("fares", {"driver": numbers, "_time": numbers * 1_000_000, "cents": numbers})
+        world.epoch()
+    table = sb.read_state(world.url, table="fares")
+    asked = table.filter(condition)
+    if start is None:
+        assert asked.scan() == table.scan()
+        assert asked.count() == 601
+        return
+    spanned = table.between(start * 1_000_000, None if end is None else end * 1_000_000)
+    assert asked.scan() == spanned.scan()
+    assert asked.count() == spanned.count() == len(range(start, end or 2700))
+    assert sorted(asked.to_arrow()["cents"].to_pylist()) == list(range(start, end or 2700))

@@ -8,7 +8,7 @@ A `StateTable` is a question, not an answer: `select`, `keys`, `between` and `fi
 of the data is read before an answer is asked for. Its epoch is fixed when it is made, so a job may go on meanwhile.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,11 @@ from statebed.format.schema import TIME
 from statebed.inspect.tables import frames
 from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
 from statebed.inspect.tables.plan import PartPlan, owns_all
+from statebed.inspect.tables.pushdown import by_keys, narrowed
 from statebed.inspect.tables.request import Instant, Key, Request
 from statebed.inspect.tables.rows import answer, rows_of_part
 from statebed.inspect.tables.scan import Scan
-from statebed.inspect.tables.shape import TIME_KEYED, TableShape
+from statebed.inspect.tables.shape import TableShape
 from statebed.inspect.tables.slices import Slice, slices_of
 
 if TYPE_CHECKING:
@@ -113,13 +114,22 @@ class StateTable:
         """
         return StateTable(self._found, self._request.of_keys(keys))
 
+    def of_equal(self, values: Mapping[str, Sequence[Any]]) -> "StateTable | None":
+        """Only rows that have one of these values in each key column; None where they say nothing of whole keys."""
+        found = by_keys(self._request, values)
+        return None if found is None else StateTable(self._found, found)
+
     def between(self, start: Instant | None = None, end: Instant | None = None) -> "StateTable":
         """Only rows with start <= time < end; None: from the beginning, to the end."""
         return StateTable(self._found, self._request.between(start, end))
 
     def filter(self, condition: str | pc.Expression) -> "StateTable":
-        """Only rows for which a condition holds: SQL text ("trips > 3 and driver like 'd%'"), or one of pyarrow."""
-        return StateTable(self._found, self._request.where(condition))
+        """Only rows for which a condition holds: SQL text ("trips > 3 and driver like 'd%'"), or one of pyarrow.
+
+        What a text says of keys and times narrows what is read, as `keys` and `between` do.
+        """
+        asked = self._request.where(condition)
+        return StateTable(self._found, narrowed(asked, condition) if isinstance(condition, str) else asked)
 
     # ---- answers -------------------------------------------------------------------------------------------------
 
@@ -143,7 +153,7 @@ class StateTable:
     def count(self) -> int:
         """How many rows there are; reads only what decides it."""
         request = self._request
-        if self.kind == TIME_KEYED and not request.shape.newest_counts and not request.shown - set(request.columns):
+        if not request.shape.newest_counts and not request.conditions:
             return sum(self._count_of(plan) for plan in self._plans(request.select(())))
         return sum(rows.num_rows for rows in self.select()._pieces())  # noqa: SLF001 - of this class
 

@@ -1,0 +1,111 @@
+"""What a condition says of keys and times, so that less is read; the condition itself is applied to every row as well.
+
+Of a text whose parts are joined by `and`: equality of a key column with a constant, or with one of a list, where the
+constant is of the column's own kind; comparisons of `_time` with a timestamp.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.schema import TIME
+from statebed.inspect.tables.request import Request, instant_us
+from statebed.inspect.tables.shape import GLOBAL_KEYED
+from statebed.operators.expressions.language import Call, Literal, Name, Node, TimeLiteral, parse
+from statebed.operators.expressions.mistakes import Place
+
+MOST_KEYS = 10_000
+"""More keys than this are not looked for one by one."""
+_TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def narrowed(request: Request, condition: str) -> Request:
+    """The request with what a text says of keys and times."""
+    equal: dict[str, list[Any]] = {}
+    for one in _conjuncts(parse(Place(condition, "", 0, len(condition))).root):
+        found = _equality(one, request)
+        if found is not None:
+            equal.setdefault(*found)
+        for sign, at in _comparisons(one):
+            start, end = span_of(sign, at)
+            request = request.between(start, end) if request.shape.timed else request
+    return by_keys(request, equal) or request
+
+
+def by_keys(request: Request, equal: Mapping[str, Sequence[Any]]) -> Request | None:
+    """Only rows of the keys that have one of these values in each column; None where that says nothing of keys."""
+    shape = request.shape
+    if shape.kind == GLOBAL_KEYED or not shape.keys or not all(name in equal for name in shape.keys):
+        return None
+    if math.prod(len(equal[name]) for name in shape.keys) > MOST_KEYS:
+        return None
+    try:
+        return request.of_keys(itertools.product(*(equal[name] for name in shape.keys)))
+    except InputError:
+        return None  # of another type: whoever compares them knows what that means
+
+
+def span_of(sign: str, at_us: int) -> tuple[int | None, int | None]:
+    """The times for which a comparison with one holds: from, and before."""
+    return {
+        "=": (at_us, at_us + 1),
+        ">": (at_us + 1, None),
+        ">=": (at_us, None),
+        "<": (None, at_us),
+        "<=": (None, at_us + 1),
+    }[sign]
+
+
+def _conjuncts(node: Node) -> Iterator[Node]:
+    if isinstance(node, Call) and node.function == "and":
+        for part in node.arguments:
+            yield from _conjuncts(part)
+    else:
+        yield node
+
+
+def _equality(node: Node, request: Request) -> tuple[str, list[Any]] | None:
+    """A key column, and the values that it may have."""
+    if not isinstance(node, Call) or node.function not in {"=", "in"}:
+        return None
+    left, *others = node.arguments
+    if node.function == "=" and not isinstance(left, Name):
+        left, others = others[0], [left]
+    if not isinstance(left, Name) or len(left.parts) != 1 or left.parts[0] not in request.shape.keys:
+        return None
+    kind = request.shape.schema.field(left.parts[0]).type
+    values = [one.value for one in others if isinstance(one, Literal) and _is_of(one.value, kind)]
+    return (left.parts[0], values) if len(values) == len(others) else None
+
+
+def _is_of(value: Any, kind: pa.DataType) -> bool:
+    if isinstance(value, bool):
+        return bool(pa.types.is_boolean(kind))
+    if isinstance(value, int):
+        return bool(pa.types.is_integer(kind))
+    return isinstance(value, str) and bool(pa.types.is_string(kind))
+
+
+def _comparisons(node: Node) -> Iterator[tuple[str, int]]:
+    """Comparisons of the rows' time with a constant."""
+    if not isinstance(node, Call) or not all(isinstance(one, Name | TimeLiteral) for one in node.arguments):
+        return
+    if node.function == "between":
+        time, low, high = node.arguments
+        pairs = [(">=", time, low), ("<=", time, high)]
+    elif node.function in _TURNED:
+        left, right = node.arguments
+        turned = isinstance(left, TimeLiteral)
+        pairs = [(_TURNED[node.function], right, left) if turned else (node.function, left, right)]
+    else:
+        return
+    for sign, name, constant in pairs:
+        if isinstance(name, Name) and name.parts == (TIME,) and isinstance(constant, TimeLiteral):
+            try:
+                yield sign, instant_us(constant.content)
+            except InputError:
+                continue  # a way to write times that only the condition itself knows

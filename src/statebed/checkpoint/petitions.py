@@ -168,7 +168,7 @@ def _wait(store: ObjectStore, request_id: str, timeout_s: float, environment: En
     raise RequestTimeoutError(
         f"no live run answered within {timeout_s:g} s; the request was withdrawn",
         where=store.url,
-        fix="a busy run answers with its next epoch: wait longer. If the job is not running, open a run: Run.open, or a command's --offline",
+        fix="a busy run answers with its next epoch: wait longer. If the job is not running, open a run: Run.open",
     )
 
 

@@ -88,7 +88,7 @@ def collect_garbage(
     """Have the live run clean up, by its own settings, or do it with a run of its own."""
     if through is Through.LIVE_RUN:
         return carry_out(log, pb.Request(collect=pb.CollectRequest()), through=through, timeout_s=timeout_s)
-    whole_head(log)
+    find_garbage(log, grace_us=grace_us)  # what stands in the way is found before a run is fenced
     run = own_run(log, grace_us=grace_us)
     done = run.collect()
     return Removed(Changed(run.number, run.number, through), len(done.records), done.objects)

@@ -241,6 +241,9 @@ def test_nothing_is_called_garbage_while_a_retained_record_cannot_be_read(job: M
     job.store.put(names.record(3), b"")
     with pytest.raises(CollectionError, match=r"the records \[3\] are retained"):
         find_garbage(log_of(job))
+    with pytest.raises(CollectionError, match=r"the records \[3\] are retained"):
+        collect_garbage(log_of(job), through=Through.OWN_RUN)
+    job.epoch()  # nothing fenced it
 
 
 def test_a_refusal_of_the_live_run_is_raised(job: MaintainedJob) -> None:

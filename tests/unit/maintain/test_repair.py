@@ -99,6 +99,7 @@ def test_p7_a_record_that_was_removed_from_the_middle_costs_the_epochs_before_it
     job.store.delete(names.record(number))
     with pytest.raises(BrokenLogError):
         job.open()
+    assert not verify_log(log_of(job)).head_whole
     plan = planned(job)
     assert (plan.needed, plan.base, plan.lost) == (True, 7, ())
     assert plan.forgotten == tuple(range(1, number))

@@ -89,8 +89,8 @@ class Verification:
 
     @property
     def head_whole(self) -> bool:
-        """Whether the newest record and all that it names are whole: what a start of the job goes on from."""
-        return self.head is not None and not self.troubles_of(self.head) and not self.log_broken_above(self.head)
+        """Whether the job can go on from its newest record: all that it names is whole, and the log has no gap."""
+        return self.head is not None and not self.troubles_of(self.head) and not self._log_is_broken(self.head)
 
     @property
     def damaged_epochs(self) -> tuple[int, ...]:
@@ -103,9 +103,7 @@ class Verification:
     def troubles_of_savepoint(self, name: str) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if name in finding.savepoints)
 
-    def log_broken_above(self, epoch: int) -> bool:
-        """Whether a later record is damaged or missing."""
-        return any(
-            finding.kind is ObjectKind.RECORD and any(number > epoch for number in finding.epochs)
-            for finding in self.findings
-        )
+    def _log_is_broken(self, head: int) -> bool:
+        """Whether a newer record is damaged, or any is missing."""
+        records = [finding for finding in self.findings if finding.kind is ObjectKind.RECORD]
+        return any(one.trouble is Trouble.MISSING or max(one.epochs) > head for one in records)

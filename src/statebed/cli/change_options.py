@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from statebed.cli import completion
 from statebed.cli.asking import FENCES, confirm
 
 if TYPE_CHECKING:
@@ -22,8 +23,13 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", min=0.1, help="Seconds to wait for the live run's answer, which comes with an epoch."),
 ]
-SomeEpoch = Annotated[int | None, typer.Option("--epoch", min=1, help="This epoch; the newest if left out.")]
-SomeSavepoint = Annotated[str | None, typer.Option("--savepoint", help="This savepoint.")]
+SomeEpoch = Annotated[
+    int | None,
+    typer.Option("--epoch", min=1, help="This epoch; the newest if left out.", autocompletion=completion.epochs),
+]
+SomeSavepoint = Annotated[
+    str | None, typer.Option("--savepoint", help="This savepoint.", autocompletion=completion.savepoints)
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Memory = Annotated[
     str | None, typer.Option("--memory", help="Most memory to use, e.g. 2g; as STATEBED_MEMORY if left out.")

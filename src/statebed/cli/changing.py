@@ -19,7 +19,7 @@ from statebed.cli.change_options import (
     say_changed,
     through,
 )
-from statebed.cli.options import Job, Json, State
+from statebed.cli.options import Job, Json, OptionalJob, State
 
 app = typer.Typer()
 app.add_typer(savepoints.app, name="savepoint")
@@ -31,7 +31,7 @@ GRACE = "10 minutes"
 @app.command()
 def verify(
     state: State,
-    job: Job,
+    job: OptionalJob = None,
     *,
     epoch: SomeEpoch = None,
     savepoint: SomeSavepoint = None,
@@ -59,7 +59,9 @@ def verify(
 
 
 @app.command()
-def repair(state: State, job: Job, *, yes: Yes = False, dry_run: DryRun = False, json: Json = False) -> None:
+def repair(
+    state: State, job: OptionalJob = None, *, yes: Yes = False, dry_run: DryRun = False, json: Json = False
+) -> None:
     """Bring a damaged job back: verify all of it, say what is lost, fork to the newest epoch that is whole."""
     from statebed.cli import output, render_changes
     from statebed.inspect.jobs import open_log
@@ -117,7 +119,7 @@ def clone(
 @app.command()
 def gc(
     state: State,
-    job: Job,
+    job: OptionalJob = None,
     *,
     dry_run: DryRun = False,
     grace: Annotated[
@@ -157,7 +159,7 @@ def gc(
 @app.command()
 def stop(
     state: State,
-    job: Job,
+    job: OptionalJob = None,
     *,
     drain: Annotated[
         bool, typer.Option("--drain", help="Close every window first; later rows of them are late.")

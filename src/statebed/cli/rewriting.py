@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from statebed.cli import completion
 from statebed.cli.asking import FENCES, confirm, subtask_bar
 from statebed.cli.change_options import TIMEOUT_S, DryRun, Memory, Offline, Timeout, Yes, say_changed, through
-from statebed.cli.options import Job, Json, State
+from statebed.cli.options import Job, Json, OptionalJob, State
 
 app = typer.Typer()
 
@@ -33,11 +34,11 @@ def rescale(
     if not offline:
         raise InputError(
             "a run keeps the parallelism that it was started with",
-            where=f"job {job}",
+            where=f"job {log.job_id}",
             fix=f"start the job again with parallelism={parallelism}, which re-assigns its state by itself; or "
             "re-assign that of a stopped job: --offline",
         )
-    confirm(f"Re-assign the state of {job} to {parallelism} subtasks? {FENCES}", yes=yes)
+    confirm(f"Re-assign the state of {log.job_id} to {parallelism} subtasks? {FENCES}", yes=yes)
     changed = rescale_offline(log, parallelism)
     if changed is None and not json:
         output.say(f"the state has {parallelism} subtasks already")
@@ -48,10 +49,14 @@ def rescale(
 @app.command()
 def compact(
     state: State,
-    job: Job,
+    job: OptionalJob = None,
     *,
-    operator: Annotated[str | None, typer.Option("--operator", "-o", help="Only of this operator.")] = None,
-    table: Annotated[str | None, typer.Option("--table", "-t", help="Only of this table.")] = None,
+    operator: Annotated[
+        str | None, typer.Option("--operator", "-o", help="Only of this operator.", autocompletion=completion.operators)
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", "-t", help="Only of this table.", autocompletion=completion.tables)
+    ] = None,
     memory: Memory = None,
     offline: Offline = False,
     yes: Yes = False,
@@ -70,14 +75,14 @@ def compact(
         if operator or table or memory:
             raise InputError(
                 "a live run chooses by itself what it merges",
-                where=f"job {job}",
+                where=f"job {log.job_id}",
                 fix="leave out --operator, --table and --memory, or give --offline",
             )
         request = pb.Request(compact=pb.CompactRequest())
         changed = carry_out(log, request, through=through(offline=False, yes=yes), timeout_s=timeout)
         say_changed("files are merged after the next epoch", changed, json=json)
         return
-    confirm(f"Merge the files of {job}? {FENCES}", yes=yes)
+    confirm(f"Merge the files of {log.job_id}? {FENCES}", yes=yes)
     with subtask_bar("merging") as bar:
         done = compact_offline(log, operator=operator, table=table, memory=_bytes(memory), on_subtask=bar)
     if json:
@@ -92,7 +97,7 @@ def compact(
 @app.command()
 def migrate(
     state: State,
-    job: Job,
+    job: OptionalJob = None,
     *,
     types: Annotated[
         list[str] | None,
@@ -118,10 +123,10 @@ def migrate(
         if not offline:
             raise InputError(
                 "a live run migrates what it merges anyway, and nothing at once",
-                where=f"job {job}",
+                where=f"job {log.job_id}",
                 fix="--dry-run says what there is; stop the job and give --offline",
             )
-        confirm(f"Write {len(found)} tables of {job} anew? {FENCES}", yes=yes)
+        confirm(f"Write {len(found)} tables of {log.job_id} anew? {FENCES}", yes=yes)
         with subtask_bar("migrating") as bar:
             _, done = migrate_offline(log, types=declared, memory=_bytes(memory), on_subtask=bar)
         changed = done.changed

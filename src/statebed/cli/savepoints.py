@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from statebed.cli import completion
 from statebed.cli.change_options import TIMEOUT_S, Offline, SomeEpoch, Timeout, Yes, say_changed, through
-from statebed.cli.options import Job, Json, State
+from statebed.cli.options import Job, Json, OptionalJob, State
 
 app = typer.Typer(help="Make, drop and list savepoints.", no_args_is_help=True)
 
@@ -38,7 +39,7 @@ def create(
 def drop(
     state: State,
     job: Job,
-    name: Annotated[str, typer.Argument(help="The savepoint.")],
+    name: Annotated[str, typer.Argument(help="The savepoint.", autocompletion=completion.savepoints)],
     *,
     offline: Offline = False,
     yes: Yes = False,
@@ -55,16 +56,17 @@ def drop(
 
 
 @app.command("list")
-def list_(state: State, job: Job, *, json: Json = False) -> None:
+def list_(state: State, job: OptionalJob = None, *, json: Json = False) -> None:
     """List the savepoints that are alive."""
     from statebed.cli import output, render_changes
     from statebed.inspect.jobs import open_log
     from statebed.maintain import list_savepoints
 
-    found = list_savepoints(open_log(state, job))
+    log = open_log(state, job)
+    found = list_savepoints(log)
     if json:
         output.print_json(render_changes.as_json(found))
     elif found:
         output.print_table(render_changes.savepoints_table(found), (), least=("problem", "age"))
     else:
-        output.say(f"{job} has no savepoint")
+        output.say(f"{log.job_id} has no savepoint")

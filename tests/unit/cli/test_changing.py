@@ -324,6 +324,14 @@ def test_a_job_that_is_not_there_is_an_error_of_every_command(statebed: Call, st
     assert "JOB_NOT_FOUND" in outcome.err
 
 
+@pytest.mark.parametrize(
+    "words", [["verify"], ["repair"], ["savepoint", "list"], ["migrate"], ["gc", "--dry-run"]], ids=" ".join
+)
+def test_the_only_job_of_a_location_needs_no_name(statebed: Call, state: str, words: list[str]) -> None:
+    name = 2 if words[0] == "savepoint" else 1
+    assert statebed(*words[:name], state, *words[name:]).code == 0
+
+
 def test_an_epoch_and_a_savepoint_together_are_wrong_usage(statebed: Call, state: str) -> None:
     assert statebed("verify", state, JOB, "--epoch", "3", "--savepoint", "monday").code == 2
 

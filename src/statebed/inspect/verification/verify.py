@@ -52,13 +52,13 @@ class Progress:
 
 def verify(
     state: str,
-    job: str,
+    job: str | None = None,
     *,
     epoch: int | None = None,
     savepoint: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Verification:
-    """Check every object of a job, or only what one epoch or one savepoint needs."""
+    """Check every object of a job (the only one, if left out), or only what one epoch or one savepoint needs."""
     return verify_log(open_log(state, job), epoch=epoch, savepoint=savepoint, on_progress=on_progress)
 
 

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from docs.markdown import ROOT
 
 from docs import grafana_dashboard, metrics_page
 from statebed.metrics import CATALOGUE, Kind
@@ -72,3 +73,9 @@ def test_panels_have_numbers_of_their_own_and_do_not_lie_on_each_other() -> None
     ]
     assert len(cells) == len(set(cells))
     assert all(place["x"] + place["w"] <= 24 for place in places)
+
+
+@pytest.mark.parametrize("page", ["docs/howto/watch-a-job.md", "docs/reference/metrics.md"])
+def test_documents_name_metrics_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert {metric_of(name) for name in _NAME.findall(text)} <= set(CATALOGUE)

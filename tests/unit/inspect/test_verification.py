@@ -12,7 +12,16 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c
 from statebed.format.sealed import TRAILER_TAG, seal
-from statebed.inspect.verification import ObjectKind, OrphanKind, Progress, Trouble, Verification, verify, verify_log
+from statebed.inspect.verification import (
+    ObjectKind,
+    OrphanKind,
+    Progress,
+    Trouble,
+    Verification,
+    bytes_check,
+    verify,
+    verify_log,
+)
 
 FLIPS = 500
 SEED = 20261115
@@ -142,6 +151,22 @@ def test_a_damaged_data_file_is_described_by_the_column_that_is_wrong_and_by_who
     assert finding.savepoints == ("monday",)
     assert found.damaged_epochs == (2, 3, 4)
     assert found.head_whole
+
+
+def test_p7_a_file_that_is_read_in_pieces_is_checked_like_any_other(
+    job: MaintainedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bytes_check, "PIECE_BYTES", 100)
+    assert verified(job).whole
+    for part in ("data/totals-counts", "data/minutes", "outbox/", "source/"):
+        path = next(path for path in paths_of(job) if part in path)
+        data = job.store.get(path)
+        for position in range(0, len(data), max(1, len(data) // 7)):
+            with Damaged(job, path, flipped(data, position, 0)) as found:
+                assert [one.path for one in found.findings] == [path]
+        for damaged in (data[:-1], data + b"more", None):
+            with Damaged(job, path, damaged) as found:
+                assert [one.path for one in found.findings] == [path]
 
 
 def test_bytes_that_are_whole_but_not_those_of_the_name_are_found(job: MaintainedJob) -> None:

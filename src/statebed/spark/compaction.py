@@ -9,18 +9,18 @@ round only when files gather faster than rounds merge them.
 All methods are for the controller, which serialises its calls; rounds begin and garbage is collected by nobody else.
 """
 
-import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.logs import IdLogger, id_logger
 from statebed.operators import CompactedSubtask, CompactionTask, Operator, SubtaskReport
 from statebed.spark.compaction_job import Round, Rounds, SparkRounds
 from statebed.spark.plan import JobPlan
 
-_log = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 _LONGEST_PAUSE = 64
 
 
@@ -115,7 +115,13 @@ class Compaction:
     """The rounds of one query."""
 
     def __init__(
-        self, rounds: Rounds, *, run: int, operators: Mapping[str, Operator], options: CompactionOptions | None = None
+        self,
+        rounds: Rounds,
+        *,
+        run: int,
+        operators: Mapping[str, Operator],
+        options: CompactionOptions | None = None,
+        told: IdLogger = _logger,
     ) -> None:
         self._rounds = rounds
         self._run = run
@@ -133,6 +139,7 @@ class Compaction:
         self._pause_until = 0
         self._failed_in_a_row = 0
         self._hastened = False
+        self._told = told
         self.counts = CompactionCounts()
 
     @property
@@ -146,7 +153,8 @@ class Compaction:
         options = self._options
         behind = epoch - self._round_epoch > options.most_epochs or self._debt_bytes > options.most_debt_bytes
         if self._round is not None and behind and not self._round.done:
-            _log.info("epoch %d waits for the compaction that began after epoch %d", epoch, self._round_epoch)
+            told = self._told.about(epoch=epoch)
+            told.info("epoch %d waits for the compaction that began after epoch %d", epoch, self._round_epoch)
             self._count(waits=1)
             self._round.wait(options.wait_seconds)
         self._take_result(epoch)
@@ -226,6 +234,8 @@ class Compaction:
         self._round_operators = frozenset(task.operator.operator_id for task in tasks)
         self._round = self._rounds.begin(tasks)
         self._count(rounds=1)
+        told = self._told.about(epoch=record.epoch)
+        told.info("files of %d subtasks of epoch %d are merged beside the epochs", len(tasks), record.epoch)
 
     def _take_result(self, epoch: int) -> None:
         """Take what a round gave that has ended; give up one that takes too long."""
@@ -252,15 +262,17 @@ class Compaction:
         if not self._waiting:
             # A worker with another memory budget may see nothing worth merging.
             self._pause_until = max(self._pause_until, epoch + self._options.every_epochs)
-        self._count(
-            read_bytes=sum(one.read_bytes for one in made), written_bytes=sum(one.written_bytes for one in made)
-        )
+        read_bytes, written_bytes = sum(one.read_bytes for one in made), sum(one.written_bytes for one in made)
+        self._count(read_bytes=read_bytes, written_bytes=written_bytes)
+        told = self._told.about(epoch=self._round_epoch)
+        told.info("of files of epoch %d, %d bytes were merged into %d", self._round_epoch, read_bytes, written_bytes)
 
     def _pause(self, epoch: int, failure: str) -> None:
         self._failed_in_a_row += 1
         self._count(failures=1)
         self._pause_until = epoch + min(1 << self._failed_in_a_row, _LONGEST_PAUSE)
-        _log.warning("files of epoch %d were not merged, and stay as they are: %s", self._round_epoch, failure)
+        told = self._told.about(epoch=self._round_epoch)
+        told.warning("files of epoch %d were not merged, and stay as they are: %s", self._round_epoch, failure)
 
     def _count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
@@ -272,6 +284,7 @@ def compaction_of(plan: JobPlan, run: int) -> Compaction:
         SparkRounds(plan.session, state_url=plan.state_url, job_id=plan.job_id, share=plan.share),
         run=run,
         operators=plan.operators,
+        told=_logger.about(job=plan.job_id, run=run),
         options=CompactionOptions(
             every_epochs=plan.settings.compaction_every, subtask_bytes=plan.settings.compaction_bytes
         ),

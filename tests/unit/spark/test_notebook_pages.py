@@ -36,15 +36,7 @@ class Tags(HTMLParser):
 
 
 def summary(name: str = "per_minute", batch_id: int | None = 4) -> EpochSummary:
-    operator = OperatorSummary(
-        rows_in=120,
-        rows_late=3,
-        rows_out=5,
-        watermark_us=1_700_000_000_000_000,
-        state_rows=30,
-        state_bytes=2048,
-        state_files=2,
-    )
+    operator = OperatorSummary(120, 3, 5, 1_700_000_000_000_000, state_rows=30, state_bytes=2048, state_files=2)
     return EpochSummary(
         epoch=7,
         batch_id=batch_id,

@@ -142,7 +142,7 @@ def _drawn(graph: Graph) -> Markup:
     ]
     greatest = max((sum(one.box.tiers) for one in placed.values() if one.box.tiers), default=0)
     frame = Markup(
-        '<svg class="graph" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" role="img" aria-label="{}">'
+        '<svg class="graph" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" role="group" aria-label="{}">'
         '<defs><marker id="arrow-tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
         'orient="auto"><path class="tip" d="M0 0 L10 5 L0 10 z"/></marker></defs>{}</svg>'
     )

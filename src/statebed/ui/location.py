@@ -105,13 +105,20 @@ class JobReader:
         with self._lock:
             if self._is_due(self._listed_at, LIST_AGAIN_SECONDS) or not self._is_the_same_job():
                 self._list()
-            while self.log.exists(self._numbers[-1] + 1):
-                self._numbers.append(self._numbers[-1] + 1)
+            if not self._advanced() and not self.log.exists(self._numbers[-1]):
+                self._list()  # it was collected since: the log has moved on further
             head = self._numbers[-1]
             if self._known is None or self._known[0] != head:
                 point = self.point(head)
                 self._known, self._looked_at = (head, point.nonce), self._clock()
         return head
+
+    def _advanced(self) -> bool:
+        """Whether there are records behind the one that was the newest."""
+        before = self._numbers[-1]
+        while self.log.exists(self._numbers[-1] + 1):
+            self._numbers.append(self._numbers[-1] + 1)
+        return self._numbers[-1] > before
 
     def numbers(self) -> Sequence[int]:
         """All numbers of the log as last listed, ascending."""

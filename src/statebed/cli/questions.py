@@ -84,6 +84,12 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
     if table.kind == GLOBAL_KEYED:
         return [key for text in given for key in _any_type(text)]
     columns = table.key_columns
+    if not columns:
+        raise InputError(
+            "the rows of this table have no key",
+            where=f"operator {table.operator!r}, table {table.table!r}",
+            fix="ask with --where, --from and --to",
+        )
     values: dict[str, list[str]] = {column: [] for column in columns}
     unnamed: list[str] = []
     for text in given:
@@ -100,7 +106,7 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
         raise InputError(
             f"{' '.join(map(repr, given))} is no key of the key columns {columns}",
             where=f"operator {table.operator!r}, table {table.table!r}",
-            fix=f"give a value for each: {' '.join(f'{column}=...' for column in columns) or 'it has no keys'}",
+            fix=f"give a value for each: {' '.join(f'{column}=...' for column in columns)}",
         )
     return [dict(zip(columns, key, strict=True)) for key in itertools.product(*values.values())]
 

@@ -1,6 +1,7 @@
 """`statebed show`: reads what was asked for about one epoch, and prints it."""
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -121,10 +122,11 @@ def _only(contents: Contents, figures: Figures | None, operator: str, *, where: 
     """The same, of one operator."""
     known = [one.operator for one in contents.operators]
     if operator not in known:
+        close = difflib.get_close_matches(operator, known, n=1)
         raise StateNotFoundError(
             f"there is no operator {operator!r} (there are: {', '.join(known) or 'none'})",
             where=where,
-            fix="name one of these operators",
+            fix=f"did you mean {close[0]!r}?" if close else "name one of these operators",
         )
     narrowed = dataclasses.replace(
         contents,

@@ -1,5 +1,6 @@
 """The jobs of a state location: which there are, where each stands, and clear words for a location that is none."""
 
+import difflib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,13 @@ def open_log(state: str, job: str | None) -> CheckpointLog:
         found = job_names(store)
         if not found:
             check_location(store)
+        close = difflib.get_close_matches(job, found, n=1)
         raise JobNotFoundError(
             f"there is no record of a job {job!r} (jobs here: {', '.join(found) or 'none'})",
             where=store.url,
-            fix=f"`statebed ls {shlex.quote(state)}` lists the jobs of this location",
+            fix=f"did you mean {close[0]!r}?"
+            if close
+            else f"`statebed ls {shlex.quote(state)}` lists the jobs of this location",
         )
     return log
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import dashboard_jobs
 import pytest
 
+from statebed import testing
 from statebed.storage import LocalStore
 
 
@@ -44,10 +45,10 @@ def test_no_command_fails_because_the_job_goes_on(statebed: Call, tmp_path: Path
 
     def write() -> None:
         try:
-            with dashboard_jobs.written(LocalStore(state), retained=1) as writer:
+            with testing.run(dashboard_jobs.rides_flow(), store=LocalStore(state), retained_epochs=1) as run:
                 while not stop.is_set():
-                    writer.feed("always")
-                    writer.run._cluster.run.collect()
+                    run.feed("rides", [{"driver": "always", "fare": 1.0, "ts": dashboard_jobs.START}])
+                    run._cluster.run.collect()
         except BaseException as error:  # noqa: BLE001 - told by the test
             failed.append(error)
 
@@ -71,5 +72,5 @@ def test_no_command_fails_because_the_job_goes_on(statebed: Call, tmp_path: Path
     assert not failed
     [last] = json.loads(statebed("ls", state, "--json").out)
     assert last["head"] > 5, "the job went on"
-    kept = sorted(folder.name for folder in (state / "rides" / "checkpoints").iterdir())
-    assert kept[0] > "000000000003", "and collected what it looked at"
+    kept = sorted(path.parent.name for path in (state / "rides" / "checkpoints").glob("*/checkpoint.metadata"))
+    assert kept[0] > "000000000003", "and collected what it was looked at"

@@ -1,7 +1,8 @@
 """Rows as other libraries have them, and as a small table of HTML. Libraries are imported when they are asked for."""
 
 import html as escaping
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,33 +19,68 @@ TEXT_SHOWN = 120
 """Characters of a value in a table of HTML."""
 
 
-def first_rows(batches: Iterable[pa.RecordBatch], rows: int, schema: pa.Schema) -> pa.Table:
-    """So many rows, of no more batches than they take."""
-    found, left = [], rows
-    for batch in batches if rows > 0 else ():
-        found.append(batch.slice(0, left))
-        left -= found[-1].num_rows
-        if left <= 0:
-            break
-    return pa.Table.from_batches(found, schema=schema)
+class Answer(ABC):
+    """Rows that are read when they are asked for, piece by piece, in all forms that they can be had in."""
 
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
 
-def to_pandas(rows: pa.Table) -> Any:
-    """A data frame of pandas."""
-    _imported("pandas", "spark")
-    return rows.to_pandas()
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What they are, in a line."""
 
+    @abstractmethod
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, piece by piece; about one row group of each open file is held."""
 
-def to_polars(rows: pa.Table) -> "pl.DataFrame":
-    """A data frame of polars."""
-    frame: pl.DataFrame = _imported("polars", "polars").from_arrow(rows)
-    return frame
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
 
+    def head(self, rows: int = 10) -> pa.Table:
+        """The first rows that are found; reads no more than it needs for them."""
+        found, left = [], rows
+        for batch in self.to_batches() if rows > 0 else ():
+            found.append(batch.slice(0, left))
+            left -= found[-1].num_rows
+            if left <= 0:
+                break
+        return pa.Table.from_batches(found, schema=self.schema)
 
-def to_duckdb(rows: pa.Table, connection: "duckdb.DuckDBPyConnection | None") -> "duckdb.DuckDBPyRelation":
-    """A relation of DuckDB, of its default connection when none is given."""
-    module = _imported("duckdb", "duckdb")
-    return module.from_arrow(rows) if connection is None else connection.from_arrow(rows)
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as Arrow's stream of batches, which is read piece by piece."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_arrow(self) -> pa.Table:
+        """All rows."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def to_pandas(self) -> Any:
+        """All rows as a data frame of pandas."""
+        _imported("pandas", "spark")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """All rows as a data frame of polars."""
+        frame: pl.DataFrame = _imported("polars", "polars").from_arrow(self.to_arrow())
+        return frame
+
+    def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
+        """All rows as a relation of DuckDB, of its default connection when none is given."""
+        module = _imported("duckdb", "duckdb")
+        rows = self.to_arrow()
+        return module.from_arrow(rows) if connection is None else connection.from_arrow(rows)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The rows for any library that takes Arrow streams."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _repr_html_(self) -> str:
+        return html(self.title, self.head(ROWS_SHOWN + 1))
 
 
 def html(title: str, rows: pa.Table) -> str:

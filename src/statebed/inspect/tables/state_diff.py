@@ -10,25 +10,20 @@ are shown with those of the later epoch.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from statebed.errors import CorruptObjectError, InputError
 from statebed.format.schema import TIME, merge_schema_lists
-from statebed.inspect.tables import frames
 from statebed.inspect.tables.changes import CHANGE, KINDS, change_schema, changes_of
 from statebed.inspect.tables.comparison import Side, compare
+from statebed.inspect.tables.frames import Answer
 from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
 from statebed.inspect.tables.request import Key, Request
 from statebed.inspect.tables.shape import TIME_KEYED, TableShape
 
-if TYPE_CHECKING:
-    import duckdb
-    import polars as pl
 
-
-class StateDiff:
+class StateDiff(Answer):
     """The changes of one table; made by `diff_state`. Nothing is read before they are asked for.
 
     Rows have the column `change` in front: 'insert', 'delete', 'update_before' or 'update_after'.
@@ -75,10 +70,6 @@ class StateDiff:
         return change_schema(self._shape.schema)
 
     @property
-    def columns(self) -> list[str]:
-        return list(self.schema.names)
-
-    @property
     def key_columns(self) -> list[str]:
         return list(self._shape.keys)
 
@@ -104,18 +95,6 @@ class StateDiff:
             if found.num_rows:
                 yield from found.combine_chunks().to_batches()
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The changes as Arrow's stream of batches."""
-        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
-
-    def to_arrow(self) -> pa.Table:
-        """All changes."""
-        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
-
-    def head(self, rows: int = 10) -> pa.Table:
-        """The first changes that are found."""
-        return frames.first_rows(self.to_batches(), rows, self.schema)
-
     def counts(self) -> dict[str, int]:
         """How many changes of each kind there are."""
         found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
@@ -123,30 +102,12 @@ class StateDiff:
             found.update({one["values"]: one["counts"] for one in batch.column(CHANGE).value_counts().to_pylist()})
         return dict(found)
 
-    def to_pandas(self) -> Any:
-        """All changes as a data frame of pandas."""
-        return frames.to_pandas(self.to_arrow())
-
-    def to_polars(self) -> "pl.DataFrame":
-        """All changes as a data frame of polars."""
-        return frames.to_polars(self.to_arrow())
-
-    def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
-        """All changes as a relation of DuckDB."""
-        return frames.to_duckdb(self.to_arrow(), connection)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The changes for any library that takes Arrow streams."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
-
     def __repr__(self) -> str:
-        return f"<StateDiff {self._title}>"
-
-    def _repr_html_(self) -> str:
-        return frames.html(self._title, self.head(frames.ROWS_SHOWN + 1))
+        return f"<StateDiff {self.title}>"
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """Job, operator, table and epochs."""
         found = self._found[1]
         job = found.pinned.location.job
         return f"{job} / {found.operator} / {found.table}, changes from epoch {self.since} to {self.until}"

@@ -10,13 +10,13 @@ of the data is read before an answer is asked for. Its epoch is fixed when it is
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.schema import TIME
-from statebed.inspect.tables import frames
+from statebed.inspect.tables.frames import Answer
 from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
 from statebed.inspect.tables.plan import PartPlan, owns_all
 from statebed.inspect.tables.pushdown import by_keys, narrowed
@@ -26,12 +26,8 @@ from statebed.inspect.tables.scan import Scan
 from statebed.inspect.tables.shape import TableShape
 from statebed.inspect.tables.slices import Slice, slices_of
 
-if TYPE_CHECKING:
-    import duckdb
-    import polars as pl
 
-
-class StateTable:
+class StateTable(Answer):
     """One table of an operator at one epoch. Immutable; made by `read_state`."""
 
     def __init__(self, found: PinnedTable, request: Request) -> None:
@@ -86,11 +82,6 @@ class StateTable:
         return self._request.schema
 
     @property
-    def columns(self) -> list[str]:
-        """Their names."""
-        return list(self._request.columns)
-
-    @property
     def key_columns(self) -> list[str]:
         """The columns that make the key, in their order."""
         return list(self._request.shape.keys)
@@ -138,18 +129,6 @@ class StateTable:
         for rows in self._pieces():
             yield from answer(rows, self._request).combine_chunks().to_batches()
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as Arrow's stream of batches, which is read piece by piece."""
-        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
-
-    def to_arrow(self) -> pa.Table:
-        """All rows."""
-        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
-
-    def head(self, rows: int = 10) -> pa.Table:
-        """The first rows that are found; reads no more than it needs for them."""
-        return frames.first_rows(self.to_batches(), rows, self.schema)
-
     def count(self) -> int:
         """How many rows there are; reads only what decides it."""
         request = self._request
@@ -165,32 +144,14 @@ class StateTable:
         """Parts of the answer for several processes; each can be pickled, and gives its `batches()`."""
         return slices_of(self._found.pinned, self._request, self._found.parts)
 
-    def to_pandas(self) -> Any:
-        """All rows as a data frame of pandas."""
-        return frames.to_pandas(self.to_arrow())
-
-    def to_polars(self) -> "pl.DataFrame":
-        """All rows as a data frame of polars."""
-        return frames.to_polars(self.to_arrow())
-
-    def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
-        """All rows as a relation of DuckDB, for SQL: `.to_duckdb().query("s", "select count(*) from s")`."""
-        return frames.to_duckdb(self.to_arrow(), connection)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows for any library that takes Arrow streams."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
-
     def __repr__(self) -> str:
-        return f"<StateTable {self._title}: {', '.join(f'{field.name} {field.type}' for field in self.schema)}>"
-
-    def _repr_html_(self) -> str:
-        return frames.html(self._title, self.head(frames.ROWS_SHOWN + 1))
+        return f"<StateTable {self.title}: {', '.join(f'{field.name} {field.type}' for field in self.schema)}>"
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """Job, operator, table and epoch."""
         return f"{self.job} / {self.operator} / {self.table} at epoch {self.epoch} ({self.kind})"
 
     def _plans(self, request: Request) -> list[PartPlan]:

@@ -49,8 +49,8 @@ def verify(
         shown = render_changes.as_json(found)
         output.print_json({"whole": found.whole, "head_whole": found.head_whole, **shown})
         raise typer.Exit(0 if found.whole else 1)
-    if found.findings:
-        output.print_table(render_changes.findings_table(found.findings), ())
+    for text in render_changes.finding_lines(found.findings):
+        output.say(text)
     if orphans and found.orphans:
         output.print_table(render_changes.orphans_table(found), ())
     for text in render_changes.verification_lines(found):
@@ -74,9 +74,7 @@ def repair(
         found = verify_log(log, on_progress=bar)
     plan = plan_repair(log, found)
     if not json:
-        if found.findings:
-            output.print_table(render_changes.findings_table(found.findings), ())
-        for text in render_changes.repair_lines(plan):
+        for text in [*render_changes.finding_lines(found.findings), *render_changes.repair_lines(plan)]:
             output.say(text)
     changed = None
     if plan.needed and not dry_run:
@@ -144,14 +142,19 @@ def gc(
         else:
             if found:
                 output.print_table(render_changes.garbage_table(found), ())
-            output.say(f"{len(found)} objects, {output.size(sum(one.size for one in found))}")
+            nbytes = output.size(sum(one.size for one in found))
+            output.say(f"would remove {render_changes.many(len(found), 'object')}, {nbytes}")
         return
     done = collect_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)
     if isinstance(done, Removed):
         if json:
             output.print_json(render_changes.as_json(done))
         else:
-            output.say(f"removed: {done.records} records, {done.objects} other objects")
+            records, others = (
+                render_changes.many(count, noun)
+                for count, noun in ((done.records, "record"), (done.objects, "other object"))
+            )
+            output.say(f"removed {records}, {others}")
         return
     say_changed("the live run cleans up", done, json=json)
 

@@ -48,18 +48,35 @@ def numbers(some: Sequence[int]) -> str:
     return ", ".join([*texts[:MOST_NUMBERS], *more])
 
 
-def findings_table(findings: Sequence[Finding]) -> Table:
-    return output.table(
-        "damaged or missing",
-        ("object", "what", "is", "because", "needed by"),
-        [(one.path, one.kind.value, one.trouble.value, one.problem, needed_by(one)) for one in findings],
-    )
+def many(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> many(1, "object")
+    '1 object'
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def finding_lines(findings: Sequence[Finding]) -> list[str]:
+    """Two lines for each, so that names of objects are never broken."""
+    return [
+        line
+        for one in findings
+        for line in (
+            f"{one.trouble.value}: {one.path}",
+            f"    {one.kind.value}: {one.problem}; needed by {needed_by(one)}",
+        )
+    ]
 
 
 def needed_by(finding: Finding) -> str:
-    epochs = f"epochs {numbers(finding.epochs)}" if finding.epochs else ""
-    savepoints = f"savepoints {', '.join(finding.savepoints)}" if finding.savepoints else ""
-    return "; ".join(text for text in (epochs, savepoints) if text) or "nothing"
+    epochs = f"{_epochs(finding.epochs)}" if finding.epochs else ""
+    savepoints = f"{'savepoint' if len(finding.savepoints) == 1 else 'savepoints'} {', '.join(finding.savepoints)}"
+    return " and ".join(text for text in (epochs, savepoints if finding.savepoints else "") if text) or "nothing"
+
+
+def _epochs(some: Sequence[int]) -> str:
+    return f"epoch {some[0]}" if len(some) == 1 else f"epochs {numbers(some)}"
 
 
 def orphans_table(found: Verification) -> Table:
@@ -69,8 +86,8 @@ def orphans_table(found: Verification) -> Table:
 
 def verification_lines(found: Verification) -> list[str]:
     """What a verification comes to."""
-    checked = f"epochs {numbers(found.epochs) or 'none'}, {len(found.savepoints)} savepoints"
-    lines = [f"{found.objects} objects, {output.size(found.bytes)}: {checked}"]
+    checked = f"epochs {numbers(found.epochs) or 'none'}, {many(len(found.savepoints), 'savepoint')}"
+    lines = [f"read {many(found.objects, 'object')}, {output.size(found.bytes)}: {checked}"]
     counts = Counter(one.kind.value for one in found.orphans)
     if counts:
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
@@ -79,7 +96,7 @@ def verification_lines(found: Verification) -> list[str]:
         lines.append("what nothing names is not listed: metadata that might name it cannot be read")
     if found.whole:
         return [*lines, "everything is whole"]
-    lines.append(f"{len(found.findings)} objects are damaged or missing")
+    lines.append(f"damaged or missing: {many(len(found.findings), 'object')}")
     if found.head_whole:
         lines.append(f"the newest state, of epoch {found.data_epoch}, is whole: the job does not need what is damaged")
     else:
@@ -96,22 +113,23 @@ def repair_lines(plan: RepairPlan) -> list[str]:
     if plan.lost:
         rows = "an unknown number of" if plan.lost_rows is None else f"{plan.lost_rows:,}"
         lines.append(
-            f"lost: the work of epochs {numbers(plan.lost)} ({rows} rows read by operators); their input is read "
+            f"lost: the work of {_epochs(plan.lost)} ({rows} rows read by operators); their input is read "
             "again, as far as the source still has it"
         )
-    for epoch, sinks in sorted(plan.published.items()):
-        lines.append(
-            f"published already: epoch {epoch} to {', '.join(sinks)}; a sink that cannot take rows back keeps them"
-        )
+    for sink in sorted({sink for sinks in plan.published.values() for sink in sinks}):
+        epochs = [epoch for epoch, sinks in plan.published.items() if sink in sinks]
+        lines.append(f"published already: {_epochs(epochs)} to {sink}; a sink that cannot take rows back keeps them")
     if plan.forgotten:
-        lines.append(f"no longer readable as of then: epochs {numbers(plan.forgotten)}, below a record that is missing")
+        lines.append(f"no longer readable as of then: {_epochs(plan.forgotten)}, below a record that is missing")
     return [*lines, *_remaining(plan)]
 
 
 def _remaining(plan: RepairPlan) -> list[str]:
     if not plan.remaining:
         return []
-    stay = f"{len(plan.remaining)} damaged objects stay as they are: the job does not go on from epochs that need them"
+    stay = (
+        f"{many(len(plan.remaining), 'damaged object')} left alone: the job does not go on from epochs that need them"
+    )
     savepoints = sorted({name for one in plan.remaining for name in one.savepoints})
     return [
         f"{stay}. They leave with retention, and clean-up may wait for that",

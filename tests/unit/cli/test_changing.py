@@ -89,7 +89,8 @@ def test_p7_verify_names_what_is_damaged_and_who_needs_it_with_exit_code_1(
     outcome = statebed("verify", state, JOB)
     assert outcome.code == 1
     assert path in outcome.out
-    assert "epochs 4-5" in outcome.out
+    assert f"damaged: {path}\n    data file: the checksum of" in outcome.out
+    assert "needed by epochs 4-5\n" in outcome.out
     assert "`statebed repair` says what can be done" in outcome.out
     told = statebed("verify", state, JOB, "--json")
     assert told.code == 1
@@ -116,7 +117,7 @@ def test_repair_says_what_is_lost_and_brings_the_job_back(statebed: Call, state:
     assert planned.code == 0
     assert "the newest state that is whole: epoch 3" in planned.out
     assert "lost: the work of epochs 4-5 (48 rows read by operators)" in planned.out
-    assert "published already: epoch 4 to table" in planned.out
+    assert "published already: epochs 4-5 to table" in planned.out
     refused = statebed("repair", state, JOB)
     assert refused.code == 1
     assert "nobody to ask" in refused.err
@@ -262,13 +263,12 @@ def test_gc_says_what_would_go_and_removes_it(statebed: Call, state: str, job: M
     assert listed.code == 0
     assert left in listed.out
     assert "no record ever named it" in listed.out
-    assert listed.out.endswith("1 objects, 4 B\n")
+    assert listed.out.endswith("would remove 1 object, 4 B\n")
     (found,) = documents(statebed("gc", state, JOB, "--dry-run", "--grace", "0 seconds", "--json").out)
     assert (found["path"], found["size"]) == (left, 4)
     assert job.store.head(left) is not None
-    assert statebed("gc", state, JOB, "--offline", "--yes", "--grace", "0 seconds").out.startswith(
-        "removed: 0 records, 1"
-    )
+    removed = statebed("gc", state, JOB, "--offline", "--yes", "--grace", "0 seconds")
+    assert removed.out == "removed 0 records, 1 other object\n"
     assert job.store.head(left) is None
     assert statebed("gc", state, JOB, "--dry-run", "--grace", "soon").code == 1
 

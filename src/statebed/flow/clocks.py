@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from statebed.flow.graph import Graph, OperatorNode, SourceNode
+from statebed.format import checkpoint_pb2 as pb
 from statebed.operators.operator import Clock
 from statebed.operators.rows import greatest
 
@@ -80,6 +81,16 @@ def operator_clocks(
             mark = None if mark is None else node.operator.output_watermark(mark)
         marks.append(mark)
     return clocks
+
+
+def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
+    """For the record."""
+    return pb.SourceWatermark(
+        source=name,
+        watermark_us=clock.watermark_us,
+        max_event_time_us=clock.max_event_time_us,
+        last_rows_us=clock.last_rows_us,
+    )
 
 
 def drained_clocks(

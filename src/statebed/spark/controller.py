@@ -25,7 +25,7 @@ from statebed.errors import (
     StorageError,
     SubtaskError,
 )
-from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks
+from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks, source_entry
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
@@ -45,7 +45,6 @@ from statebed.spark.reports import (
     accepted,
     new_entry,
     source_clocks_of,
-    source_entry,
     timer_is_due,
     watermarks_of,
 )

@@ -172,16 +172,6 @@ def source_clocks_of(record: pb.CheckpointMetadata) -> dict[str, SourceClock]:
     }
 
 
-def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
-    """For the record."""
-    return pb.SourceWatermark(
-        source=name,
-        watermark_us=clock.watermark_us,
-        max_event_time_us=clock.max_event_time_us,
-        last_rows_us=clock.last_rows_us,
-    )
-
-
 def new_entry(
     operator: Operator,
     reports: Sequence[SubtaskReport],

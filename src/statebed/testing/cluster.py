@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
-from statebed.flow.clocks import SourceClock, marks_of, operator_clocks
+from statebed.flow.clocks import SourceClock, marks_of, operator_clocks, source_entry
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
 from statebed.flow.steps import with_weights
 from statebed.format import checkpoint_pb2 as pb
@@ -57,6 +57,7 @@ class Cluster:
         self.parallelism = parallelism
         self._pending: tuple[dict[str, Clock], int] = ({}, 0)
         self._results: dict[str, StepResult] = {}
+        self._rows_out: dict[str, int] = {}
         self._counted: dict[tuple[str, int], Mapping[str, TableStatistics]] = {}
         self.restart(parallelism)
 
@@ -99,6 +100,7 @@ class Cluster:
             elif isinstance(node, OperatorNode):
                 clock = after[node.operator.operator_id]
                 made, result.results[node.operator.operator_id] = self._steps(node, given, clock)
+                self._rows_out[node.operator.operator_id] = made[MAIN].num_rows
             else:
                 made = {MAIN: pa.concat_tables([with_weights(one, node.outputs[MAIN]) for one in given])}
             result.outputs |= {Edge(number, name): rows for name, rows in made.items()}
@@ -122,13 +124,20 @@ class Cluster:
         entries = [operator_entry([one.result(TIMEOUT_SECONDS) for one in some]) for some in waiting]
         for entry, node in zip(entries, self._operators(), strict=True):
             result = self._results.get(node.operator.operator_id, StepResult({}))
-            entry.fingerprint = node.operator.definition.fingerprint
+            clock, definition = after[node.operator.operator_id], node.operator.definition
+            entry.fingerprint, entry.definition = definition.fingerprint, definition.described
             entry.rows_in, entry.rows_late = result.rows_in, result.rows_late
+            entry.rows_out = self._rows_out.get(node.operator.operator_id, 0)
+            entry.inputs.extend(
+                pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=clock.watermark_us, origins=names)
+                for one, names in zip(node.operator.inputs, self.graph.origins(node.operator.operator_id), strict=True)
+            )
         position = pb.SourcePosition(kind=SOURCE_KIND, opaque=_encoded(clocks, marks_of(after)))
         record = self.run.commit(
             EpochDraft(
                 operators=entries,
                 source_position=position,
+                sources=[source_entry(name, one) for name, one in clocks.items()],
                 epoch_time_us=epoch_time_us,
                 parallelism=self.parallelism,
                 figures=pb.EpochFigures(

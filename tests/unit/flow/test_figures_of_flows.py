@@ -31,6 +31,10 @@ def test_counts_are_of_each_epoch_alone_and_sizes_of_its_end() -> None:
         t.feed("rides", [{"driver": "d1", "fare": 1.0}])
         second = head(store)
     assert [first.operators[0].rows_in, second.operators[0].rows_in] == [50, 1]
+    assert [first.operators[0].rows_out, second.operators[0].rows_out] == [50, 2]
+    assert list(first.operators[0].inputs[0].origins) == ["rides"]
+    assert [one.source for one in first.sources] == ["rides"]
+    assert first.operators[0].definition
     [table] = second.figures.operators[0].tables
     assert table.rows >= 50
     assert table.store_bytes > 0

@@ -186,10 +186,11 @@ def _members(package: importlib.metadata.Distribution) -> Iterator[tuple[str, Me
     """The files of an installed package, by their names below site-packages."""
     if _canonical(package.name) == "statebed":
         # Its own files, wherever they are: an editable installation has none in site-packages.
-        folder = Path(statebed.__file__).parent
-        for path in folder.rglob("*"):
-            if path.is_file() and _belongs(path):
-                yield f"statebed/{path.relative_to(folder).as_posix()}", Member(path)
+        above = Path(statebed.__file__).parent.parent
+        for folder in ("statebed", "pyspark_statebed"):
+            for path in (above / folder).rglob("*"):
+                if path.is_file() and _belongs(path):
+                    yield path.relative_to(above).as_posix(), Member(path)
         metadata = f"statebed-{package.version}.dist-info/METADATA"
         yield metadata, Member(f"Metadata-Version: 2.1\nName: statebed\nVersion: {package.version}\n".encode())
         return

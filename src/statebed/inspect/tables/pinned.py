@@ -18,13 +18,13 @@ from statebed.errors import (
     InputError,
     JobNotFoundError,
     MissingFileError,
-    SavepointError,
     StateNotFoundError,
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.jobs import job_names
 from statebed.inspect.records import record_at
+from statebed.inspect.savepoints import savepoint_record
 from statebed.storage import ScopedStore, get_storage_provider
 
 T = TypeVar("T")
@@ -113,14 +113,7 @@ def pin(location: Location, *, epoch: int | None = None, savepoint: str | None =
     log = location.log
     if savepoint is None:
         return record_at(log, epoch)
-    pins = {one.savepoint: one for one in record_at(log, None).pins}
-    if savepoint not in pins:
-        raise SavepointError(
-            f"there is no savepoint {savepoint!r} (there are: {', '.join(sorted(pins)) or 'none'})",
-            where=log.store.url,
-            fix="name one of these, or an epoch",
-        )
-    return log.savepoint(pins[savepoint])
+    return savepoint_record(log, record_at(log, None), savepoint)
 
 
 def find_table(

@@ -1,8 +1,9 @@
 """Frozen runs: written in pieces and merged in pieces, with what the same runs in memory have."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,31 @@ def test_merged_runs_have_the_newest_row_of_each_key_whatever_the_pieces(folder:
         assert rows_of(merged.run) == expected
         assert (merged.run.hashes[1:] >= merged.run.hashes[:-1]).all()
         merged.remove()
+
+
+def test_p4_runs_that_lie_side_by_side_are_merged_in_small_pieces(
+    folder: SpillFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(range(6000))
+    expected = rows_of(run)
+    spilled = [frozen(piece, folder) for piece in pieces_of(run, 20)]
+    row_bytes = max(one.disk_bytes / len(one.run) for one in spilled)
+    sizes: list[int] = []
+    write = FrozenRun.write
+
+    def measured(pieces: Iterable[Run], *given: Any, **named: Any) -> FrozenRun:
+        def seen() -> Iterator[Run]:
+            for piece in pieces:
+                sizes.append(len(piece))
+                yield piece
+
+        return write(seen(), *given, **named)
+
+    monkeypatch.setattr(FrozenRun, "write", measured)
+    (merged,) = merged_parts(spilled, no_edges(), TABLE, folder, complete=True, piece_bytes=int(500 * row_bytes))
+    assert rows_of(merged.run) == expected
+    assert max(sizes) <= 600
+    assert len(sizes) <= 20
 
 
 def test_merged_runs_are_cut_at_the_edges(folder: SpillFolder) -> None:

@@ -24,6 +24,9 @@ from statebed.state.tiers.spill_folder import SpillFolder
 
 __all__ = ["FrozenRun", "Marks", "batch_of", "merged_parts", "newest"]
 
+_SAMPLES = 4
+"""Of each run, for a piece that is cut by its hashes."""
+
 
 class FrozenRun:
     """A run in a mapped file."""
@@ -160,22 +163,30 @@ def _merged_pieces(
     for to in _steps(frozen, bounds, piece_bytes=piece_bytes):
         result: Run | None = None
         for one, start, end in zip(frozen, at, to, strict=True):
-            result = one.below(result, start, end)
-        assert result is not None
+            # Of many runs that lie side by side few have rows here.
+            if start < end:
+                result = one.below(result, start, end)
+        if result is None:
+            result = frozen[0].below(None, at[0], at[0])
         yield result.without_forgotten() if complete else result
         at = to
 
 
 def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, piece_bytes: int) -> Iterator[list[int]]:
     """Where pieces of about so many bytes end, in each run."""
-    rows = [end - start for start, end in bounds]
-    longest = rows.index(max(rows))
     row_bytes = max(one.disk_bytes / max(len(one.run), 1) for one in frozen)
-    step = max(int(piece_bytes / max(row_bytes, 1) * rows[longest] / max(sum(rows), 1)), 1)
-    start, end = bounds[longest]
+    step = max(int(piece_bytes / max(row_bytes, 1)), 1)
+    # Some hashes of every run, the same share of each: runs may lie side by side, or one over the other.
+    every = max(step // (_SAMPLES * len(frozen)), 1)
+    seen = np.sort(
+        np.concatenate([one.run.hashes[start:end:every] for one, (start, end) in zip(frozen, bounds, strict=True)])
+    )
     # A hash stays in one piece.
-    for first in np.unique(frozen[longest].run.hashes[start + step : end : step]):
-        yield [int(np.searchsorted(one.run.hashes, first)) for one in frozen]
+    for first in np.unique(seen[step // every :: step // every]):
+        yield [
+            start + int(np.searchsorted(one.run.hashes[start:end], first))
+            for one, (start, end) in zip(frozen, bounds, strict=True)
+        ]
     yield [end for _, end in bounds]
 
 

@@ -15,13 +15,13 @@ from statebed.ui import words
 from statebed.ui.definitions import kind
 from statebed.ui.points import StateTotals
 
-_WIDTH = 240.0
-_GAP = 64.0
+_WIDTH = 230.0
+_GAP = 46.0
 _SPACE = 18.0
 _LINE = 17.0
 _PADDING = 12.0
 _MARGIN = 2.0
-_LETTERS = 34
+_LETTERS = 32
 """That fit a line of a box."""
 _NAME_LETTERS = 26
 _BAR = 6.0

@@ -7,11 +7,11 @@ import pytest
 from maintained_job import JOB, MaintainedJob, maintained_job
 
 from statebed.checkpoint import CheckpointLog
-from statebed.errors import BrokenLogError, FencedError, FormatError, NothingIntactError, ProtocolError
+from statebed.errors import BrokenLogError, CollectionError, FencedError, FormatError, NothingIntactError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.verification import ObjectKind, verify_log
-from statebed.maintain import RepairPlan, plan_repair, repair
+from statebed.maintain import RepairPlan, Through, collect_garbage, drop_savepoint, plan_repair, repair
 from statebed.protocol.records import data_epoch_of
 
 
@@ -139,6 +139,19 @@ def test_a_savepoint_is_the_last_resort(job: MaintainedJob) -> None:
     repair(log_of(job), plan)
     job.open()
     assert job.read(job.run.head) == job.states[4]
+
+
+def test_p5_a_damaged_savepoint_holds_clean_up_until_it_is_dropped(job: MaintainedJob) -> None:
+    job.run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday", epoch=4)))
+    flip(job, job.epoch().pins[0].path)
+    plan = planned(job)
+    assert not plan.needed
+    assert [one.savepoints for one in plan.remaining] == [("monday",)]
+    with pytest.raises(CollectionError):
+        collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
+    drop_savepoint(log_of(job), "monday", through=Through.OWN_RUN)
+    collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
+    assert verify_log(log_of(job)).whole
 
 
 def test_where_nothing_is_whole_that_is_an_error(job: MaintainedJob) -> None:

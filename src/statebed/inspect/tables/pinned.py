@@ -4,12 +4,10 @@ What is left out is found where there is one choice. The epoch is pinned here: t
 from now on, and whatever the job does, it is these that are read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_range, fetch_subtask
@@ -25,11 +23,9 @@ from statebed.format import names
 from statebed.inspect.jobs import job_names
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
+from statebed.inspect.tables.at_once import at_once
 from statebed.storage import ScopedStore, get_storage_provider
 
-T = TypeVar("T")
-
-READS_AT_ONCE = 16
 ATTEMPTS = 3
 """How often the newest epoch is looked for again, when it was collected while its metadata was read."""
 
@@ -190,15 +186,6 @@ def _tables(location: Location, entry: pb.OperatorEntry) -> Tables:
             # All subtasks of an epoch have the same definition.
             tables.setdefault(name, (stored.config, []))[1].extend(stored.subtasks.values())
     return tables
-
-
-def at_once(function: "Callable[[pb.SubtaskReference], T]", some: Iterable[pb.SubtaskReference]) -> list[T]:
-    """The answers for all of them, in their order; store operations wait for one another no longer than they must."""
-    items = list(some)
-    if len(items) <= 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(READS_AT_ONCE, len(items)), thread_name_prefix="statebed-read") as pool:
-        return list(pool.map(function, items))
 
 
 def _shown_epoch(log: CheckpointLog, record: pb.CheckpointMetadata) -> int:

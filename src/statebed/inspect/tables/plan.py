@@ -18,6 +18,7 @@ from statebed.format.ranges import intersection
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, field_id, find_schema
 from statebed.format.segment import SegmentSpec, chunk_ranges
 from statebed.format.segment_reader import SegmentReader
+from statebed.inspect.tables.at_once import at_once
 from statebed.inspect.tables.request import Request
 from statebed.inspect.tables.scan import FileScan
 from statebed.inspect.tables.shape import GLOBAL_KEYED, TIME_KEYED
@@ -182,8 +183,13 @@ class PartPlan:
         part.files.append(file.entry)
         return PartPlan(self.request, part, self.fetch)
 
+    def open_files(self) -> None:
+        """Read the footers of all files, which are few where keys are looked for."""
+        at_once(lambda file: file.groups, self.files)
+
     def scans(self) -> list[FileScan]:
         """What reading this part takes."""
+        self.open_files()
         why = ", ".join(self._reasons())
         found = [plan.scan(self.part.subtask_index, why) for plan in self.files]
         return found + [self._skipped(entry, reason) for entry, reason in self.skipped]

@@ -39,6 +39,8 @@ from statebed.state.time_keyed.snapshot import filtered
 def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
     """The wanted rows of one subtask, with the columns that the request shows (`Request.shown`), and perhaps more."""
     request, shape = plan.request, plan.request.shape
+    if request.keys:
+        plan.open_files()
     if shape.kind == KEYED:
         found = _keyed(plan)
     elif shape.kind == GLOBAL_KEYED:

@@ -1,0 +1,19 @@
+"""Many small reads of a store, of which none waits for another."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+READS_AT_ONCE = 16
+
+
+def at_once(function: Callable[[A], T], some: Iterable[A]) -> list[T]:
+    """The answers for all of them, in their order."""
+    items = list(some)
+    if len(items) <= 1:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(READS_AT_ONCE, len(items)), thread_name_prefix="statebed-read") as pool:
+        return list(pool.map(function, items))

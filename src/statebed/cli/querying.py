@@ -4,7 +4,7 @@
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from statebed.cli.options import (
     State,
     Table,
 )
+
+if TYPE_CHECKING:
+    from statebed.cli.questions import Question
 
 ROWS = 20
 """How many rows are shown unless told otherwise."""
@@ -48,6 +51,17 @@ Columns = Annotated[list[str] | None, typer.Option("--columns", "-c", help="Only
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0: all.")]
 
 
+def _question(
+    state: str, job: str | None, *, key: list[str] | None, columns: list[str] | None = None, **more: Any
+) -> "Question":
+    """What the options ask of a table."""
+    if more["epoch"] is not None and more["savepoint"] is not None:
+        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
+    from statebed.cli.questions import Question
+
+    return Question(state, job, keys=tuple(key or ()), columns=tuple(columns or ()), **more)
+
+
 @app.command()
 def state(
     state: State = DEFAULT_STATE,
@@ -71,27 +85,13 @@ def state(
     json: Json = False,
 ) -> None:
     """Show rows of state, by key, time, condition or SQL, at any retained epoch."""
-    if epoch is not None and savepoint is not None:
-        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
     if (count or scan) and (sql or count == scan):
         raise typer.BadParameter("--sql, --count and --scan each give another answer", param_hint="--count")
     from statebed.cli import answers
-    from statebed.cli.questions import Question
 
-    question = Question(
-        state=state,
-        job=job,
-        operator=operator,
-        table=table,
-        epoch=epoch,
-        savepoint=savepoint,
-        keys=tuple(key or ()),
-        where=where,
-        start=start,
-        end=end,
-        columns=tuple(columns or ()),
-        internal=internal,
-    )
+    asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
+    narrowed = {"where": where, "start": start, "end": end}
+    question = _question(state, job, key=key, columns=columns, **asked, **narrowed, internal=internal)
     shown = answers.Shown(Format.JSON if json else format, limit or None)
     if sql:
         answers.print_query(question, sql, shown)
@@ -117,12 +117,9 @@ def get(
     json: Json = False,
 ) -> None:
     """Look one key up in every table of every operator that has such keys."""
-    if epoch is not None and savepoint is not None:
-        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
     from statebed.cli import getting
-    from statebed.cli.questions import Question
 
-    question = Question(state, job, operator, table, epoch, savepoint, keys=tuple(key))
+    question = _question(state, job, key=key, operator=operator, table=table, epoch=epoch, savepoint=savepoint)
     found = getting.print_key(question, limit=limit or None, as_json=json)
     if not found:
         raise typer.Exit(NOTHING_FOUND)
@@ -188,22 +185,9 @@ def export(
     json: Json = False,
 ) -> None:
     """Save rows of state to Parquet or CSV, as a stream: state may be larger than memory."""
-    if epoch is not None and savepoint is not None:
-        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
     from statebed.cli import exporting
-    from statebed.cli.questions import Question
 
-    question = Question(
-        state=state,
-        job=job,
-        operator=operator,
-        table=table,
-        epoch=epoch,
-        savepoint=savepoint,
-        keys=tuple(key or ()),
-        where=where,
-        start=start,
-        end=end,
-        columns=tuple(columns or ()),
-    )
+    asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
+    narrowed = {"where": where, "start": start, "end": end}
+    question = _question(state, job, key=key, columns=columns, **asked, **narrowed)
     exporting.export(question, output, suffix=f".{format}" if format else None, as_json=json)

@@ -114,9 +114,7 @@ def runs_table(runs: Iterable[RunSummary], *, title: str) -> Table:
                 r.base or NOTHING,
                 _from_to(r.first_epoch, r.last_epoch),
                 r.status,
-                second(r.start_time_us),
-                second(r.finish_time_us),
-                age(r.finish_time_us),
+                *_times(r),
                 second(r.watermark_us),
             )
             for r in runs
@@ -137,9 +135,7 @@ def lineages_table(lineages: Iterable[LineageSummary], *, title: str) -> Table:
                 _from_to(one.first_epoch, one.last_epoch),
                 one.kept_until,
                 one.runs,
-                second(one.start_time_us),
-                second(one.finish_time_us),
-                age(one.finish_time_us),
+                *_times(one),
             )
             for one in lineages
         ],
@@ -165,6 +161,10 @@ def savepoints_table(savepoints: Iterable[SavepointSummary], *, title: str) -> T
         ],
         right=["epoch", "age", "state"],
     )
+
+
+def _times(one: RunSummary | LineageSummary) -> tuple[str, str, str]:
+    return second(one.start_time_us), second(one.finish_time_us), age(one.finish_time_us)
 
 
 def _from_to(first: int | None, last: int | None) -> str:

@@ -1,11 +1,10 @@
 """A small state location on disk, and a way to call the command line as a user does."""
 
-import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import dashboard_jobs
 import pytest
+from command_line import Call, Outcome
 
 from statebed.checkpoint import Run
 from statebed.cli import main
@@ -17,16 +16,6 @@ from statebed.storage import LocalStore, ScopedStore
 
 JOB = "rides"
 NOON_US = 1_767_268_800_000_000  # 2026-01-01T12:00:00Z
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Outcome]
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import typer
+from command_line import Call
 from maintained_job import JOB, ListSink, MaintainedJob, maintained_job
-from unit.cli.conftest import Call
 
 from statebed.cli.render_changes import numbers
 from statebed.format import names

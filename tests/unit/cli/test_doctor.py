@@ -4,24 +4,14 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from command_line import Call
 
 from statebed.cli import machine
 from statebed.cli.doctor import local_folder
 from statebed.errors import JavaMissingError
 from statebed.java import find_java, use_java
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
 
 
 def fake_java(home: Path, version: str) -> Path:

@@ -3,25 +3,14 @@
 import csv
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_line import Call
 
 from statebed.cli import exporting
 from statebed.inspect import read_state
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
-
 
 EARNED = ("--operator", "earned")
 

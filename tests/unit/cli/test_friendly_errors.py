@@ -4,22 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from command_line import Call
 
 from statebed.format import names
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
-
 
 NOBODY = 65534
 CASES = [

@@ -8,10 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
 
 import dashboard_jobs
 import pytest
+from command_line import Call
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -22,16 +22,6 @@ from statebed.storage import LocalStore
 
 NASTY = "[red]x[/] \x1b[2J\x1b]0;title\x07 \x9b31m \u202egnirts\u2066 \r\n\t\x00 :smile: 'quotes\" <script> " + "שלום"
 STEERS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
 
 
 @given(st.text())

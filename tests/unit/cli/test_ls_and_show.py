@@ -3,9 +3,9 @@
 import io
 import json
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from command_line import Call
 from rich.console import Console
 
 from statebed.checkpoint import Run
@@ -17,16 +17,6 @@ from statebed.format.sealed import open_sealed
 from statebed.inspect.jobs import open_log
 from statebed.inspect.records import summarise_epochs
 from statebed.storage import LocalStore, ScopedStore
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
 
 
 def test_ls_lists_the_jobs_and_passes_over_other_folders(statebed: Call, location: Path) -> None:

@@ -4,24 +4,14 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+from command_line import Call, Outcome
 
 import statebed as sb
 from statebed.inspect import diff_state, read_state
 from statebed.sinks.json_values import json_objects
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
-
 
 EARNED = ("--operator", "earned")
 

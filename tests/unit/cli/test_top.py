@@ -11,10 +11,10 @@ import sys
 import termios
 import time
 from pathlib import Path
-from typing import Protocol
 
 import dashboard_jobs
 import pytest
+from command_line import Call
 
 from statebed.checkpoint import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
@@ -22,16 +22,6 @@ from statebed.inspect.live import LogTail, pace_of
 from statebed.storage import LocalStore, MemoryStore, ScopedStore
 
 SECOND = 1_000_000
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
 
 
 def epoch(number: int, *, rows: int, watermark_us: int | None = None, run: int = 1) -> pb.CheckpointMetadata:

@@ -4,24 +4,13 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Protocol
 
 import dashboard_jobs
 import pytest
+from command_line import Call
 
 from statebed import testing
 from statebed.storage import LocalStore
-
-
-class Outcome(Protocol):
-    code: int
-    out: str
-    err: str
-
-
-class Call(Protocol):
-    def __call__(self, *arguments: str | Path) -> Outcome: ...
-
 
 COMMANDS = [
     ["ls", "STATE"],

@@ -196,6 +196,8 @@ class Pages:
             epoch=views.shown_epoch(operator.record),
             key=tuple(given) if any(given) else (),
             condition=request.query_params.get("where", "").strip(),
+            start=request.query_params.get("from", "").strip(),
+            end=request.query_params.get("until", "").strip(),
             is_global=table.schema.kind == GLOBAL_KEYED,
         )
 

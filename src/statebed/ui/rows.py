@@ -32,11 +32,14 @@ class Question:
     key: tuple[str, ...] = ()
     """A text for each key column; empty: all keys."""
     condition: str = ""
+    start: str = ""
+    end: str = ""
+    """Times of rows, as ISO 8601; empty: all."""
     is_global: bool = False
 
     @property
     def is_asked(self) -> bool:
-        return bool(self.key or self.condition)
+        return bool(self.key or self.condition or self.start or self.end)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ def sample(question: Question) -> Rows:
         )
         if question.key:
             table = table.keys(_key(question))
+        if question.start or question.end:
+            table = table.between(question.start or None, question.end or None)
         if question.condition:
             table = table.filter(question.condition)
         most = MOST_ROWS if question.is_asked else FEW_ROWS

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -75,7 +76,10 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
             page(addresses.CHANGES, pages.changes_part),
             Mount("/static", StaticFiles(directory=_STATIC)),
         ],
-        middleware=[Middleware(Guard, names=tuple(allowed_hosts))],
+        middleware=[
+            Middleware(Guard, names=tuple(allowed_hosts)),
+            Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),  # leaves streams of events alone
+        ],
         exception_handlers={
             StatebedError: pages.failed,
             HTTPException: pages.failed,

@@ -86,6 +86,18 @@ def test_rows_are_searched_by_key_and_condition_and_say_what_was_read(client: Da
     assert "<bdi>driver 7</bdi>" not in some.text
 
 
+def test_rows_are_searched_by_time_and_as_of_an_older_epoch(client: DashboardClient) -> None:
+    rows = "/jobs/rides/operators/per_minute/tables/partials/rows"
+    early = client.get(rows, params={"epoch": "4", "until": "2026-01-01 12:01"})
+    assert early.status_code == 200
+    assert "2026-01-01T12:00:00Z" in early.text
+    assert "2026-01-01T12:01:00Z" not in early.text
+    assert client.get(rows, params={"from": "yesterday"}).status_code == 400
+    older = client.get("/jobs/rides/operators/per_minute/tables/partials", params={"epoch": "4", "key0": "driver 7"})
+    assert 'name="epoch" value="4"' in older.text
+    assert "rows?epoch=4&amp;key0=driver" in older.text
+
+
 def test_a_condition_that_cannot_be_understood_is_explained(client: DashboardClient) -> None:
     answer = client.get("/jobs/rides/operators/earned/tables/groups/rows", params={"where": "driver >"})
     assert answer.status_code == 400

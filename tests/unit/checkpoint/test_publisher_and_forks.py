@@ -95,6 +95,19 @@ def test_a_sink_that_the_job_no_longer_has_holds_nothing_back(place: Place, tabl
     assert place.commit(run).min_epoch == 3
 
 
+def test_a_start_after_a_fork_that_allowed_it_takes_sinks_back_without_being_told_again(
+    place: Place, table: TableSink
+) -> None:
+    run = place.open()
+    publisher = publish(run, table)
+    for _ in range(3):
+        place.commit(run, sinks=("table",))
+        publisher.publish_pending()
+    place.open(origin=Origin(epoch=2), rollback=RollbackPolicy.ALLOW)  # dies before it asks its sinks
+    publish(place.open(), table)
+    assert list(table.rows) == [2]
+
+
 def test_p3_a_zombie_cannot_publish(place: Place, table: TableSink, mail: MailSink) -> None:
     old = place.open()
     publisher = publish(old, table, mail)

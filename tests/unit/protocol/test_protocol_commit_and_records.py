@@ -85,6 +85,17 @@ def test_a_fork_begins_a_lineage_and_a_plain_restart_does_not() -> None:
     assert fork.lineage != "six"
 
 
+def test_that_sinks_may_go_back_is_remembered_until_an_epoch_lies_between() -> None:
+    fork = build_run_start(
+        job_id="job", number=9, head=BASE, base=BASE, fork=True, commit=COMMIT, rollback_allowed=True, min_epoch=7
+    )
+    again = build_run_start(job_id="job", number=10, head=fork, base=fork, fork=False, commit=COMMIT)
+    epoch = build_epoch(head=again, draft=EpochDraft(operators=[]), min_epoch=4, pins=[], commit=COMMIT)
+    later = build_run_start(job_id="job", number=12, head=epoch, base=epoch, fork=False, commit=COMMIT)
+    assert [one.rollback_allowed for one in (fork, again, epoch, later)] == [True, True, False, False]
+    assert (fork.min_epoch, again.min_epoch) == (7, 7)
+
+
 def test_the_first_run_of_a_job_has_no_base() -> None:
     start = build_run_start(job_id="job", number=1, head=None, base=None, fork=False, commit=COMMIT)
     assert (start.previous, start.base, start.min_epoch, start.lineage) == (0, 0, 1, "000000000001")

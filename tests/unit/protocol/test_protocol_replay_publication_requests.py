@@ -19,7 +19,7 @@ from statebed.protocol.publication import (
     oldest_unpublished,
     pending_sinks,
 )
-from statebed.protocol.requests import AddSavepoint, Collect, DropSavepoint, Stop, decide_request, next_pins
+from statebed.protocol.requests import AddSavepoint, Collect, Compact, DropSavepoint, Stop, decide_request, next_pins
 
 POSITION = pb.SourcePosition(
     kind="spark",
@@ -185,6 +185,7 @@ def test_a_name_that_cannot_be_an_object_name_is_refused(name: str) -> None:
 def test_stop_and_collect_are_always_granted_and_the_unknown_never() -> None:
     assert decide_request(pb.Request(stop=pb.StopRequest(drain=True)), head=HEAD) == Stop(drain=True)
     assert decide_request(pb.Request(collect=pb.CollectRequest()), head=HEAD) == Collect()
+    assert decide_request(pb.Request(compact=pb.CompactRequest()), head=HEAD) == Compact()
     with pytest.raises(ProtocolError, match="nothing that this run knows"):
         decide_request(pb.Request(), head=HEAD)
 

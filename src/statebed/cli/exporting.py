@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 from statebed.cli import output
 from statebed.cli.moment import Moment, at
 from statebed.cli.questions import Question
+from statebed.cli.rows import texts
 from statebed.errors import ExportError, InputError, StatebedError
 from statebed.inspect import StateTable
-from statebed.sinks.json_values import json_texts
 
 PARQUET, CSV = ".parquet", ".csv"
 ROWS_OF_A_GROUP = 128 * 1024
@@ -124,9 +124,9 @@ def _write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path)
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
-    """What CSV has no notion of is written as JSON."""
+    """What CSV has no notion of is written as text: nested values as JSON, binary ones in base64."""
     columns = [
-        column if column.type == field.type else json_texts(column)
+        column if column.type == field.type else pa.array(texts(column), pa.string())
         for column, field in zip(batch.columns, flat, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=flat)

@@ -33,7 +33,7 @@ def print_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
     safe = plain if sys.stdout.isatty() else str
     writer.writerow([safe(name) for name in schema.names])
     for batch in batches:
-        columns = [_texts(column) for column in batch.columns]
+        columns = [texts(column) for column in batch.columns]
         writer.writerows([None if text is None else safe(text) for text in row] for row in zip(*columns, strict=True))
 
 
@@ -66,7 +66,7 @@ def print_table(
 
 
 def _rows(rows: pa.Table) -> Iterator[list[object]]:
-    columns = [[_cell(text) for text in _texts(column)] for column in rows.combine_chunks().columns]
+    columns = [[_cell(text) for text in texts(column)] for column in rows.combine_chunks().columns]
     yield from (list(row) for row in zip(*columns, strict=True))
 
 
@@ -74,7 +74,10 @@ def _cell(text: str | None) -> Text:
     return Text("null", style="dim") if text is None else Text(clipped(text, width=_WIDEST))
 
 
-def _texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
+def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
+    """Values as text: binary in base64, nested ones as JSON; None stays None."""
+    if column.null_count == len(column):
+        return [None] * len(column)
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return [None if value is None else _text(value) for value in json_values(array)]
 

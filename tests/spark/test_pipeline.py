@@ -18,6 +18,8 @@ import statebed as sb
 from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run
 from statebed.errors import InputError, StoreUnavailableError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.metrics.processes import job_metrics
+from statebed.metrics.samples import Sample
 from statebed.spark import stages as stages_module
 from statebed.spark.stage import StageFunction, Work
 from statebed.storage import ScopedStore, get_storage_provider
@@ -195,8 +197,14 @@ def test_p6_a_task_that_fails_after_its_side_effects_is_repeated_in_place(rides:
     assert rides.results() == rides.expected() != []
 
 
-def test_subtasks_that_keep_failing_stop_the_query_after_a_bounded_number_of_attempts(
-    rides: Any, subtasks: Any
+def events(rides: Any) -> dict[str, float]:
+    """What should be rare, as metrics count it."""
+    samples = job_metrics("rides", str(rides.state)).samples()
+    return {one.labels[1]: one.value for one in samples if isinstance(one, Sample) and "events" in one.metric}
+
+
+def test_p9_subtasks_that_keep_failing_stop_the_query_after_a_bounded_number_of_attempts(
+    rides: Any, subtasks: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rides.add_files(2)
     subtasks(AlwaysFails)
@@ -204,6 +212,11 @@ def test_subtasks_that_keep_failing_stop_the_query_after_a_bounded_number_of_att
     with pytest.raises(SubtaskError, match=r"failed 3 times.*the store is away"):
         query.await_termination(120)
     assert query.status.state is sb.QueryState.FAILED
+    assert events(rides) == {"retry": 2, "failure": 1, "fenced": 0, "collection_failure": 0}
+    told = [(one.levelname, one.__dict__.get("job"), one.__dict__.get("epoch")) for one in caplog.records]
+    failed = rides.record().epoch + 1
+    assert told.count(("WARNING", "rides", failed)) == 2
+    assert told.count(("ERROR", "rides", failed)) == 1
     subtasks(StageFunction)
     rides.run()
     assert rides.results() == rides.expected()
@@ -243,6 +256,7 @@ def test_p3_a_superseded_query_stops_with_the_error_of_being_fenced(rides: Any) 
         older.await_termination(120)
     assert caught.value is older.exception
     assert caught.value.exit_code == 86
+    assert events(rides)["fenced"] == 1
     assert rides.record().run == newer.number
     rides.run()
     assert rides.results() == rides.expected()

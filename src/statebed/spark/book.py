@@ -146,13 +146,13 @@ class Book:
         self.told.warning("garbage was not collected: %s", error)
 
     def failed(self, failure: BaseException, epoch: int) -> None:
-        """The query ends with this."""
+        """The query ends with this, before `epoch` is committed."""
         fenced = isinstance(failure, FencedError)
         self.watching.metrics.event(Event.FENCED if fenced else Event.FAILURE)
         told = self.told.about(epoch=epoch)
         told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
         now_us = self.environment.now_us()
-        attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch + 1}
+        attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch}
         problem = f"{type(failure).__name__}: {failure}"
         self.watching.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
 

@@ -214,7 +214,7 @@ class Query:
                 return
             self._failure = self._controller.explain_failure(failure)
             self._state = QueryState.FAILED
-            self._controller.book.failed(self._failure, self._controller.epoch)
+            self._controller.book.failed(self._failure, self._controller.epoch + 1)
             self._stop_spark()
         finally:
             self._controller.close()

@@ -22,7 +22,9 @@ def ui(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="The port to listen at; 0 takes any that is free.")
     ] = DEFAULT_PORT,
-    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser, where there is a screen.")
+    ] = True,
     allow_host: Annotated[
         list[str] | None, typer.Option("--allow-host", help="A name under which the dashboard is reached, if others.")
     ] = None,

@@ -3,7 +3,6 @@
 Lanes run along the numbers of the log. Savepoints are flags at the epochs they pin.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -133,14 +132,3 @@ class History:
             words_of = f"lineage {words.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
             parts.append(text.format(x, self._y(lane.lineage) + _BAR + 12, "start", words_of))
         return parts
-
-
-def history_of(
-    runs: Sequence[RunSummary],
-    lineages: Sequence[LineageSummary],
-    savepoints: Sequence[SavepointSummary],
-    *,
-    link: str,
-) -> History:
-    """Everything that is drawn."""
-    return History(tuple(runs), tuple(lineages), tuple(savepoints), link)

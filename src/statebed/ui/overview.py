@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
 from statebed.ui import words
 from statebed.ui.charts import Chart, Series, Shape, Unit
@@ -241,9 +240,3 @@ _LINES = (2, 3, 4, 5, 6, 1)
 def phase_bar(parts: dict[str, int]) -> list[tuple[str, int, int]]:
     """Phases of one epoch with their colours."""
     return [(name, colour, parts[name]) for name, colour in _COLOURS.items() if name in parts]
-
-
-def compaction(record: pb.CheckpointMetadata) -> pb.CompactionFigures | None:
-    """What compaction did since the run began; None where the record does not tell."""
-    figures = record.figures
-    return figures.compaction if record.HasField("figures") and figures.HasField("compaction") else None

@@ -1,6 +1,9 @@
 """The dashboard as a web application (ASGI), and the server that runs it."""
 
 import contextlib
+import os
+import sys
+import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
@@ -43,7 +46,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
         return broadcast.stream("jobs", lambda: _heads(location))
 
     def page(pattern: str, shown: Callable[[Request], Response]) -> Route:
-        return Route(pattern.replace("{epoch}", "{epoch:str}"), shown, methods=["GET"])
+        return Route(pattern, shown, methods=["GET"])
 
     watched = WatchedJobs(url)
 
@@ -123,6 +126,11 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)  # type: ignore[arg-type]
 
 
+def _has_screen() -> bool:
+    """Whether a browser would have a window: one that runs in the terminal would take it over."""
+    return sys.platform in {"darwin", "win32"} or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
 def serve(
     url: str,
     *,
@@ -137,8 +145,9 @@ def serve(
 
     def told(address: str) -> None:
         ready(address)
-        if open_browser:
-            webbrowser.open(address)
+        if open_browser and _has_screen():
+            # It may wait for the browser to end.
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     config = uvicorn.Config(
         application,

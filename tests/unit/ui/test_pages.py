@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from dashboard_client import DashboardClient
 
+from statebed.checkpoint import Run
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names, sealed
 from statebed.format.sealed import seal
@@ -220,6 +221,16 @@ def test_a_record_of_a_newer_format_says_to_upgrade(tmp_path: Path, monkeypatch:
     client = DashboardClient(tmp_path)
     assert client.get("/jobs/rides/epochs/1").status_code == 501
     assert "newer format" in client.get("/").text
+
+
+def test_a_job_that_has_only_begun_is_shown(tmp_path: Path) -> None:
+    Run.open(ScopedStore(LocalStore(tmp_path), "young"), "young")
+    client = DashboardClient(tmp_path)
+    page = client.get("/jobs/young")
+    assert page.status_code == 200
+    assert "Plots begin with the first epoch." in page.text
+    assert client.get("/jobs/young/history").status_code == 200
+    assert "It changes no state." in client.get("/jobs/young/epochs/1").text
 
 
 def test_records_of_an_engine_without_spark_have_what_they_tell(tmp_path: Path) -> None:

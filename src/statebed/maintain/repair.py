@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from statebed.checkpoint import CheckpointLog, DamagePolicy, Origin, RollbackPolicy
 from statebed.checkpoint.opening import markers, markers_in_folder
-from statebed.errors import NothingIntactError
+from statebed.errors import NothingIntactError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.verification import Finding, ObjectKind, Trouble, Verification
+from statebed.inspect.verification.log_check import newest_record
 from statebed.maintain.runs import Changed, Through, own_run
 from statebed.protocol.records import data_epoch_of
 
@@ -23,6 +24,8 @@ class RepairPlan:
 
     needed: bool
     """False: the job goes on from its newest epoch as it is."""
+    head: int
+    """The newest record that could be read."""
     base: int = 0
     """The epoch to go on from."""
     savepoint: str | None = None
@@ -66,9 +69,19 @@ def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
 
 
 def repair(log: CheckpointLog, plan: RepairPlan) -> Changed | None:
-    """Fork to the base of the plan, and fence every run; None where there is nothing to do."""
+    """Fork to the base of the plan, and fence every run; None where there is nothing to do.
+
+    Refused when the job has moved on since: newer epochs may need what is damaged no more.
+    """
     if not plan.needed:
         return None
+    newest = newest_record(log)
+    if newest is not None and newest.epoch != plan.head:
+        raise ProtocolError(
+            f"the job has moved on from record {plan.head} to {newest.epoch} since it was verified",
+            where=f"job {log.job_id}, {log.store.url}",
+            fix="stop it (`statebed stop`), and repair it then",
+        )
     origin = Origin(savepoint=plan.savepoint, epoch=None if plan.savepoint or plan.at_head else plan.base)
     run = own_run(log, origin=origin, damage=DamagePolicy.FALL_BACK, rollback=RollbackPolicy.ALLOW)
     return Changed(run.number, run.number, Through.OWN_RUN)
@@ -103,6 +116,7 @@ def _plan_for(
     rows = sum(operator.rows_in for number in lost if number in records for operator in records[number].operators)
     return RepairPlan(
         needed=not at_head or bool(lost) or bool(gaps),
+        head=int(head.epoch),
         base=data_epoch_of(base),
         savepoint=savepoint,
         at_head=at_head,

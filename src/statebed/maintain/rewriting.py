@@ -17,6 +17,7 @@ from statebed.maintain.runs import Changed, Through, own_run, whole_head
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, TableManager, TaskInfo, Tiers
 from statebed.state.memory.budget import budget_of
 from statebed.state.stored_edit import edited
+from statebed.storage import ObjectStore
 
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF, timeout_seconds=3600.0)
 """A merge may take long here: nothing else goes on."""
@@ -56,6 +57,8 @@ def compact_offline(
     """Merge all files of a job's tables, or of some, with a run of its own."""
     head = whole_head(log)
     chosen = choose_tables(log, head, operator=operator, table=table)
+    if not _is_worth_it(log, head, chosen):
+        return Rewritten(None)
     return rewrite(log, chosen, memory=memory, on_subtask=on_subtask)
 
 
@@ -132,6 +135,42 @@ def _tiers(memory: int | None) -> Iterator[Tiers]:
         tiers.close()
 
 
+def _is_worth_it(log: CheckpointLog, head: pb.CheckpointMetadata, chosen: Mapping[str, Collection[str]]) -> bool:
+    """Whether anything would be merged: asked before a run is fenced, from metadata alone."""
+    with _tiers(None) as tiers:
+        for entry in head.operators:
+            for reference in entry.subtasks if entry.operator_id in chosen else ():
+                stored = fetch_subtask(log.store, reference)
+                with _manager(log.store, head, reference, stored, tiers) as manager:
+                    tables = manager.metrics().tables
+                if any(tables[name].compaction_debt_bytes for name in chosen[entry.operator_id] if name in tables):
+                    return True
+    return False
+
+
+def _manager(
+    store: ObjectStore,
+    head: pb.CheckpointMetadata,
+    reference: pb.SubtaskReference,
+    stored: pb.OperatorCheckpointMetadata,
+    tiers: Tiers,
+) -> TableManager:
+    """The tables of a subtask as they are stored."""
+    return TableManager(
+        TaskInfo(head.job_id, stored.operator_id, stored.subtask_index, stored.parallelism),
+        {name: table.config for name, table in stored.tables.items()},
+        store,
+        restore_from=pb.CheckpointMetadata(
+            job_id=head.job_id,
+            epoch=head.epoch,
+            epoch_time_us=head.epoch_time_us,
+            operators=[pb.OperatorEntry(operator_id=stored.operator_id, subtasks=[reference])],
+        ),
+        options=OPTIONS,
+        tiers=tiers,
+    )
+
+
 def _merged(
     run: Run,
     reference: pb.SubtaskReference,
@@ -141,19 +180,7 @@ def _merged(
 ) -> pb.OperatorCheckpointMetadata:
     """The subtask's metadata after its files were merged; the same object where nothing was."""
     index = stored.subtask_index
-    with TableManager(
-        TaskInfo(run.job_id, stored.operator_id, index, stored.parallelism),
-        {name: table.config for name, table in stored.tables.items()},
-        run.store,
-        restore_from=pb.CheckpointMetadata(
-            job_id=run.job_id,
-            epoch=run.head.epoch,
-            epoch_time_us=run.head.epoch_time_us,
-            operators=[pb.OperatorEntry(operator_id=stored.operator_id, subtasks=[reference])],
-        ),
-        options=OPTIONS,
-        tiers=tiers,
-    ) as manager:
+    with _manager(run.store, run.head, reference, stored, tiers) as manager:
         edits = manager.merge_apart(*tables, run=run.number, most_bytes=None)
     parts, applied = edited({index: stored}, [edit.to_bytes() for edit in edits])
     if not applied:

@@ -77,6 +77,16 @@ def test_p7_a_damaged_data_file_is_left_behind_by_a_fork_to_the_epoch_before_it(
     check_goes_on(job, 4)
 
 
+def test_a_job_that_moved_on_since_it_was_verified_is_not_forked(job: MaintainedJob) -> None:
+    flip(job, own_file(job, 7, "outbox"))
+    plan = planned(job)
+    assert plan.needed
+    job.epoch()
+    with pytest.raises(ProtocolError, match="moved on from record 7 to 8"):
+        repair(log_of(job), plan)
+    assert not planned(job).needed  # the output of epoch 7 is with the sink
+
+
 @pytest.mark.parametrize("trouble", ["damaged", "removed"])
 def test_p7_without_its_newest_record_the_job_goes_on_from_the_one_before(job: MaintainedJob, trouble: str) -> None:
     if trouble == "damaged":

@@ -64,6 +64,7 @@ def show(
     operator: Operator = None,
     files: Annotated[bool, typer.Option("--files", help="Also every data file.")] = False,
     needed_by: Annotated[bool, typer.Option("--needed-by", help="The files, and which epochs need each.")] = False,
+    subtasks: Annotated[bool, typer.Option("--subtasks", help="Also which key hashes each subtask owns.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Also the columns of tables.")] = False,
     json: Json = False,
 ) -> None:
@@ -82,6 +83,7 @@ def show(
             files=files or needed_by,
             referrers=REFERRERS if needed_by else 0,
             schema=schema,
+            subtasks=subtasks,
         ),
     )
     if json:

@@ -163,6 +163,10 @@ def savepoints_table(savepoints: Iterable[SavepointSummary], *, title: str) -> T
     )
 
 
+def _levels(summary: TableSummary) -> str:
+    return ", ".join(f"L{level} {files}" for level, files in summary.levels.items()) or NOTHING
+
+
 def _times(one: RunSummary | LineageSummary) -> tuple[str, str, str]:
     return second(one.start_time_us), second(one.finish_time_us), age(one.finish_time_us)
 
@@ -195,8 +199,8 @@ def _work(epoch: EpochSummary) -> Sequence[object]:
 def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
     return table(
         title,
-        ["operator", "table", "kind", "tier", "files", "rows", "size"],
-        [(t.operator, t.table, t.kind, t.tier, t.files, number(t.rows), size(t.bytes)) for t in tables],
+        ["operator", "table", "kind", "tier", "files", "by level", "rows", "size"],
+        [(t.operator, t.table, t.kind, t.tier, t.files, _levels(t), number(t.rows), size(t.bytes)) for t in tables],
         right=["files", "rows", "size"],
     )
 

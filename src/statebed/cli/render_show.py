@@ -9,12 +9,13 @@ from rich.text import Text
 from statebed.cli.output import NOTHING, instant, line, number, seconds, size, span, table
 from statebed.cli.render import state_table
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary
+from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary, SubtaskSummary
 from statebed.inspect.figures import Figures, HostMemory, OperatorWork, TierSizes
 from statebed.inspect.files import FileSummary, ranges
 from statebed.inspect.records import EpochSummary
 from statebed.inspect.schemas import SchemaSummary
 
+_HASHES = 1 << 64
 LEAST_OF_FILES = ("schema", "sequences", "subtasks", "event times (UTC)")
 """Columns of files that a narrow screen can do without, the least needed first."""
 
@@ -29,6 +30,7 @@ class Epoch:
     figures: Figures | None
     files: Sequence[FileSummary] = ()
     schemas: Sequence[SchemaSummary] = ()
+    subtasks: Sequence[SubtaskSummary] = ()
 
 
 def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
@@ -38,6 +40,8 @@ def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
         yield _operators_table(shown)
     if shown.contents.tables:
         yield state_table(shown.contents.tables, title="state")
+    if shown.subtasks:
+        yield _subtasks_table(shown.subtasks)
     for schema in shown.schemas:
         yield from _schema(schema)
     if shown.files:
@@ -84,6 +88,27 @@ def _operators_table(shown: Epoch) -> Table:
             for o in operators
         ],
         right=["subtasks", "in", "late", "out"],
+    )
+
+
+def _subtasks_table(subtasks: Iterable[SubtaskSummary]) -> Table:
+    return table(
+        "subtasks",
+        ["operator", "subtask", "key hashes", "share", "files", "rows", "size", "tombstones"],
+        [
+            (
+                s.operator,
+                s.subtask,
+                f"{s.owned_first:016x}-{s.owned_last:016x}",
+                f"{(s.owned_last - s.owned_first + 1) / _HASHES:.1%}",
+                s.files,
+                number(s.rows),
+                size(s.bytes),
+                s.tombstones,
+            )
+            for s in subtasks
+        ],
+        right=["subtask", "share", "files", "rows", "size", "tombstones"],
     )
 
 

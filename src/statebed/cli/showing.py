@@ -11,7 +11,7 @@ from statebed.cli import output
 from statebed.cli.render_show import LEAST_OF_FILES, Epoch, one_epoch
 from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.contents import Contents, Metadata, contents_of, metadata_of
+from statebed.inspect.contents import Contents, Metadata, contents_of, metadata_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.files import FileSummary, files_of, referrers
 from statebed.inspect.jobs import open_log
@@ -35,6 +35,7 @@ class Wanted:
     referrers: int = 0
     """In how many epochs to look for who needs the files."""
     schema: bool = False
+    subtasks: bool = False
 
 
 def look(state: str, job: str | None, wanted: Wanted) -> Epoch:
@@ -67,6 +68,8 @@ def document(shown: Epoch) -> dict[str, object]:
     }
     if shown.files:
         head["files"] = [output.with_times(file) for file in shown.files]
+    if shown.subtasks:
+        head["subtasks"] = [output.with_times(subtask) for subtask in shown.subtasks]
     if shown.schemas:
         head["schemas"] = [output.with_times(schema) for schema in shown.schemas]
     return head
@@ -103,6 +106,7 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: Wanted) -> 
         summary=summary,
         contents=contents,
         figures=figures,
+        subtasks=subtasks_in(metadata) if wanted.subtasks else (),
         files=_files(log, record, metadata, wanted) if wanted.files else (),
         schemas=[s for name, subtasks in metadata.items() for s in schemas_of(name, subtasks)] if wanted.schema else (),
     )

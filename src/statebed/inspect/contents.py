@@ -1,6 +1,7 @@
 """What one epoch consists of, read through its record: tables, outbox, sinks, source position, savepoints."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
@@ -35,6 +36,23 @@ class TableSummary:
     kind: str
     tier: str
     subtasks: int
+    files: int
+    rows: int
+    bytes: int
+    tombstones: int
+    levels: dict[int, int] = field(default_factory=dict)
+    """How many files each level has."""
+
+
+@dataclass(frozen=True)
+class SubtaskSummary:
+    """One subtask of an operator: what it owns, and how much of the tables that is."""
+
+    operator: str
+    subtask: int
+    owned_first: int
+    """The range of key hashes."""
+    owned_last: int
     files: int
     rows: int
     bytes: int
@@ -130,6 +148,27 @@ def _table(
         rows=sum(file.rows for file in files.values()),
         bytes=sum(file.size for file in files.values()),
         tombstones=sum(len(subtask.tombstones) for subtask in subtasks),
+        levels=dict(sorted(Counter(file.level for file in files.values()).items())),
+    )
+
+
+def subtasks_in(metadata: Metadata) -> list[SubtaskSummary]:
+    """Who owns what, operator by operator; files that several own in parts count for each."""
+    return [_subtask(name, one) for name, some in metadata.items() for one in some]
+
+
+def _subtask(operator: str, metadata: pb.OperatorCheckpointMetadata) -> SubtaskSummary:
+    parts = [part for table in metadata.tables.values() for part in table.subtasks.values()]
+    files = [file for part in parts for file in part.files]
+    return SubtaskSummary(
+        operator=operator,
+        subtask=metadata.subtask_index,
+        owned_first=metadata.owned.first,
+        owned_last=metadata.owned.last,
+        files=len(files),
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.size for file in files),
+        tombstones=sum(len(part.tombstones) for part in parts),
     )
 
 

@@ -160,6 +160,7 @@ def test_show_takes_the_newest_epoch_unless_told(statebed: Call, location: Path)
             "rows": 40,
             "bytes": 1500,
             "tombstones": 0,
+            "levels": {"0": 1},
         }
     ]
     assert newest["operators"][0]["watermark"] == newest["watermark"] == "2026-01-01T12:00:00Z"

@@ -181,9 +181,10 @@ def test_a_large_job_opens_within_a_second(started: Started, opened: Opened, tmp
     write_large_job(write_file(tmp_path))
     url = started(tmp_path).url
     opened(url + "/nowhere", fails=True)  # the browser has begun; nothing of the job has been read
-    took = []
-    for _ in range(3):
+
+    def milliseconds() -> float:
         page = opened(url + "/jobs/large")
         expect(page.get_by_text("5,000 files, 45 M rows")).to_be_visible()
-        took.append(page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"))
-    assert min(took) < 1000
+        return float(page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"))
+
+    assert any(milliseconds() < 1000 for _ in range(3))  # the machine may have other work

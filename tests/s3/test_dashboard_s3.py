@@ -11,7 +11,6 @@ from s3.server import S3Server
 from statebed.storage import ObjectStore, get_storage_provider
 
 pytestmark = pytest.mark.s3
-EPOCHS = 1_500
 WITHIN_SECONDS = 1.0
 
 
@@ -40,16 +39,19 @@ def test_a_job_on_s3_is_shown_while_it_writes(s3_url: str) -> None:
 
 
 @pytest.mark.usefixtures("as_users_do")
-def test_a_long_log_on_s3_opens_within_a_second(s3_store: ObjectStore, s3_url: str) -> None:
-    write_large_job(s3_store.put, epochs=EPOCHS)
-    took = []
-    for _ in range(3):
+@pytest.mark.parametrize("epochs", [1_500, pytest.param(10_000, marks=pytest.mark.long)])
+def test_a_long_log_on_s3_opens_within_a_second(s3_store: ObjectStore, s3_url: str, epochs: int) -> None:
+    write_large_job(s3_store.put, epochs=epochs)
+
+    def seconds() -> float:
         client = DashboardClient(s3_url)
         begin = time.perf_counter()
         answer = client.get("/jobs/large")
-        took.append(time.perf_counter() - begin)
-        assert f">{EPOCHS:,}</a>" in answer.text
-    assert min(took) < WITHIN_SECONDS, took
+        took = time.perf_counter() - begin
+        assert f">{epochs:,}</a>" in answer.text
+        return took
+
+    assert any(seconds() < WITHIN_SECONDS for _ in range(3))  # the machine may have other work
 
 
 @pytest.mark.usefixtures("as_users_do")

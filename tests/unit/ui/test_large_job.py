@@ -38,8 +38,8 @@ def seconds(client: DashboardClient, page: str) -> float:
     ],
 )
 def test_every_page_of_a_large_job_opens_within_a_second(large: Path, page: str) -> None:
-    # A new dashboard each time: nothing has been read before. The best of three, since the machine has other work.
-    assert min(seconds(DashboardClient(large), page) for _ in range(3)) < WITHIN_SECONDS
+    # A new dashboard each time: nothing has been read before. One of three, since the machine may have other work.
+    assert any(seconds(DashboardClient(large), page) < WITHIN_SECONDS for _ in range(3))
 
 
 def test_pages_page_through_the_log_and_show_its_ends(large: Path) -> None:

@@ -127,8 +127,23 @@ def markers_in_folder(log: CheckpointLog, epoch: int) -> list[str]:
 
 def check_intact(log: CheckpointLog, references: References, record: pb.CheckpointMetadata) -> None:
     """Everything that the record names is there, metadata checked byte for byte, files by size."""
+    _check_intact(log, references, record, passed_over=frozenset())
+
+
+def _check_base(log: CheckpointLog, references: References, record: pb.CheckpointMetadata) -> None:
+    """The same for a base: output that all its sinks have is needed no more."""
+    wanted = {sink.sink_id for sink in record.sinks}
+    published = bool(wanted) and wanted <= set(markers(log, record))
+    passed_over = frozenset(file.path for file in record.outbox) if published else frozenset()
+    _check_intact(log, references, record, passed_over=passed_over)
+
+
+def _check_intact(
+    log: CheckpointLog, references: References, record: pb.CheckpointMetadata, *, passed_over: frozenset[str]
+) -> None:
     named = references.of(record)
-    check_present(log.store, [(path, size) for path, size in named.sizes.items() if path not in named.metadata])
+    done = named.metadata | passed_over
+    check_present(log.store, [(path, size) for path, size in named.sizes.items() if path not in done])
 
 
 def _choose_base(
@@ -142,7 +157,7 @@ def _choose_base(
     if wanted is None:
         return None, ()
     try:
-        check_intact(log, references, wanted)
+        _check_base(log, references, wanted)
     except FormatError as error:
         if options.damage is DamagePolicy.REFUSE or options.origin.savepoint:
             raise
@@ -170,7 +185,7 @@ def _fall_back(
     candidates: Collection[int] = [epoch for epoch in walk_chain(view, wanted) if epoch != wanted.epoch]
     for epoch in candidates:
         try:
-            check_intact(log, references, view[epoch])
+            _check_base(log, references, view[epoch])
         except FormatError as problem:
             skipped.append(Skipped(epoch, f"{problem.what} ({problem.where})"))
             continue

@@ -56,9 +56,10 @@ def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
         if finding.kind is ObjectKind.RECORD and finding.trouble is Trouble.MISSING
         for number in finding.epochs
     ]
-    unpublished = _unpublishable(log, verification, records, head)
+    unpublished = _unpublishable(log, verification, records)
     for record in _candidates(records, head):
-        if verification.troubles_of(record.epoch) or any(number in unpublished for number in _chain(records, record)):
+        troubles = [one for one in verification.troubles_of(record.epoch) if one.kind is not ObjectKind.OUTBOX]
+        if troubles or any(number in unpublished for number in _chain(records, record)):
             continue
         return _plan_for(log, verification, records, record, gaps=gaps)
     for pin in sorted(head.pins, key=lambda one: -int(one.epoch)):
@@ -150,15 +151,11 @@ def _chain(records: Mapping[int, pb.CheckpointMetadata], record: pb.CheckpointMe
 
 
 def _unpublishable(
-    log: CheckpointLog,
-    verification: Verification,
-    records: Mapping[int, pb.CheckpointMetadata],
-    head: pb.CheckpointMetadata,
+    log: CheckpointLog, verification: Verification, records: Mapping[int, pb.CheckpointMetadata]
 ) -> set[int]:
     """Epochs that a sink waits for, and whose output is damaged: it must be made again."""
-    damaged = {number for one in verification.findings if one.kind is ObjectKind.OUTBOX for number in one.epochs} & set(
-        _chain(records, head)
-    )
+    outbox = [one for one in verification.findings if one.kind is ObjectKind.OUTBOX]
+    damaged = {number for one in outbox for number in one.epochs if number in records}
     return {
         number
         for number in damaged

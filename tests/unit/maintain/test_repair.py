@@ -78,13 +78,31 @@ def test_p7_a_damaged_data_file_is_left_behind_by_a_fork_to_the_epoch_before_it(
 
 
 def test_a_job_that_moved_on_since_it_was_verified_is_not_forked(job: MaintainedJob) -> None:
-    flip(job, own_file(job, 7, "outbox"))
+    whole = job.store.get(own_file(job, 7))
+    path = own_file(job, 7)
+    flip(job, path)
     plan = planned(job)
     assert plan.needed
+    job.store.put(path, whole)
     job.epoch()
     with pytest.raises(ProtocolError, match="moved on from record 7 to 8"):
         repair(log_of(job), plan)
-    assert not planned(job).needed  # the output of epoch 7 is with the sink
+    job.epoch()  # nothing fenced it
+
+
+@pytest.mark.parametrize("trouble", ["damaged", "removed"])
+def test_output_that_its_sinks_have_is_needed_no_more(job: MaintainedJob, trouble: str) -> None:
+    path = own_file(job, 7, "outbox")
+    if trouble == "damaged":
+        flip(job, path)
+    else:
+        job.store.delete(path)
+    found = verify_log(log_of(job))
+    assert [one.path for one in found.findings] == [path]
+    assert not plan_repair(log_of(job), found).needed
+    job.open()
+    record = job.epoch()
+    assert verify_log(log_of(job), epoch=record.epoch).whole
 
 
 @pytest.mark.parametrize("trouble", ["damaged", "removed"])

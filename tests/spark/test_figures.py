@@ -37,6 +37,7 @@ def test_a_record_says_what_its_epoch_took(rides: Any) -> None:
         assert host.host
         assert 0 < host.peak_bytes <= host.budget_bytes
         assert all(name.startswith("per_minute") for name in host.holders)
+        assert 0.95 * host.peak_bytes <= sum(host.holders.values()) <= host.peak_bytes
         assert host.cache_limit_bytes > 0
     assert not first.figures.previous_phases_us
     assert set(second.figures.previous_phases_us) == {"commit", "publish"}

@@ -29,7 +29,7 @@ class SubtaskFigures:
     write_us: int
     """Until outbox, data files and metadata were durable."""
     memory: pb.HostFigures = field(default_factory=pb.HostFigures)
-    """Of the process, at the end of the step."""
+    """Of the process, at its fullest."""
 
 
 Measured = Callable[[SubtaskFigures], None]
@@ -95,9 +95,9 @@ def operator_figures(
 
 
 def memory_figures(memory: MemorySnapshot, *, spilled_before: int = 0) -> pb.HostFigures:
-    """Who holds the memory of this process; the host's name is for the caller to add."""
+    """Who held the memory of this process at its fullest; the host's name is for the caller to add."""
     held: dict[str, int] = {}
-    for (owner, purpose), nbytes in memory.accounts.items():
+    for (owner, purpose), nbytes in memory.at_peak.items():
         # An owner is an operator, a table and a subtask; there may be many subtasks.
         name = f"{'.'.join(owner.split('-')[:2])} {purpose.value}"
         held[name] = held.get(name, 0) + nbytes

@@ -201,7 +201,7 @@ def run_subtask(
         manager.advance(time=task.epoch_time_us)
         inputs = [waiting.over(_routed(some, task)) for some in (batches, *more)]
         result = operator.step(manager, inputs, task.clock)
-        stepped, memory = time.perf_counter(), tiers.memory.snapshot()
+        stepped = time.perf_counter()
         outbox = _write_outbox(task, store, result)
         taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
         report = _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
@@ -209,7 +209,6 @@ def run_subtask(
         write_us = _micros(time.perf_counter() - stepped)
         if measured is not None:
             now = manager.metrics()
-            memory = replace(memory, peak=now.memory.peak, events=now.memory.events)
             figures = operator_figures(
                 operator.operator_id,
                 result,
@@ -217,7 +216,7 @@ def run_subtask(
                 bytes_written=report.bytes_written,
                 busy_us=merge_us + write_us,
             )
-            measured(SubtaskFigures(figures, merge_us, write_us, memory_figures(memory, spilled_before=spilled)))
+            measured(SubtaskFigures(figures, merge_us, write_us, memory_figures(now.memory, spilled_before=spilled)))
     if forward is not None:
         forward(result.outputs)
     return report

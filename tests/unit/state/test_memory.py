@@ -308,3 +308,17 @@ def test_p4_many_threads_at_ten_times_the_budget_finish_within_it() -> None:
     assert memory.snapshot().peak <= memory.budget + 8 * 32 * KB
     assert memory.used <= memory.budget
     assert len(gone) * 32 * KB + memory.used == 8 * 40 * 32 * KB
+
+
+def test_who_held_the_memory_at_its_peak_is_known_afterwards() -> None:
+    memory = MemoryController(1000)
+    with memory.reserve("rides", Purpose.READS, 100), memory.reserve("rides", Purpose.MERGES, 300):
+        pass
+    told = memory.snapshot()
+    assert (told.used, told.peak) == (0, 400)
+    assert told.at_peak == {("rides", Purpose.READS): 100, ("rides", Purpose.MERGES): 300}
+    assert told.accounts == {}
+    memory.restart_peak()
+    memory.reserve("fares", Purpose.SEGMENTS, 50)
+    assert memory.snapshot().peak == 50
+    assert memory.snapshot().at_peak == {("fares", Purpose.SEGMENTS): 50}

@@ -35,6 +35,8 @@ R = TypeVar("R", pa.RecordBatch, pa.Table)
 SEGMENTS_IN_BUDGET = 16
 """A segment takes at most this part of the budget, so that moving one is a small step."""
 MAX_SEGMENT_BYTES = 8 << 20
+_NOTED_GROWTH = 1.05
+"""Who holds the memory at its peak is noted when it has grown by this: a copy for every charge would cost."""
 
 
 class Purpose(enum.Enum):
@@ -64,6 +66,8 @@ class MemorySnapshot:
     accounts: Mapping[Account, int]
     borrowed: Mapping[str, int]
     """What owners use beyond their guarantees."""
+    at_peak: Mapping[Account, int]
+    """Who held what when `peak` was reached, or a little before."""
     events: Mapping[str, int]
     """Counts since the start: spills, spilled_bytes, failed_spills, busy, waits, overcommits."""
 
@@ -190,7 +194,8 @@ class MemoryController:
         self._under_pressure = False
         self._spilling = 0
         self._used = 0
-        self._peak = 0
+        self._peak = self._noted = 0
+        self._at_peak: dict[Account, int] = {}
         self._events: Counter[str] = Counter()
         self._moving = threading.local()
 
@@ -280,7 +285,8 @@ class MemoryController:
     def restart_peak(self) -> None:
         """Count the peak from now on."""
         with self._changed:
-            self._peak = self._used
+            self._peak = self._noted = self._used
+            self._at_peak = dict(self._accounts)
 
     def snapshot(self) -> MemorySnapshot:
         with self._changed:
@@ -291,6 +297,7 @@ class MemoryController:
                 spilling=self._spilling,
                 accounts={account: nbytes for account, nbytes in self._accounts.items() if nbytes},
                 borrowed=borrowed(self._used_by_owner(), self._guarantees),
+                at_peak={account: nbytes for account, nbytes in self._at_peak.items() if nbytes},
                 events=dict(self._events),
             )
 
@@ -385,6 +392,9 @@ class MemoryController:
     def _charge(self, account: Account, nbytes: int) -> None:
         self._accounts[account] += nbytes
         self._used += nbytes
-        self._peak = max(self._peak, self._used)
+        if self._used > self._peak:
+            self._peak = self._used
+            if self._peak > self._noted * _NOTED_GROWTH:
+                self._noted, self._at_peak = self._peak, dict(self._accounts)
         if nbytes < 0 and self._spilling:
             self._changed.notify_all()

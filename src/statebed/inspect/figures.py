@@ -4,9 +4,15 @@ Records of older versions, and of engines that run without Spark, have no figure
 then; no decision rests on them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from statebed.format import checkpoint_pb2 as pb
+
+T = TypeVar("T")
 
 PHASES = ("planning", "read", "shuffle", "merge", "write", "commit", "publish")
 """In the order in which an epoch goes through them."""
@@ -84,10 +90,12 @@ def figures_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata |
     figures = record.figures
     return Figures(
         phases_us=phases_of(record, following),
-        tables=tuple(_tiers(o.operator_id, table) for o in figures.operators for table in o.tables),
-        operators=tuple(_work(operator) for operator in figures.operators),
-        hosts=tuple(_memory(host) for host in figures.hosts),
-        compaction=_compaction(figures.compaction) if figures.HasField("compaction") else None,
+        tables=tuple(
+            _values(TierSizes, table, operator=o.operator_id) for o in figures.operators for table in o.tables
+        ),
+        operators=tuple(_values(OperatorWork, one, operator=one.operator_id) for one in figures.operators),
+        hosts=tuple(_values(HostMemory, host, holders=_most_first(host.holders)) for host in figures.hosts),
+        compaction=_values(CompactionWork, figures.compaction) if figures.HasField("compaction") else None,
         preaggregated=figures.preaggregated,
     )
 
@@ -101,50 +109,11 @@ def phases_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata | 
     return {**known, **dict(sorted(measured.items()))}
 
 
-def _tiers(operator: str, table: pb.TableFigures) -> TierSizes:
-    return TierSizes(
-        operator=operator,
-        table=table.table,
-        rows=table.rows,
-        memory_bytes=table.memory_bytes,
-        disk_bytes=table.disk_bytes,
-        store_bytes=table.store_bytes,
-        files=table.files,
-        tombstones=table.tombstones,
-        spills=table.spills,
-        loads=table.loads,
-        hits=table.hits,
-        compaction_debt_bytes=table.compaction_debt_bytes,
-    )
+def _values(kind: type[T], message: Message, **given: object) -> T:
+    """The fields of a message in a dataclass that has them by the same names."""
+    wanted = [one.name for one in fields(kind) if one.name not in given]  # type: ignore[arg-type]  # all are dataclasses
+    return kind(**{name: getattr(message, name) for name in wanted}, **given)
 
 
-def _work(operator: pb.OperatorFigures) -> OperatorWork:
-    return OperatorWork(
-        operator=operator.operator_id,
-        bytes_written=operator.bytes_written,
-        busy_us=operator.busy_us,
-        rows_expired=operator.rows_expired,
-        retractions_dropped=operator.retractions_dropped,
-    )
-
-
-def _memory(host: pb.HostFigures) -> HostMemory:
-    return HostMemory(
-        host=host.host,
-        budget_bytes=host.budget_bytes,
-        peak_bytes=host.peak_bytes,
-        holders=dict(sorted(host.holders.items(), key=lambda held: (-held[1], held[0]))),
-        cache_bytes=host.cache_bytes,
-        cache_limit_bytes=host.cache_limit_bytes,
-        spilled_bytes=host.spilled_bytes,
-    )
-
-
-def _compaction(done: pb.CompactionFigures) -> CompactionWork:
-    return CompactionWork(
-        rounds=done.rounds,
-        merges=done.merges,
-        read_bytes=done.read_bytes,
-        written_bytes=done.written_bytes,
-        failures=done.failures,
-    )
+def _most_first(holders: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(holders.items(), key=lambda held: (-held[1], held[0])))

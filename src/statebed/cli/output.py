@@ -65,7 +65,8 @@ def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
     """Leave out columns, in the order of `least`, until the table fits the screen; says which it left out."""
     unbounded = screen.options.update(max_width=_UNBOUNDED)
     dropped: list[str] = []
-    for name in least:
+    there = {str(column.header) for column in shown.columns}
+    for name in (name for name in least if name in there):
         if Measurement.get(screen, unbounded, shown).maximum <= screen.width:
             break
         dropped.append(name)

@@ -16,8 +16,11 @@ from statebed.inspect.records import EpochSummary
 from statebed.inspect.schemas import SchemaSummary
 
 _HASHES = 1 << 64
-LEAST_OF_FILES = ("schema", "sequences", "subtasks", "event times (UTC)")
-"""Columns of files that a narrow screen can do without, the least needed first."""
+LEAST = (
+    *("of its output (UTC)", "schema", "sequences", "subtasks", "event times (UTC)", "key hashes"),
+    *("hits", "loads", "tombstones", "spills", "by level", "tier", "of", "spilled"),
+)
+"""Columns that a narrow screen can do without, the least needed first."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output
-from statebed.cli.render_show import LEAST_OF_FILES, Epoch, one_epoch
+from statebed.cli.render_show import LEAST, Epoch, one_epoch
 from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, Metadata, contents_of, metadata_of, subtasks_in
@@ -78,7 +78,7 @@ def document(shown: Epoch) -> dict[str, object]:
 def print_epoch(shown: Epoch) -> None:
     screen = output.console()
     for piece in one_epoch(shown):
-        screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, least=LEAST_OF_FILES))
+        screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, least=LEAST))
 
 
 def _record(log: CheckpointLog, wanted: Wanted) -> pb.CheckpointMetadata:

@@ -20,7 +20,7 @@ from statebed.errors import JobNotFoundError, StatebedError
 from statebed.inspect.jobs import open_log
 from statebed.inspect.live import JobPace, LogTail, OperatorPace, pace_of
 
-LEAST = ("loads", "hits", "tombstones", "spills", "files", "of", "spilled")
+LEAST = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
 """Columns that a narrow screen can do without, the least needed first."""
 _BAR = 40
 _KEYS_THAT_LEAVE = (b"q", b"Q", b"")

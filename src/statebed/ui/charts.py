@@ -159,20 +159,23 @@ class _Drawing:
         return marks
 
     def _bars(self) -> list[Markup]:
-        bar = Markup('<rect class="fill c{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>')
+        """One path for all bars of a series: a page has many."""
+        path = Markup('<path class="fill c{}" d="{}"/>')
         wide = max(self.slot * 0.8, self.slot - 2)
-        drawn = []
+        bars: dict[int, list[str]] = {series.colour: [] for series in self.chart.series}
+        cuts: list[Markup] = []
         for place in range(len(self.chart.epochs)):
             below = 0.0
             for series in self.chart.series:
                 value = series.values[place]
                 if value:
                     top, bottom = self._y(below + value), self._y(below)
-                    drawn.append(bar.format(series.colour, self._x(place) - wide / 2, top, wide, bottom - top))
+                    corner = f"M{self._x(place) - wide / 2:.1f} {top:.2f}"
+                    bars[series.colour].append(f"{corner}h{wide:.1f}v{bottom - top:.2f}h-{wide:.1f}z")
                     below += value
             if below > self.high:
-                drawn += self._cut(place, below)
-        return drawn
+                cuts += self._cut(place, below)
+        return [*(path.format(colour, "".join(some)) for colour, some in bars.items() if some), *cuts]
 
     def _cut(self, place: int, whole: float) -> list[Markup]:
         """Of a bar that is higher than the plot: a gap, and what it comes to."""
@@ -214,14 +217,14 @@ class _Drawing:
         return [line.format(self.left, WIDTH, y, y), told]
 
     def _hits(self) -> list[Markup]:
-        hit = Markup(
-            '<a href="{}/{}" tabindex="-1"><rect class="hit" x="{:.2f}" y="0" width="{:.2f}" height="{:.0f}">'
-            "<title>{}</title></rect></a>"
-        )
-        return [
-            hit.format(self.link, epoch, self.left + place * self.slot, self.slot, _BOTTOM, self._told(place))
-            for place, epoch in enumerate(self.chart.epochs)
-        ]
+        """What a pointer meets; links in the first plot alone, since a page has many."""
+        hit = Markup('<rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"><title>{}</title></rect>')
+        link = Markup('<a href="{}/{}" tabindex="-1">{}</a>')
+        made = []
+        for place, epoch in enumerate(self.chart.epochs):
+            area = hit.format(self.left + place * self.slot, self.slot, _BOTTOM, self._told(place))
+            made.append(link.format(self.link, epoch, area) if self.chart.shape is Shape.BARS else area)
+        return made
 
     def _told(self, place: int) -> str:
         chart = self.chart

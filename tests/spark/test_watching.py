@@ -130,7 +130,8 @@ def test_metrics_are_sent_too(watched: Watched) -> None:
     assert rows.sum.is_monotonic
     [point] = [one for one in rows.sum.data_points if one.as_int or one.as_double]
     assert (point.as_int or point.as_double) == 3 * 120
-    assert {one.key: one.value.string_value for one in point.attributes} == {"job_name": "rides", "operator": "per_minute"}
+    labels = {one.key: one.value.string_value for one in point.attributes}
+    assert labels == {"job_name": "rides", "operator": "per_minute"}
     duration = watched.received.metric("statebed.epoch_duration")[-1]
     assert duration.unit == "s"
     assert sum(point.count for point in duration.histogram.data_points) == len(watched.query.recent_progress)

@@ -20,6 +20,7 @@ _SCOPE = "statebed"
 _FLUSH_MS = 5_000
 _UNITS = {"seconds": "s", "bytes": "By"}
 _DURATION = "statebed_epoch_duration_seconds"
+_PROVIDERS = ("tracers", "meters")
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,16 @@ class Telemetry:
         self._jobs.append(metrics)
 
     def leave(self, metrics: JobMetrics) -> bool:
-        """Send what there is; whether nobody is left."""
+        """Send what there is; whether nobody is left, and nothing here is of use to others."""
         for provider in self._own:
             provider.force_flush(_FLUSH_MS)
         if metrics in self._jobs:
             self._jobs.remove(metrics)
-        return not self._jobs
+        # Instruments in what the program made live as long as that.
+        return not self._jobs and len(self._own) == len(_PROVIDERS)
 
     def close(self) -> None:
-        """End what was made here; what the program made goes on."""
+        """End what was made here."""
         for provider in self._own:
             provider.shutdown()
 

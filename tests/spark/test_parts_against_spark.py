@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import statebed as sb
 from statebed.format.columns import one_chunk
-from statebed.operators.aggregates import Aggregate
+from statebed.operators.aggregates import Aggregate, BoundAggregate
 from statebed.operators.grouping import Grouping
 from statebed.operators.partials import Partials, input_column
 from statebed.operators.preaggregation import aggregate_parts, partial_columns, parts_of
@@ -60,7 +60,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, Path]:
 
 def aggregates_of(name: str) -> dict[str, tuple[Aggregate, tuple[str, ...]]]:
     """All aggregates of a column that its type allows, each with the columns that it reads."""
-    made = {
+    made: dict[str, tuple[Aggregate, tuple[str, ...]]] = {
         "count": (sb.count(name), (name,)),
         "min": (sb.min(name), (name,)),
         "max": (sb.max(name), (name,)),
@@ -84,9 +84,12 @@ def test_p6_parts_that_spark_computes_become_the_partials_of_the_rows(
     spark: SparkSession, table: tuple[pa.Table, Path], name: str
 ) -> None:
     rows, path = table
-    bound, names, kinds, position = [], {}, {}, 0
+    bound: list[BoundAggregate] = []
+    names: dict[str, str] = {}
+    kinds: dict[str, pa.DataType] = {}
     for word, (aggregate, columns) in aggregates_of(name).items():
         one = aggregate.bind(word, input_types=tuple(VALUES[column][0] for column in columns))
+        position = len(bound)
         if aggregate_parts(position, one) is None:
             # Text and its like have no opposites, so the largest of one with the smallest of the other is no order.
             assert word.startswith("max_by_")
@@ -95,7 +98,6 @@ def test_p6_parts_that_spark_computes_become_the_partials_of_the_rows(
         bound.append(one)
         names |= {input_column(position, part): column for part, column in enumerate(columns)}
         kinds |= {input_column(position, part): VALUES[column][0] for part, column in enumerate(columns)}
-        position += 1
     partials = Partials((pa.field("k", pa.int64()),), tuple(bound))
     parts = parts_of(partials)
     assert parts is not None

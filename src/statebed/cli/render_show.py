@@ -11,7 +11,7 @@ from statebed.cli.render import state_table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary, SubtaskSummary
 from statebed.inspect.figures import Figures, HostMemory, OperatorWork, TierSizes
-from statebed.inspect.files import FileSummary, ranges
+from statebed.inspect.files import FileSummary, Referrers, ranges
 from statebed.inspect.records import EpochSummary
 from statebed.inspect.schemas import SchemaSummary
 
@@ -32,6 +32,8 @@ class Epoch:
     contents: Contents
     figures: Figures | None
     files: Sequence[FileSummary] = ()
+    referrers: Referrers | None = None
+    """Who needs the files, where it was looked for."""
     schemas: Sequence[SchemaSummary] = ()
     subtasks: Sequence[SubtaskSummary] = ()
 
@@ -49,6 +51,11 @@ def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
         yield from _schema(schema)
     if shown.files:
         yield files_table(shown.files, title="files, below the job's folder")
+        if shown.referrers is not None and not shown.referrers.complete:
+            looked = shown.referrers.looked_at
+            yield line(
+                f"who needs them was looked for in epochs {ranges(looked)} and all savepoints; there are older epochs"
+            )
     if shown.contents.sinks:
         yield _sinks_table(shown.contents.sinks)
     if shown.figures is not None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -11,9 +10,9 @@ from statebed.cli import output
 from statebed.cli.render_show import LEAST, Epoch, one_epoch
 from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.contents import Contents, Metadata, contents_of, metadata_of, subtasks_in
+from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
-from statebed.inspect.files import FileSummary, files_of, referrers
+from statebed.inspect.files import files_of, referrers
 from statebed.inspect.jobs import open_log
 from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
 from statebed.inspect.savepoints import savepoint_record
@@ -68,6 +67,8 @@ def document(shown: Epoch) -> dict[str, object]:
     }
     if shown.files:
         head["files"] = [output.with_times(file) for file in shown.files]
+    if shown.referrers:
+        head["needed_by_complete"] = shown.referrers.complete
     if shown.subtasks:
         head["subtasks"] = [output.with_times(subtask) for subtask in shown.subtasks]
     if shown.schemas:
@@ -101,25 +102,18 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: Wanted) -> 
     if wanted.operator is not None:
         contents, figures = _only(contents, figures, wanted.operator, where=f"{log.store.url}, epoch {record.epoch}")
         metadata = {wanted.operator: metadata[wanted.operator]}
+    found = referrers(log, newest(log) or record, limit=wanted.referrers) if wanted.referrers else None
+    files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)] if wanted.files else []
     return Epoch(
         record=record,
         summary=summary,
         contents=contents,
         figures=figures,
         subtasks=subtasks_in(metadata) if wanted.subtasks else (),
-        files=_files(log, record, metadata, wanted) if wanted.files else (),
+        files=[found.of(file) for file in files] if found else files,
+        referrers=found,
         schemas=[s for name, subtasks in metadata.items() for s in schemas_of(name, subtasks)] if wanted.schema else (),
     )
-
-
-def _files(
-    log: CheckpointLog, record: pb.CheckpointMetadata, metadata: Metadata, wanted: Wanted
-) -> Sequence[FileSummary]:
-    files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)]
-    if not wanted.referrers:
-        return files
-    found = referrers(log, newest(log) or record, limit=wanted.referrers)
-    return [found.of(file) for file in files]
 
 
 def _only(contents: Contents, figures: Figures | None, operator: str, *, where: str) -> tuple[Contents, Figures | None]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from command_line import Call
 
+from statebed.cli import reading
 from statebed.inspect.files import ranges
 from statebed.inspect.jobs import open_log
 
@@ -139,3 +140,10 @@ def test_forks_are_seen_in_runs_and_lineages(statebed: Call, location: Path) -> 
     assert "abandoned" in statebed("ls", location, "rides", "--lineages").out
     assert "2-4" in statebed("ls", location, "rides", "--runs").out
     assert "has no savepoint" in statebed("ls", location, "rides", "--savepoints").out
+
+
+def test_a_search_that_ended_early_says_so(statebed: Call, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(statebed, saved, "--needed-by")["needed_by_complete"] is True
+    monkeypatch.setattr(reading, "REFERRERS", 2)
+    assert shown(statebed, saved, "--needed-by")["needed_by_complete"] is False
+    assert "looked for in epochs 4-5 and all savepoints" in statebed("show", saved, "--needed-by").out

@@ -65,8 +65,17 @@ PYTEST := $(BIN)/python -m pytest -q
 # Tests of one part run in two processes: whole files for those with a Spark of their own, else whichever is next.
 BOTH_CORES := -n 2 --dist worksteal
 BOTH_CORES_BY_FILE := -n 2 --dist loadfile
-# Half the processor time of a Spark that lives for seconds: no second compiler, no parallel collector.
-QUICK_JAVA := JAVA_TOOL_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" $(WITH_JAVA)
+# A third of the processor time of a Spark that lives for seconds: no second compiler, no parallel collector, and classes
+# from an archive. An archive that does not fit is ignored; its warnings would stand in what Spark's scripts read.
+SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
+ARCHIVE := $(VENV)/spark-classes.jsa
+QUICK_JAVA := JAVA_TOOL_OPTIONS="$(SHORT_LIVED) -XX:SharedArchiveFile=$(abspath $(ARCHIVE))" $(WITH_JAVA)
+
+$(ARCHIVE): $(STAMP) scripts/spark_classes.py
+	@echo "statebed: making $@, which lets the Sparks of tests start faster"
+	JAVA_TOOL_OPTIONS="$(SHORT_LIVED)" $(WITH_JAVA) $(BIN)/python scripts/spark_classes.py $@ >$(VENV)/spark-classes.log 2>&1 ||
+	  { echo "statebed: it cannot be made here (see $(VENV)/spark-classes.log); tests go on without"; touch $@; }
+
 define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
@@ -93,17 +102,17 @@ test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on
 test-conformance: env  ## files read back with nothing but protobuf and DuckDB; operators and Nexmark against DuckDB
 	$(call timed,conformance,$(PYTEST) $(BOTH_CORES) tests/conformance)
 
-test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
+test-spark: env $(ARCHIVE)  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
 	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not cluster and not long" tests/spark)
 
-test-cluster: env  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
+test-cluster: env $(ARCHIVE)  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
 	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
-test-browser: env  ## the dashboard in a real browser, while jobs write, one of them on Spark
+test-browser: env $(ARCHIVE)  ## the dashboard in a real browser, while jobs write, one of them on Spark
 	$(call timed,browser,scripts/find-chromium >/dev/null && $(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) tests/browser)
 
-test-docs: env  ## every code block of README and docs
-	$(call timed,docs,$(WITH_JAVA) $(PYTEST) $(BOTH_CORES) tests/docs)
+test-docs: env $(ARCHIVE)  ## every code block of README and docs
+	$(call timed,docs,$(QUICK_JAVA) $(PYTEST) $(BOTH_CORES) tests/docs)
 
 test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make test)
 	$(call timed,azure,$(PYTEST) tests/azure)
@@ -112,7 +121,7 @@ KILLS ?= 50
 test-kills: env  ## the crash demo with 50 kills (KILLS=50), compared with a batch recomputation
 	$(call timed,kills,$(WITH_JAVA) $(BIN)/statebed demo --crash --kills $(KILLS) --state artifacts/kills)
 
-soak-cluster: env  ## executors, Python workers, tasks and drivers of a cluster die 50 times (KILLS=50), at random and at exact points
+soak-cluster: env $(ARCHIVE)  ## executors, Python workers, tasks and drivers of a cluster die 50 times (KILLS=50), at random and at exact points
 	$(call timed,soak,KILLS=$(KILLS) $(QUICK_JAVA) $(PYTEST) -s -m "cluster and long" tests/spark)
 
 test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, ten times the examples of property tests

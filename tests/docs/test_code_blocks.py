@@ -87,7 +87,7 @@ def test_the_blocks_of_a_document_run_from_top_to_bottom(document: Path, tmp_pat
         [sys.executable, str(RUNNER)],
         input=json.dumps(steps(document)),
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": SHORT_LIVED_JAVA},
+        env={"JAVA_TOOL_OPTIONS": SHORT_LIVED_JAVA, **os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

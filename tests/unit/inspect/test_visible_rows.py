@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from unit.inspect.table_world import TableWorld
 
 import statebed as sb
-from statebed.state import DeleteKey, DeleteTimeKey, DeleteValue
+from statebed.state import DeleteKey, DeleteTimeKey, DeleteValue, keyed_table_config
 from statebed.state.live.files import BEGINNING
 
 MINUTE = 60_000_000
@@ -155,3 +156,29 @@ def test_a_row_that_was_added_again_after_its_deletion_is_no_change(world: Table
     world.epoch()
     assert not changes(world, "fares", first)
     assert not changes(world, "seen", first)
+
+
+def test_keys_that_share_a_hash_are_told_apart(tmp_path: Path) -> None:
+    """A null leaves a hash unchanged, so ('x', null) and (null, 'x') have the same."""
+    schema = pa.schema([("a", pa.string()), ("b", pa.string()), ("cents", pa.int64())])
+    pairs = {"pairs": keyed_table_config("pairs", "", ["a", "b"], schema)}
+    world = TableWorld(tmp_path, tables=pairs)
+    world.write("pairs", {"a": ["x", None, "x"], "b": [None, "x", "x"], "cents": [1, 2, 3]})
+    first = world.epoch()
+    world.write("pairs", {"a": ["x"], "b": [None], "cents": [10]})
+    world.write("pairs", {"a": [None], "b": ["x"]}, DeleteKey())
+    world.epoch()
+    table = sb.read_state(world.url, epoch=first)
+    assert len({row["_key_hash"] for row in table.select("_key_hash").to_arrow().to_pylist()}) == 2
+    assert table.keys(("x", None)).to_arrow()["cents"].to_pylist() == [1]
+    assert table.keys((None, "x")).to_arrow()["cents"].to_pylist() == [2]
+    assert table.filter("a is null").count() == 1
+    newest = sb.read_state(world.url)
+    assert sorted(newest.to_arrow()["cents"].to_pylist()) == [3, 10]
+    assert newest.keys((None, "x")).count() == 0
+    found = sb.diff_state(world.url, since=first).to_arrow().to_pylist()
+    assert Counter((row["change"], row["cents"]) for row in found) == Counter(
+        [("update_before", 1), ("update_after", 10), ("delete", 2)]
+    )
+    assert sb.diff_state(world.url, since=first).keys((None, "x")).counts()["delete"] == 1
+    world.end()

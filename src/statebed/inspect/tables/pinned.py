@@ -16,10 +16,12 @@ from statebed.errors import (
     InputError,
     JobNotFoundError,
     MissingFileError,
+    NewerFormatError,
     StateNotFoundError,
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.format.keyhash import HASH_NAME, HASH_VERSION
 from statebed.inspect.jobs import job_names
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
@@ -156,6 +158,12 @@ def _table_of(
     savepoint: str | None,
 ) -> PinnedTable:
     where = f"{location.log.store.url}, epoch {record.epoch}"
+    if (record.hash_name, record.hash_version) != (HASH_NAME, HASH_VERSION):
+        raise NewerFormatError(
+            f"keys are hashed by {record.hash_name!r}, version {record.hash_version}, which is not known here",
+            where=where,
+            fix="upgrade statebed",
+        )
     entries = {entry.operator_id: entry for entry in record.operators}
     if operator is None and table is not None and len(entries) > 1:
         holding = [name for name, entry in entries.items() if table in _tables(location, entry)]

@@ -40,6 +40,14 @@ def test_closed_windows_equal_a_batch_answer_and_a_restart_goes_on(rides: Any) -
     assert sum(progress.rows_late for progress in first.recent_progress + second.recent_progress) == 0
 
 
+def test_the_folder_of_the_state_may_have_any_name(rides: Any, tmp_path: Path) -> None:
+    rides.state_url = str(tmp_path / "a little state, 50% of 'it' #1")
+    for files in (2, 1):
+        rides.add_files(files)
+        rides.run()
+    assert rides.results() == rides.expected() != []
+
+
 def test_p8_the_tables_files_are_plain_parquet_for_duckdb(rides: Any) -> None:
     rides.add_files(3)
     rides.run()

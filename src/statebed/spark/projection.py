@@ -47,8 +47,11 @@ class SparkProjection:
 
     @property
     def location(self) -> str:
-        """For Spark's option checkpointLocation; explicit, because a cluster's default file system may be another."""
-        return self._folder.absolute().as_uri()
+        """For Spark's option checkpointLocation; explicit, because a cluster's default file system may be another.
+
+        Not escaped: Hadoop takes what stands there as it is.
+        """
+        return f"file://{self._folder.absolute()}"
 
     def build(self, position: pb.SourcePosition) -> None:
         """Make the folder from the position of the record, before a query starts on it."""

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
+from statebed.errors import InvalidNameError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.records import input_watermark
@@ -102,7 +103,7 @@ def contents_of(log: CheckpointLog, record: pb.CheckpointMetadata, metadata: Met
     return Contents(
         operators=tuple(_operator(entry) for entry in record.operators),
         tables=tuple(table for name, subtasks in metadata.items() for table in _tables(name, subtasks, tier)),
-        sinks=tuple(_sink(log, record, entry) for entry in record.sinks),
+        sinks=tuple(sink_of(log, record, entry) for entry in record.sinks),
         source_kind=position.kind,
         source_query=position.query_id,
         source_batch=position.batch_id if position.HasField("batch_id") else None,
@@ -172,8 +173,9 @@ def _subtask(operator: str, metadata: pb.OperatorCheckpointMetadata) -> SubtaskS
     )
 
 
-def _sink(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> SinkSummary:
-    files = [f for f in record.outbox if (f.operator_id, f.stream) == (entry.operator_id, entry.stream)]
+def sink_of(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> SinkSummary:
+    """A sink of an epoch; one that names no operator gets the files of its stream from all of them."""
+    files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]
     return SinkSummary(
         sink=entry.sink_id,
         operator=entry.operator_id,
@@ -181,5 +183,12 @@ def _sink(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEntry
         files=len(files),
         rows=sum(file.rows for file in files),
         bytes=sum(file.size for file in files),
-        published=log.store.head(names.published(record.epoch, entry.sink_id)) is not None,
+        published=_is_published(log, record.epoch, entry.sink_id),
     )
+
+
+def _is_published(log: CheckpointLog, epoch: int, sink_id: str) -> bool:
+    try:
+        return log.store.head(names.published(epoch, sink_id)) is not None
+    except InvalidNameError:
+        return False  # no sink of ours has such a name, whoever wrote that record

@@ -72,7 +72,7 @@ def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: in
     chain = chain_of(head, lambda number: intact.get(number) or readable(log, number), down_to=min(found))
     savepoints = savepoints_by_epoch(head)
     return [
-        _unreadable(number, item, held=sizes[number])
+        unreadable(number, status=item.status, problem=item.text, held=sizes[number])
         if isinstance(item, _Problem)
         else summarise(
             item,
@@ -194,14 +194,15 @@ def _look(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata | _Problem | 
         return None  # collected, or not committed yet
 
 
-def _unreadable(epoch: int, problem: _Problem, *, held: int) -> EpochSummary:
+def unreadable(epoch: int, *, status: str, problem: str, held: int = 0) -> EpochSummary:
+    """A number whose record cannot be read."""
     return EpochSummary(
         epoch=epoch,
         kind="unknown",
         run=0,
         lineage="",
         base=0,
-        status=problem.status,
+        status=status,
         finish_time_us=None,
         duration_us=0,
         batch=None,
@@ -210,5 +211,5 @@ def _unreadable(epoch: int, problem: _Problem, *, held: int) -> EpochSummary:
         rows_out=0,
         watermark_us=None,
         bytes=held,
-        problem=problem.text,
+        problem=problem,
     )

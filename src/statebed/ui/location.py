@@ -22,10 +22,10 @@ from statebed.errors import (
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.inspect.records import DAMAGED, MISSING, NEWER
+from statebed.inspect.records import DAMAGED, MISSING, NEWER, unreadable
 from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
 from statebed.ui.cache import Cache
-from statebed.ui.points import Point, point_of, unreadable
+from statebed.ui.points import Point, point_of
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -168,11 +168,11 @@ class JobReader:
             try:
                 found = point_of(self.log.read(epoch))
             except NewerFormatError as error:
-                return unreadable(epoch, status=NEWER, problem=error.what)
+                return Point(unreadable(epoch, status=NEWER, problem=error.what))
             except FormatError as error:
-                return unreadable(epoch, status=DAMAGED, problem=error.what)
+                return Point(unreadable(epoch, status=DAMAGED, problem=error.what))
             except EpochNotRetainedError:
-                return unreadable(epoch, status=MISSING, problem="its record is not there")
+                return Point(unreadable(epoch, status=MISSING, problem="its record is not there"))
             self._points.put(epoch, found)
         return found
 
@@ -213,13 +213,6 @@ class JobReader:
     def subtasks(self, entry: pb.OperatorEntry) -> list[pb.OperatorCheckpointMetadata]:
         """The metadata of an operator's subtasks."""
         return self.gather(self._subtask, entry.subtasks)
-
-    def is_published(self, epoch: int, sink_id: str) -> bool:
-        """Whether a sink has the epoch."""
-        try:
-            return self.log.store.head(names.published(epoch, sink_id)) is not None
-        except InvalidNameError:
-            return False
 
     def gather(self, read: Callable[[A], B], things: Iterable[A]) -> list[B]:
         """Read several things at once, in their order."""

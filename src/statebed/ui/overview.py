@@ -1,7 +1,7 @@
 """One job at a glance, from its newest points: whether it moves, a line of figures, the plots. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from statebed.inspect.figures import PHASES
@@ -104,84 +104,66 @@ def charts(points: Sequence[Point]) -> list[Chart]:
     memories = [memory(point.figures) for point in shown]
     budget = next((one.budget_bytes for one in reversed(memories) if one is not None and one.budget_bytes), None)
     epochs = tuple(point.epoch for point in shown)
+
+    def lines(name: str, title: str, about: str, unit: Unit, *series: Series) -> Chart:
+        return Chart(name, title, about, epochs, series, unit)
+
+    def counted(name: str, value: Callable[[StateTotals], int], colour: int) -> Series:
+        return Series(name, tuple(None if one is None else value(one) for one in held), colour)
+
+    peaks = Series("held", tuple(None if one is None else one.peak_bytes for one in memories), 3)
     made = [
         _phases(points, shown),
-        Chart(
+        lines(
             "rows",
             "Rows per epoch",
             "In: rows that operators took. Out: rows they gave. Late: rows that came after their watermark.",
-            epochs,
-            (
-                Series("in", tuple(point.summary.rows_in for point in shown), 2),
-                Series("out", tuple(point.summary.rows_out for point in shown), 3),
-                Series("late", tuple(point.summary.rows_late for point in shown), 5),
-            ),
             Unit.COUNT,
+            Series("in", tuple(point.summary.rows_in for point in shown), 2),
+            Series("out", tuple(point.summary.rows_out for point in shown), 3),
+            Series("late", tuple(point.summary.rows_late for point in shown), 5),
         ),
-        Chart(
-            "lag",
-            "Watermark lag",
-            "The clock minus the watermark of each operator.",
-            epochs,
-            _lags(shown),
-            Unit.DURATION,
-        ),
-        Chart(
+        lines("lag", "Watermark lag", "The clock minus the watermark of each operator.", Unit.DURATION, *_lags(shown)),
+        lines(
             "watermark",
             "Watermark",
             "Up to where windows are closed, and the newest event time that any source gave.",
-            epochs,
-            _watermarks(shown),
             Unit.TIME,
+            *_watermarks(shown),
         ),
-        Chart(
+        lines(
             "state",
             "State by tier",
             "Bytes at the end of each epoch. What is in memory or on local disk is in the store, too, once committed.",
-            epochs,
-            (
-                _series("in the store", held, lambda one: one.store_bytes, 2),
-                _series("on local disk", held, lambda one: one.disk_bytes, 4),
-                _series("in memory", held, lambda one: one.memory_bytes, 3),
-            ),
             Unit.BYTES,
+            counted("in the store", lambda one: one.store_bytes, 2),
+            counted("on local disk", lambda one: one.disk_bytes, 4),
+            counted("in memory", lambda one: one.memory_bytes, 3),
         ),
-        Chart(
-            "memory",
-            "Memory at its fullest",
-            "Of all worker processes, against their budget.",
-            epochs,
-            (Series("held", tuple(None if one is None else one.peak_bytes for one in memories), 3),),
-            Unit.BYTES,
+        replace(
+            lines(
+                "memory", "Memory at its fullest", "Of all worker processes, against their budget.", Unit.BYTES, peaks
+            ),
             limit=budget,
             limit_name="budget",
         ),
-        Chart(
+        lines(
             "spills",
             "Spills and loads",
             "Pieces of state that left memory for local disk, and those that were read back.",
-            epochs,
-            (
-                _series("spills", held, lambda one: one.spills, 5),
-                _series("loads", held, lambda one: one.loads, 2),
-            ),
             Unit.COUNT,
+            counted("spills", lambda one: one.spills, 5),
+            counted("loads", lambda one: one.loads, 2),
         ),
-        Chart(
-            "files",
-            "Data files",
-            "Live files of all tables.",
-            epochs,
-            (_series("files", held, lambda one: one.files, 2),),
-            Unit.COUNT,
+        lines(
+            "files", "Data files", "Live files of all tables.", Unit.COUNT, counted("files", lambda one: one.files, 2)
         ),
-        Chart(
+        lines(
             "debt",
             "Compaction debt",
             "Bytes of the files that a compaction of everything would read.",
-            epochs,
-            (_series("debt", held, lambda one: one.compaction_debt_bytes, 4),),
             Unit.BYTES,
+            counted("debt", lambda one: one.compaction_debt_bytes, 4),
         ),
     ]
     return [chart for chart in made if not chart.is_empty]
@@ -199,10 +181,6 @@ def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
     return Chart(
         "phases", "Epoch durations", about, tuple(point.epoch for point in shown), series, Unit.DURATION, Shape.BARS
     )
-
-
-def _series(name: str, held: Sequence[StateTotals | None], value: Callable[[StateTotals], int], colour: int) -> Series:
-    return Series(name, tuple(None if one is None else value(one) for one in held), colour)
 
 
 def _names(shown: Sequence[Point]) -> list[str]:

@@ -64,28 +64,6 @@ def point_of(record: pb.CheckpointMetadata) -> Point:
     )
 
 
-def unreadable(epoch: int, *, status: str, problem: str) -> Point:
-    """A number whose record cannot be read."""
-    nothing = EpochSummary(
-        epoch=epoch,
-        kind="unknown",
-        run=0,
-        lineage="",
-        base=0,
-        status=status,
-        finish_time_us=None,
-        duration_us=0,
-        batch=None,
-        rows_in=0,
-        rows_late=0,
-        rows_out=0,
-        watermark_us=None,
-        bytes=0,
-        problem=problem,
-    )
-    return Point(nothing)
-
-
 def with_abandoned(points: Sequence[Point], chain: Chain) -> list[Point]:
     """The points, where those that the newest state does not build on say so."""
 

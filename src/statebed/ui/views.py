@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statebed.errors import EpochNotRetainedError, FormatError, JobNotFoundError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import chain_of
+from statebed.inspect.contents import SinkSummary, sink_of
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.jobs import check_location
 from statebed.inspect.lineages import LineageSummary, RunSummary, lineages_behind, runs_behind
@@ -175,19 +176,6 @@ def epochs_view(reader: JobReader, *, before: int | None) -> EpochsView:
 
 
 @dataclass(frozen=True)
-class SinkLine:
-    """A sink of an epoch."""
-
-    sink: str
-    operator: str
-    stream: str
-    files: int
-    rows: int
-    bytes: int
-    published: bool
-
-
-@dataclass(frozen=True)
 class EpochView:
     """One epoch."""
 
@@ -195,7 +183,7 @@ class EpochView:
     point: Point
     phases: tuple[tuple[str, int, int], ...]
     figures: Figures | None
-    sinks: tuple[SinkLine, ...]
+    sinks: tuple[SinkSummary, ...]
     changes: tuple[TableChange, ...]
     compared_with: int | None
     """The epoch that the changes are counted from; None: there is none, or it cannot be read."""
@@ -223,7 +211,7 @@ def epoch_view(reader: JobReader, epoch: int) -> EpochView:
         point=_judged(reader, [around[0]])[0],
         phases=tuple(overview.phase_bar(phases(around)[0])),
         figures=figures_of(record),
-        sinks=tuple(_sinks(reader, record)),
+        sinks=tuple(reader.gather(lambda entry: sink_of(reader.log, record, entry), record.sinks)),
         changes=tuple(differing),
         compared_with=base,
         why_not=why_not,
@@ -235,26 +223,6 @@ def epoch_view(reader: JobReader, epoch: int) -> EpochView:
 def _by_name(reader: JobReader, record: pb.CheckpointMetadata) -> dict[tuple[str, str], TableView]:
     tables = [table for entry in record.operators for table in operator_tables(reader, entry)]
     return {(table.operator, table.name): table for table in tables}
-
-
-def _sinks(reader: JobReader, record: pb.CheckpointMetadata) -> list[SinkLine]:
-    def line(entry: pb.SinkEntry) -> SinkLine:
-        files = [
-            file
-            for file in record.outbox
-            if file.stream == entry.stream and entry.operator_id in {"", file.operator_id}
-        ]
-        return SinkLine(
-            sink=entry.sink_id,
-            operator=entry.operator_id,
-            stream=entry.stream,
-            files=len(files),
-            rows=sum(file.rows for file in files),
-            bytes=sum(file.size for file in files),
-            published=reader.is_published(record.epoch, entry.sink_id),
-        )
-
-    return reader.gather(line, record.sinks)
 
 
 @dataclass(frozen=True)

@@ -286,3 +286,22 @@ def test_texts_of_records_are_text(tmp_path: Path) -> None:
         assert "<img src=x" not in answer.text
         assert "\u202e" not in answer.text
     assert "&lt;img src=x" in client.get("/").text
+
+
+def test_a_sink_of_several_operators_has_the_files_of_all(tmp_path: Path) -> None:
+    record = pb.CheckpointMetadata(
+        job_id="rides",
+        epoch=1,
+        kind=pb.EPOCH,
+        run=1,
+        nonce="n",
+        sinks=[pb.SinkEntry(sink_id="both", stream="for_both")],
+        outbox=[
+            pb.OutboxFile(operator_id=name, stream="for_both", rows=rows, size=10)
+            for name, rows in (("a", 300), ("b", 45))
+        ],
+    )
+    LocalStore(tmp_path).put(f"rides/{names.record(1)}", seal(record))
+    page = DashboardClient(tmp_path).get("/jobs/rides/epochs/1").text
+    assert '<td class="num">345</td>' in page
+    assert "not yet" in page

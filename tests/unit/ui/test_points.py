@@ -4,8 +4,9 @@ import dataclasses
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import Chain
+from statebed.inspect.records import unreadable
 from statebed.ui.overview import charts, liveness, tiles
-from statebed.ui.points import Point, memory, phases, point_of, totals, unreadable, with_abandoned
+from statebed.ui.points import Point, memory, phases, point_of, totals, with_abandoned
 
 SECOND = 1_000_000
 NOON_US = 1_767_268_800 * SECOND
@@ -95,7 +96,7 @@ def test_a_job_moves_until_it_is_silent_for_long_or_was_stopped() -> None:
     stopped = record(6)
     stopped.status = pb.STOPPED
     assert liveness([*points, point_of(stopped)], now_us=last) == "stopped"
-    assert liveness([unreadable(7, status="damaged", problem="torn")], now_us=last) == "damaged"
+    assert liveness([Point(unreadable(7, status="damaged", problem="torn"))], now_us=last) == "damaged"
 
 
 def test_epochs_that_a_fork_left_behind_are_abandoned() -> None:

@@ -9,6 +9,8 @@ import time
 import pytest
 from rich.console import Console
 
+from statebed.cli import listing, main
+from statebed.cli.app import PANELS
 from statebed.cli.demo import told_when_stopped
 
 HEAVY = ("pyspark", "duckdb", "obstore", "pandas", "polars")
@@ -72,3 +74,18 @@ def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(
         signal.raise_signal(number)
     assert "goes on from there" in " ".join(screen.getvalue().split())
     assert signal.getsignal(number) is before
+
+
+def test_help_groups_the_commands_and_leaves_none_out() -> None:
+    done = run("import sys; from statebed.cli import main; sys.exit(main(['--help']))")
+    for panel in PANELS:
+        assert f"─ {panel} ─" in done.stdout
+    assert "─ Commands ─" not in done.stdout, "each belongs to a group"
+
+
+def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(listing, "summarise_jobs", stopped)
+    assert main(["ls", "."]) == 130

@@ -4,7 +4,8 @@ Every number from the lowest retained one to the highest must have its record. T
 only by what is put after a record: markers of sinks, answers to requests, files of its run's compactions.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
@@ -15,6 +16,7 @@ from statebed.format.sealed import open_sealed
 from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
 from statebed.inspect.verification.needs import Needer, finding
 
+READS_AT_ONCE = 8
 _GONE = "something outside statebed removed it"
 
 
@@ -53,11 +55,7 @@ def read_log(log: CheckpointLog, listed: Iterable[str]) -> LogReading:
     records: dict[int, pb.CheckpointMetadata] = {}
     findings: dict[int, Finding] = {}
     size = 0
-    for number in log.numbers():
-        try:
-            data = log.read_bytes(number)
-        except EpochNotRetainedError:
-            continue
+    for number, data in _read_all(log):
         size += len(data)
         try:
             records[number] = log.parse(data, number)
@@ -69,6 +67,21 @@ def read_log(log: CheckpointLog, listed: Iterable[str]) -> LogReading:
     for number in _missing(log, numbers, records, listed):
         findings[number] = _record_finding(number, Trouble.MISSING, _GONE)
     return LogReading(records, tuple(findings[n] for n in sorted(findings)), size, tuple(sorted(findings)))
+
+
+def _read_all(log: CheckpointLog) -> Iterator[tuple[int, bytes]]:
+    """The bytes of every record that is there, ascending."""
+
+    def read(number: int) -> tuple[int, bytes | None]:
+        try:
+            return number, log.read_bytes(number)
+        except EpochNotRetainedError:
+            return number, None  # an epoch that was begun, or a record that left meanwhile
+
+    with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
+        for number, data in pool.map(read, log.numbers()):
+            if data is not None:
+                yield number, data
 
 
 def _missing(

@@ -8,6 +8,7 @@ savepoints that need it.
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from statebed.checkpoint.log import CheckpointLog
@@ -26,11 +27,10 @@ from statebed.inspect.jobs import open_log
 from statebed.inspect.verification import beside
 from statebed.inspect.verification.bytes_check import Expectation, problem_of, problem_of_bytes
 from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble, Verification
-from statebed.inspect.verification.log_check import LogReading, newest_record, read_log
+from statebed.inspect.verification.log_check import READS_AT_ONCE, LogReading, newest_record, read_log
 from statebed.inspect.verification.needs import Need, Needer, Needs, data_files_of, finding, metadata_of, named_directly
 from statebed.protocol.records import data_epoch_of
 
-READS_AT_ONCE = 8
 _MISSING = "it is named, and not there"
 _NAMING = {ObjectKind.RECORD, ObjectKind.SAVEPOINT, ObjectKind.SUBTASK_METADATA}
 """Kinds that name others."""
@@ -227,12 +227,17 @@ class _Verifier:
             for epoch, record in reading.records.items()
             for sink in record.sinks
         }
-        for path, (epoch, sink_id) in markers.items():
-            if path in listed:
-                self._take_beside(beside.check_marker(self._store, path, epoch, sink_id))
-        for path in listed:
-            if names.request_of(path) is not None or names.request_of_answer(path) is not None:
-                self._take_beside(beside.check_request(self._store, path))
+        checks = [
+            partial(beside.check_marker, self._store, path, *place) for path, place in markers.items() if path in listed
+        ]
+        checks += [
+            partial(beside.check_request, self._store, path)
+            for path in listed
+            if names.request_of(path) is not None or names.request_of_answer(path) is not None
+        ]
+        with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
+            for checked in pool.map(lambda check: check(), checks):
+                self._take_beside(checked)
         newest = newest_record(self._log)
         retained = {n: record for n, record in reading.records.items() if newest and n >= newest.min_epoch}
         self._findings += beside.missing_markers(self._store, retained, listed)

@@ -145,7 +145,7 @@ def test_mistakes_are_said_when_the_frame_is_made(
         load(spark, world, **options)
 
 
-def test_the_state_of_a_job_is_read_while_it_runs_and_equals_its_open_windows(rides: Any) -> None:
+def test_the_state_of_a_job_on_spark_is_its_open_windows(rides: Any) -> None:
     rides.add_files(3)
     rides.run()
     state = rides.spark.read.format("statebed").option("operator", "per_minute").load(str(rides.state))

@@ -1,6 +1,7 @@
 """Tables of the state: which one is found, which rows and columns it shows, and in which forms."""
 
 import datetime as dt
+import pickle
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
@@ -319,4 +320,17 @@ def test_every_table_of_the_world_reads_empty_before_it_is_written(tmp_path: Pat
         assert (table.count(), table.to_arrow().num_rows, table.scan().files) == (0, 0, ())
         assert table.to_arrow().schema == table.schema
         assert table.slices() == []
+    world.end()
+
+
+def test_a_part_of_an_answer_is_read_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = TableWorld(tmp_path, url="state")
+    world.write("fares", {"driver": [1], "_time": [0], "cents": [5]})
+    world.epoch()
+    (part,) = sb.read_state("state", table="fares").slices()
+    sent = pickle.dumps(part)
+    monkeypatch.chdir("/")
+    arrived = pickle.loads(sent)  # noqa: S301 - made above
+    assert [row["cents"] for batch in arrived.batches() for row in batch.to_pylist()] == [5]
     world.end()

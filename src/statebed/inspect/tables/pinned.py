@@ -90,7 +90,7 @@ def find_location(
     store = get_storage_provider(url, storage_options)
     options = tuple(sorted((storage_options or {}).items()))
     if job is not None:
-        location = Location(str(url), names.check_name("job", job), options)
+        location = Location(store.url, names.check_name("job", job), options)
         if location.log.numbers():
             return location
     found = job_names(store)
@@ -101,7 +101,7 @@ def find_location(
             where=store.url,
             fix="give the location that the job was given as state=, and the name of one of its jobs",
         )
-    return Location(str(url), _only(found, None, "job", where=store.url), options)
+    return Location(store.url, _only(found, None, "job", where=store.url), options)
 
 
 def pin(location: Location, *, epoch: int | None = None, savepoint: str | None = None) -> pb.CheckpointMetadata:

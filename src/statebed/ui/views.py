@@ -240,12 +240,8 @@ def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> 
     record = _record(reader, epoch)
     entry = next((one for one in record.operators if one.operator_id == operator_id), None)
     if entry is None:
-        known = ", ".join(one.operator_id for one in record.operators) or "none"
-        raise UnknownTableError(
-            f"epoch {record.epoch} has no operator {operator_id[:200]!r}",
-            where=reader.log.store.url,
-            fix=f"its operators are: {known}",
-        )
+        known = [one.operator_id for one in record.operators]
+        raise _unknown(reader, f"epoch {record.epoch} has no operator {operator_id[:200]!r}", "operators", known)
     figures = record.figures if record.HasField("figures") else None
     return OperatorView(record, entry, tuple(operator_tables(reader, entry)), totals(figures, operator_id))
 
@@ -259,13 +255,15 @@ def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | 
     operator = operator_view(reader, operator_id, epoch=epoch)
     found = next((one for one in operator.tables if one.name == table), None)
     if found is None:
-        known = ", ".join(one.name for one in operator.tables) or "none"
-        raise UnknownTableError(
-            f"the operator {operator_id!r} has no table {table[:200]!r}",
-            where=reader.log.store.url,
-            fix=f"its tables are: {known}",
-        )
+        known = [one.name for one in operator.tables]
+        raise _unknown(reader, f"the operator {operator_id!r} has no table {table[:200]!r}", "tables", known)
     return operator, found
+
+
+def _unknown(reader: JobReader, what: str, kind: str, known: Sequence[str]) -> UnknownTableError:
+    return UnknownTableError(
+        what, where=reader.log.store.url, fix=f"its {kind} are: {', '.join(known) if known else 'none'}"
+    )
 
 
 def shown_epoch(record: pb.CheckpointMetadata) -> int:

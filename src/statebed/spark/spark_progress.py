@@ -54,6 +54,12 @@ class ProgressListener:
 
     def listen(self) -> None:
         """From now on, until Spark says that the query has ended."""
+        try:
+            self._add()
+        except Py4JError as error:
+            _logger.warning("Spark's progress stays without figures: %s", error)
+
+    def _add(self) -> None:
         context = self._session.sparkContext
         ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001 - as pyspark does
         java = context._jvm.org.apache.spark.sql.streaming  # type: ignore[union-attr]  # noqa: SLF001

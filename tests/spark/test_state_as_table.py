@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from s3.server import S3Server
 from unit.inspect.table_world import TableWorld
 
 import statebed as sb
@@ -153,3 +154,16 @@ def test_the_state_of_a_job_on_spark_is_its_open_windows(rides: Any) -> None:
     assert state.agg({"trips": "sum"}).collect() == [(3 * 120 - closed,)]
     first = state.agg({"_time": "min"}).collect()[0][0]
     assert first.astimezone(dt.UTC).second == 0
+
+
+@pytest.mark.s3
+def test_executors_read_from_s3_by_the_options_of_the_reader(
+    spark: SparkSession, s3_server: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    world = TableWorld(tmp_path, url=s3_url, storage_options=s3_server.options)
+    world.write("fares", {"driver": NUMBERS, "_time": [n * MINUTE for n in NUMBERS], "cents": NUMBERS})
+    world.epoch()
+    storage = {f"storage.{name}": value for name, value in s3_server.options.items()}
+    found = spark.read.format("statebed").options(table="fares", **storage).load(s3_url)
+    assert found.agg({"cents": "sum"}).collect() == [(sum(NUMBERS),)]
+    world.end()

@@ -200,8 +200,11 @@ def subtasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_p6_a_task_that_fails_after_its_side_effects_is_repeated_in_place(rides: Any, subtasks: Any) -> None:
     rides.add_files(3)
     subtasks(FailsOnce)
-    rides.run()
+    query = rides.run()
     assert (rides.folder / "failed").exists()
+    for one in query.recent_progress:
+        tables = [table for operator in one.figures.operators for table in operator.tables]
+        assert sum(table.rows for table in tables) == one.state_rows  # no attempt counts twice
     assert rides.results() == rides.expected() != []
 
 

@@ -5,6 +5,7 @@ for another port gets a server of its own. Nothing but `/metrics` is answered, a
 """
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Endpoints:
                 return list(dict.fromkeys(made[0].users))
 
         try:
-            server = _Server((address, port), Handler)
+            server = (_ServerOf6 if ":" in address else _Server)((address, port), Handler)
         except OSError as error:
             raise InputError(
                 f"metrics cannot be served at {address} port {port}: {error.strerror or error}",
@@ -93,6 +94,10 @@ ENDPOINTS = Endpoints()
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
+
+
+class _ServerOf6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -65,6 +65,17 @@ def test_only_metrics_are_answered_and_nothing_can_be_written() -> None:
         endpoints.leave(metrics)
 
 
+def test_an_address_of_version_6_is_served_too() -> None:
+    endpoints, metrics = Endpoints(), JobMetrics("one")
+    try:
+        url = endpoints.join(metrics, address="::1", port=0)
+    except InputError:
+        pytest.skip("this machine has no IPv6")
+    assert url.startswith("http://[::1]:")
+    assert jobs_at(url) == {"one"}
+    endpoints.leave(metrics)
+
+
 def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

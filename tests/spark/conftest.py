@@ -109,7 +109,7 @@ class Rides:
         reader = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.input))
 
-    def job(self, *, parallelism: int = 2, where: str | None = None, sink: Any = None) -> sb.Job:
+    def job(self, *, parallelism: int | None = 2, where: str | None = None, sink: Any = None) -> sb.Job:
         job = sb.Job("rides", state=self.state_url or self.state, parallelism=parallelism, spark=self.spark)
         stream = job.source(self.frame(), name="rides", watermark=("ts", DELAY))
         if where is not None:

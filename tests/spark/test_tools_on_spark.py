@@ -63,7 +63,7 @@ def test_p6_state_that_was_merged_and_re_assigned_between_starts_gives_the_same_
     assert rescale_offline(log_of(rides), 5) is not None
     assert rides.record().parallelism == 5
     rides.add_files(1)
-    rides.run(parallelism=5)
+    rides.run(parallelism=None)
     assert {entry.parallelism for entry in rides.record().operators} == {5}
     rides.add_files(1)
     rides.run(parallelism=2)

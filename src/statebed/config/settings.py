@@ -82,7 +82,7 @@ class Settings:
         metadata=_about(
             kinds.whole_number(1, MAX_PARALLELISM),
             "number of subtasks of each operator; may change from run to run",
-            otherwise="Spark's default parallelism",
+            otherwise="what `statebed rescale` chose, else Spark's default parallelism",
         ),
     )
     task_slots: int | None = field(

@@ -148,6 +148,7 @@ class CheckpointMetadata(_message.Message):
     SOURCES_FIELD_NUMBER: _builtins.int
     FIGURES_FIELD_NUMBER: _builtins.int
     ROLLBACK_ALLOWED_FIELD_NUMBER: _builtins.int
+    CHOSEN_PARALLELISM_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -177,6 +178,8 @@ class CheckpointMetadata(_message.Message):
     """name and version of the program"""
     rollback_allowed: _builtins.bool
     """of a run_start: sinks may take back epochs that its lineage lacks, as was asked for"""
+    chosen_parallelism: _builtins.int
+    """by `statebed rescale`: of jobs that set none themselves; 0: not chosen"""
     @_builtins.property
     def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___Pin]: ...
     @_builtins.property
@@ -226,10 +229,11 @@ class CheckpointMetadata(_message.Message):
         sources: _abc.Iterable[Global___SourceWatermark] | None = ...,
         figures: Global___EpochFigures | None = ...,
         rollback_allowed: _builtins.bool = ...,
+        chosen_parallelism: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015

@@ -20,7 +20,10 @@ Parts = Mapping[int, pb.OperatorCheckpointMetadata]
 
 
 def rescale_offline(log: CheckpointLog, parallelism: int) -> Changed | None:
-    """Re-assign the state of every operator, with a run of its own; None where it has this parallelism already."""
+    """Re-assign the state of every operator, with a run of its own; None where that was done already.
+
+    A job that sets no parallelism itself goes on with this one.
+    """
     check_parallelism(parallelism)
     head = whole_head(log)
     wanted = [entry for entry in head.operators if not entry.retired]
@@ -30,7 +33,7 @@ def rescale_offline(log: CheckpointLog, parallelism: int) -> Changed | None:
             where=f"job {log.job_id}",
             fix="start it with the parallelism that you want",
         )
-    if all(entry.parallelism == parallelism for entry in wanted):
+    if head.chosen_parallelism == parallelism and all(entry.parallelism == parallelism for entry in wanted):
         return None
     run = own_run(log)
     entries = [

@@ -97,9 +97,11 @@ def rewrite(
 
 
 def commit_operators(run: Run, entries: Sequence[pb.OperatorEntry], *, parallelism: int | None = None) -> Changed:
-    """The one record that makes what was written count."""
-    draft = run.carry_over(pb.STOPPED)
-    record = run.commit(replace(draft, operators=list(entries), parallelism=parallelism or draft.parallelism))
+    """The one record that makes what was written count; a parallelism stays chosen for runs that set none."""
+    draft = replace(run.carry_over(pb.STOPPED), operators=list(entries))
+    if parallelism is not None:
+        draft = replace(draft, parallelism=parallelism, chosen_parallelism=parallelism)
+    record = run.commit(draft)
     return Changed(int(record.epoch), int(record.run), Through.OWN_RUN)
 
 

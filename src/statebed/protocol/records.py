@@ -23,6 +23,8 @@ class EpochDraft:
     epoch_time_us: int = 0
     start_time_us: int = 0
     parallelism: int = 1
+    chosen_parallelism: int | None = None
+    """For later runs that set none themselves; None: as before."""
     status: pb.RecordStatus.ValueType = pb.COMPLETE
     figures: pb.EpochFigures | None = None
     """What it took, as far as that was measured."""
@@ -85,6 +87,7 @@ def build_run_start(
     if base:
         record.epoch_time_us = base.epoch_time_us
         record.parallelism = base.parallelism
+        record.chosen_parallelism = base.chosen_parallelism
         record.operators.extend(base.operators)
         record.source_position.CopyFrom(base.source_position)
         record.sources.extend(base.sources)
@@ -113,6 +116,7 @@ def build_epoch(
         hash_name=HASH_NAME,
         hash_version=HASH_VERSION,
         parallelism=draft.parallelism,
+        chosen_parallelism=head.chosen_parallelism if draft.chosen_parallelism is None else draft.chosen_parallelism,
         operators=draft.operators,
         source_position=draft.source_position,
         outbox=draft.outbox,

@@ -184,6 +184,7 @@ class Job:
         plan = replace(self._plan(), removed=Removed(known(removed, Removed, self._job_id)))
         plan.warn_of_unbounded_state()
         store = ScopedStore(self._store, job_folder(self._job_id))
+        plan = self._with_chosen_parallelism(plan, store)
         options = _with_retention(options or RunOptions(), plan.settings)
         hosts = self._check_against_log(plan, store, options)
         plan = replace(plan, budget=job_budget(plan.session, plan.settings, available=hosts.least_memory))
@@ -296,6 +297,11 @@ class Job:
             settings=settings,
             budget=job_budget(session, settings),
         )
+
+    def _with_chosen_parallelism(self, plan: JobPlan, store: ScopedStore) -> JobPlan:
+        """Where no setting says otherwise, what `statebed rescale` chose goes before Spark's default."""
+        head = None if plan.settings.parallelism else CheckpointLog(store, self._job_id).head()
+        return replace(plan, parallelism=head.chosen_parallelism) if head and head.chosen_parallelism else plan
 
     def _check_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> ProbeReport:
         """Everything that could be refused once the run is open, and then a fork would have happened already."""

@@ -264,7 +264,7 @@ def _is_crash(error: BaseException | None) -> bool:
 
 
 EngineMachine.TestCase.settings = settings(
-    max_examples=examples(15),
+    max_examples=examples(8),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -34,7 +34,7 @@ def cut(table: pa.Table, cuts: list[int]) -> list[pa.Table]:
     return [table.slice(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
-@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(st.integers(0, 400), max_size=40),
     order=st.sampled_from(ORDERS),

@@ -36,9 +36,13 @@ def check(case: Case, files: Files, inputs: Path, folder: Path, side: Side) -> N
 
 
 def _closed_us(case: Case, files: Files, inputs: Path, side: Side) -> int:
-    """Up to where windows are closed: Spark closes by the batches before the last, ours once more at the end."""
-    count = len(files.all) - (0 if side is Side.OURS else 1)
-    return newest_us(case, inputs, count=count) - _DELAY_US
+    """Up to where windows are closed: Spark closes by the batches before the last, ours once more at the end.
+
+    Spark's watermarks are whole milliseconds.
+    """
+    if side is Side.OURS:
+        return newest_us(case, inputs, count=len(files.all)) - _DELAY_US
+    return newest_us(case, inputs, count=len(files.all) - 1) // 1_000 * 1_000 - _DELAY_US
 
 
 def _expected(case: Case, closed_us: int) -> str:

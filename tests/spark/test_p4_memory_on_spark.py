@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateW
 MIB = 1 << 20
 BUDGET = 16 * MIB
 """Of 64 MiB half is for the host's cache, and there are two task slots."""
-EPOCHS, ROWS, WIDTH = 12, 7_000, 2_000
+EPOCHS, ROWS, WIDTH = 6, 7_000, 4_000
 LOOK_SECONDS = 0.005
 LIST_EVERY = 20
 

@@ -13,7 +13,7 @@ from statebed.inspect.records import newest, record_at
 from statebed.inspect.savepoints import savepoint_record
 
 T = TypeVar("T")
-ATTEMPTS = 3
+ATTEMPTS = 10
 """How often the newest epoch is looked for again, when it was collected while it was read."""
 
 

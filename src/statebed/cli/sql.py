@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from statebed.cli.extras import require
 from statebed.cli.moment import Moment
-from statebed.errors import InputError
+from statebed.errors import InputError, StatebedError
 from statebed.inspect import StateTable
 
 if TYPE_CHECKING:
@@ -20,25 +20,49 @@ if TYPE_CHECKING:
 STATE = "state"
 
 
+class _Scanned:
+    """A table for DuckDB, which makes text of what fails while it reads: the error itself is kept."""
+
+    def __init__(self, table: StateTable) -> None:
+        self._table = table
+        self.failure: StatebedError | None = None
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self._table.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._table.to_batches()
+        except StatebedError as failure:
+            self.failure = failure
+            raise
+
+
 @contextmanager
 def answered(sql: str, *, chosen: StateTable | None, moment: Moment) -> Iterator[pa.RecordBatchReader]:
     """The rows of a query over the chosen table and all tables of the moment; they are made while they are read."""
     require("duckdb")
     import duckdb  # noqa: PLC0415 - an extra
 
+    scanned: list[_Scanned] = []
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         if chosen is not None:
-            connection.register(STATE, chosen)
+            scanned.append(_Scanned(chosen))
+            connection.register(STATE, scanned[-1])
         for operator, table in moment.tables:
             if operator.lower() in sql.lower():
-                _add(connection, operator, table, moment.read(operator, table))
+                scanned.append(_Scanned(moment.read(operator, table)))
+                _add(connection, operator, table, scanned[-1])
         try:
             relation = connection.sql(sql)
             if relation is None:
                 raise InputError("the statement gives no rows", where=f"SQL: {sql}", fix="write SELECT ... FROM state")
             yield pa.RecordBatchReader.from_stream(relation)
-        except duckdb.Error as error:
+        except (duckdb.Error, pa.ArrowException) as error:
+            for failure in (one.failure for one in scanned if one.failure is not None):
+                raise failure from error
             names = [STATE] if chosen is not None else []
             names += [f"{operator}.{table}" for operator, table in moment.tables]
             raise InputError(
@@ -46,7 +70,7 @@ def answered(sql: str, *, chosen: StateTable | None, moment: Moment) -> Iterator
             ) from error
 
 
-def _add(connection: "duckdb.DuckDBPyConnection", operator: str, table: str, rows: StateTable) -> None:
+def _add(connection: "duckdb.DuckDBPyConnection", operator: str, table: str, rows: _Scanned) -> None:
     name = f"{operator}/{table}"
     connection.register(name, rows)
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(operator)}")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,17 @@ def test_sql_that_cannot_work_names_the_tables(statebed: Call, rides: Path, sql:
     assert sql in failed.err
     assert "Traceback" not in failed.err
     assert "state" in failed.err
+
+
+def test_sql_over_files_that_are_gone_fails_as_reading_them_does(statebed: Call, rides: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(rides, copied)
+    for file in copied.rglob("earned-groups-*.parquet"):
+        file.unlink()
+    read, queried = (statebed("state", copied, *EARNED, *more) for more in ((), ("--sql", "SELECT * FROM state")))
+    assert read.code == queried.code == 1
+    assert read.err.splitlines()[0] == queried.err.splitlines()[0]
+    assert "earned-groups" in queried.err
 
 
 def test_get_looks_into_every_table_that_has_such_keys(statebed: Call, rides: Path) -> None:

@@ -3,7 +3,6 @@
 The client's side is `ask_live_run`. Objects: `requests/{id}` and, put once by the live run, `requests/{id}.answer`.
 """
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
 from statebed.format.sealed import open_sealed, seal
+from statebed.logs import id_logger
 from statebed.protocol.requests import AddSavepoint, Effect, decide_request, next_pins
 from statebed.storage import ObjectStore
 
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.2
 ANSWERS_KEPT_US = 24 * 3600 * 1_000_000
 """An answer that nobody fetched is removed after this time."""
 
-logger = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class Petitions:
             try:
                 self._log.store.put_if_absent(names.answer(petition.request_id), seal(answer))
             except StorageError as error:
-                logger.warning("request %s is answered later: %s", petition.request_id, error.what)
+                told = _logger.about(job=self._log.job_id, epoch=petition.epoch)
+                told.warning("request %s is answered later: %s", petition.request_id, error.what)
                 continue
             del self._open[petition.request_id]
 

@@ -10,7 +10,6 @@ asked; a subtask that fails there says why.
 
 import functools
 import importlib.metadata
-import logging
 import os
 import re
 import secrets
@@ -31,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from statebed.config import Settings, Source
 from statebed.errors import ExecutorError, InputError, StatebedError
+from statebed.logs import id_logger
 from statebed.spark import probe_task
 from statebed.spark.causes import cause_of
 from statebed.spark.memory import Executor, executors_of
@@ -38,7 +38,7 @@ from statebed.state.memory.budget import available_memory
 from statebed.storage import ObjectStore
 from statebed.storage.probe import PROBE_FOLDER
 
-_log = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 
 SKEW_SECONDS = 5.0
 """A clock that differs by more is reported. Nothing rests on clocks but times that people read."""
@@ -92,10 +92,11 @@ def probe_executors(session: SparkSession, store: ObjectStore, *, settings: Sett
     reached = {answer["executor_id"] for answer in answers}
     unreached = tuple(one.executor_id for one in executors_of(session) if one.executor_id not in reached)
     if unreached and all(reached):
-        _log.warning("job %s: executors %s were busy and not asked", job_id, ", ".join(unreached))
+        _logger.about(job=job_id).warning("job %s: executors %s were busy and not asked", job_id, ", ".join(unreached))
     skew = max((skew_of(answer["time_us"] / 1e6, began, began + took) for answer in answers), key=abs, default=0.0)
     if abs(skew) > SKEW_SECONDS:
-        _log.warning("job %s: the clock of an executor is off by %.1f s: times that it writes are, too", job_id, skew)
+        told = _logger.about(job=job_id)
+        told.warning("job %s: the clock of an executor is off by %.1f s: times that it writes are, too", job_id, skew)
     return ProbeReport(tuple(answers), unreached, min(answer["memory"] for answer in answers), skew)
 
 

@@ -9,7 +9,6 @@ without an addition deletes it.
 """
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, RollbackError, SinkError, SinkUnavailableError
+from statebed.logs import id_logger
 from statebed.operators.operator import WEIGHT, Output
 from statebed.protocol import Delivery, Guarantee, SinkPosition
 from statebed.protocol.publication import decide_delivery
@@ -33,7 +33,7 @@ _ATTEMPTS = 3
 _WAIT_SECONDS = 1.0
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,8 @@ class SqlTableSink(BaseSink):
             except SinkUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
-                logger.warning("sink %s is tried again in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
+                told = _logger.about(sink=self.sink_id)
+                told.warning("sink %s is tried again in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
                 time.sleep(_WAIT_SECONDS)
         raise AssertionError
 

@@ -5,7 +5,6 @@ table applies it, or discards it when an input has left. Nothing that goes wrong
 A failed merge is counted, and tried again after a later checkpoint; whoever asked for it gets the error.
 """
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -14,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from statebed.errors import CheckpointTimeoutError
+from statebed.logs import id_logger
 from statebed.state.compaction import CompactionJob, Edit
 from statebed.state.manager.options import CompactionMode, ManagerOptions
 from statebed.state.manager.tables import ManagedTable
+from statebed.state.messages import TaskInfo
 from statebed.state.metrics import CompactionMetrics
 
 _NICENESS = 10
-_log = logging.getLogger(__name__)
+_logger = id_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,14 @@ class Compactor:
     """One per manager. `ask` and `hand_over` are for the operator's thread."""
 
     def __init__(
-        self, tables: Sequence[ManagedTable], options: ManagerOptions, *, merging: threading.Lock, where: str
+        self, tables: Sequence[ManagedTable], options: ManagerOptions, *, merging: threading.Lock, task: TaskInfo
     ) -> None:
         """`merging` lets one merge of the process go on at a time."""
         self._tables = tables
         self._merging = merging
         self._options = options
-        self._where = where
+        self._where = task.where
+        self._logger = _logger.about(job=task.job_id, operator=task.operator_id, subtask=task.subtask_index)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-compaction", initializer=_step_back)
         self._lock = threading.Lock()
         self._metrics = CompactionMetrics()
@@ -133,7 +135,7 @@ class Compactor:
                 edit = None if job is None else self._alone(job)
             except BaseException as error:
                 self._count(failures=1)
-                _log.warning(
+                self._logger.warning(
                     "files of the table %r were not merged, and stay as they are: %r", table.config.name, error
                 )
                 raise

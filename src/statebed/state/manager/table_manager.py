@@ -124,9 +124,7 @@ class TableManager:
             timeout_seconds=self._options.timeout_seconds,
         )
         self._checkpoints = Checkpoints(task, self._tables, store, self._uploads, stored=stored)
-        self._compactor = Compactor(
-            tuple(self._tables.values()), self._options, merging=self._tiers.merging, where=task.where
-        )
+        self._compactor = Compactor(tuple(self._tables.values()), self._options, merging=self._tiers.merging, task=task)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-checkpoint")
 
     def __enter__(self) -> Self:

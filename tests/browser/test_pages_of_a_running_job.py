@@ -90,7 +90,7 @@ def test_a_new_record_appears_without_a_reload(writer: Writer, url: str, opened:
     page.evaluate("document.querySelector('.scroll').scrollLeft = 40")
     writer.epochs(1)
     expect(page.locator(".tile .value").first).to_have_text(str(before + 1))
-    expect(page.get_by_role("cell", name=str(before + 1), exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name=str(before + 1), exact=True)).to_be_visible()
     assert page.evaluate("window.same") is True
     assert page.evaluate("document.activeElement.textContent") == "all epochs"
     writer.epochs(2)

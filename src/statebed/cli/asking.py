@@ -1,7 +1,7 @@
 """Before and while something is changed: whether people want it, and how far it is. Both speak on standard error."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,27 +30,31 @@ def confirm(question: str, *, yes: bool) -> None:
 @contextmanager
 def verification_bar() -> "Iterator[OnProgress]":
     """A bar on a terminal; nothing elsewhere."""
-    from rich.console import Console  # noqa: PLC0415 - an extra, and only needed here
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("verifying", total=None)
-        yield lambda at: bar.update(
-            task,
-            completed=at.done_bytes,
-            total=at.total_bytes,
-            description=f"verifying, {at.objects} objects" + (f", {at.findings} damaged" if at.findings else ""),
+    with _bar("verifying", in_bytes=True) as update:
+        yield lambda at: update(
+            at.done_bytes,
+            at.total_bytes,
+            f"verifying, {at.objects} objects" + (f", {at.findings} damaged" if at.findings else ""),
         )
 
 
 @contextmanager
 def subtask_bar(what: str) -> "Iterator[OnSubtask]":
     """The same, over subtasks."""
-    from rich.console import Console  # noqa: PLC0415 - an extra, and only needed here
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+    with _bar(what, in_bytes=False) as update:
+        yield lambda done, total, last: update(done, total, f"{what}: {last}")
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+
+@contextmanager
+def _bar(what: str, *, in_bytes: bool) -> Iterator[Callable[[int, int, str], None]]:
+    from rich import progress  # noqa: PLC0415 - slow to import, and most commands show no bar
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands show no bar
+
+    amount = (
+        (progress.DownloadColumn(), progress.TimeRemainingColumn()) if in_bytes else (progress.MofNCompleteColumn(),)
+    )
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *amount)
+    screen = Console(stderr=True)
+    with progress.Progress(*columns, console=screen, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total, last: bar.update(task, completed=done, total=total, description=f"{what}: {last}")
+        yield lambda done, total, told: bar.update(task, completed=done, total=total, description=told)

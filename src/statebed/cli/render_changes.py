@@ -88,6 +88,7 @@ def verification_lines(found: Verification) -> list[str]:
     """What a verification comes to."""
     checked = f"epochs {numbers(found.epochs) or 'none'}, {many(len(found.savepoints), 'savepoint')}"
     lines = [f"read {many(found.objects, 'object')}, {output.size(found.bytes)}: {checked}"]
+    lines += [f"not there, no error: {one.path}: {one.reason}" for one in found.awaited]
     counts = Counter(one.kind.value for one in found.orphans)
     if counts:
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -43,7 +43,7 @@ from statebed.spark.matching import Removed, check_continues
 from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
 from statebed.spark.plans import streaming_leaves
-from statebed.spark.probe import ProbeReport, probe_executors
+from statebed.spark.probe import probe_executors
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
 from statebed.spark.resources import job_budget
@@ -184,10 +184,8 @@ class Job:
         plan = replace(self._plan(), removed=Removed(known(removed, Removed, self._job_id)))
         plan.warn_of_unbounded_state()
         store = ScopedStore(self._store, job_folder(self._job_id))
-        plan = self._with_chosen_parallelism(plan, store)
         options = _with_retention(options or RunOptions(), plan.settings)
-        hosts = self._check_against_log(plan, store, options)
-        plan = replace(plan, budget=job_budget(plan.session, plan.settings, available=hosts.least_memory))
+        plan = self._checked_against_log(plan, store, options)
         watching = Watching.open(plan)
         try:
             return self._open(plan, store, options, trigger, watching)
@@ -298,13 +296,12 @@ class Job:
             budget=job_budget(session, settings),
         )
 
-    def _with_chosen_parallelism(self, plan: JobPlan, store: ScopedStore) -> JobPlan:
-        """Where no setting says otherwise, what `statebed rescale` chose goes before Spark's default."""
-        head = None if plan.settings.parallelism else CheckpointLog(store, self._job_id).head()
-        return replace(plan, parallelism=head.chosen_parallelism) if head and head.chosen_parallelism else plan
+    def _checked_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> JobPlan:
+        """Everything that could be refused once the run is open, and then a fork would have happened already.
 
-    def _check_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> ProbeReport:
-        """Everything that could be refused once the run is open, and then a fork would have happened already."""
+        The plan gets what the state and the hosts say: the parallelism that was chosen, where no setting has one, and
+        the memory there is.
+        """
         log = CheckpointLog(store, self._job_id)
         recovery = log.recover()
         if options.origin.is_head and options.damage is DamagePolicy.REFUSE:
@@ -316,7 +313,12 @@ class Job:
         probe_put_if_absent(self._store)
         hosts = probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
         probe_sinks(plan.sinks)
-        return hosts
+        chosen = 0 if base is None or plan.settings.parallelism else int(base.chosen_parallelism)
+        return replace(
+            plan,
+            parallelism=chosen or plan.parallelism,
+            budget=job_budget(plan.session, plan.settings, available=hosts.least_memory),
+        )
 
     def _check_continues(self, plan: JobPlan, record: pb.CheckpointMetadata | None, store: ScopedStore) -> None:
         check_continues(

@@ -6,7 +6,7 @@ from statebed.errors import FormatError, NewerFormatError, ObjectMissingError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import open_sealed
-from statebed.inspect.verification.findings import Finding, ObjectKind, Orphan, OrphanKind, Trouble
+from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, Orphan, OrphanKind, Trouble
 from statebed.inspect.verification.needs import Needer, finding
 from statebed.protocol.collection import is_garbage
 from statebed.storage import ObjectStore
@@ -65,6 +65,26 @@ def missing_markers(
         finding(path, ObjectKind.MARKER, Trouble.MISSING, problem, [Needer(epoch)])
         for epoch, path in absent
         if path not in listed and store.head(path) is None
+    ]
+
+
+def awaited(
+    records: Mapping[int, pb.CheckpointMetadata], head: pb.CheckpointMetadata | None, listed: Collection[str]
+) -> list[Awaited]:
+    """What is not there yet, or no longer: the newest marker of a sink, and the record behind the newest one."""
+    markers = [
+        names.published(epoch, sink.sink_id)
+        for epoch, record in records.items()
+        for sink in record.sinks
+        if names.published(epoch, sink.sink_id) not in listed
+    ]
+    last = 0 if head is None else head.epoch
+    begun = sorted({epoch for path in listed if (epoch := names.epoch_of(path) or 0) > last})
+    unpublished = "the sink does not have the epoch, or this was removed"
+    uncommitted = "the epoch was begun and not committed, or this was removed"
+    return [
+        *(Awaited(path, ObjectKind.MARKER, unpublished) for path in markers),
+        *(Awaited(names.record(epoch), ObjectKind.RECORD, uncommitted) for epoch in begun),
     ]
 
 

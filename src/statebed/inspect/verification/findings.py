@@ -61,6 +61,15 @@ class Orphan:
 
 
 @dataclass(frozen=True)
+class Awaited:
+    """An object that is not there, and may rightly be so: nobody can tell whether it was removed. No error."""
+
+    path: str
+    kind: ObjectKind
+    reason: str
+
+
+@dataclass(frozen=True)
 class Verification:
     """The state of a job's objects."""
 
@@ -78,6 +87,7 @@ class Verification:
     """Read and checked."""
     bytes: int
     findings: tuple[Finding, ...] = ()
+    awaited: tuple[Awaited, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     orphans_known: bool = True
     """False: metadata is damaged, so what it names cannot be told from orphans, and none are listed."""

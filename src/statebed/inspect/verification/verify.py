@@ -26,7 +26,7 @@ from statebed.format.sealed import open_sealed
 from statebed.inspect.jobs import open_log
 from statebed.inspect.verification import beside
 from statebed.inspect.verification.bytes_check import Expectation, problem_of, problem_of_bytes
-from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble, Verification
+from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, Trouble, Verification
 from statebed.inspect.verification.log_check import READS_AT_ONCE, LogReading, newest_record, read_log
 from statebed.inspect.verification.needs import Need, Needer, Needs, data_files_of, finding, metadata_of, named_directly
 from statebed.protocol.records import data_epoch_of
@@ -91,6 +91,7 @@ class _Verifier:
         self._on_progress = on_progress
         self._findings: list[Finding] = []
         self._absent: list[Need] = []
+        self._awaited: list[Awaited] = []
         self._objects = 0
         self._bytes = 0
         self._total = 0
@@ -128,6 +129,7 @@ class _Verifier:
             objects=self._objects,
             bytes=self._bytes,
             findings=tuple(sorted(self._findings, key=lambda one: one.path)),
+            awaited=tuple(self._awaited),
             orphans=tuple(orphans),
             orphans_known=known and not partly,
         )
@@ -241,6 +243,8 @@ class _Verifier:
         newest = newest_record(self._log)
         retained = {n: record for n, record in reading.records.items() if newest and n >= newest.min_epoch}
         self._findings += beside.missing_markers(self._store, retained, listed)
+        missing = {one.path for one in self._findings}
+        self._awaited = [one for one in beside.awaited(retained, newest, listed) if one.path not in missing]
         return set(markers)
 
     def _take(self, looked: _Looked) -> None:

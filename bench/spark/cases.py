@@ -120,6 +120,6 @@ class Case:
 
 
 def cases(*, quick: bool) -> list[Case]:
-    """All of them, fewer when in a hurry."""
+    """All of them; in a hurry without the largest size."""
     sizes = (10_000, _MILLION) if quick else (10_000, _MILLION, 5 * _MILLION)
     return [Case(kind, keys) for kind in Kind for keys in sizes]

@@ -25,7 +25,7 @@ _GATED = "addBatch"
 
 def run(report: Report, *, quick: bool, only: str = "") -> int | None:
     """Measure every case whose name contains `only`; an exit status when there is none."""
-    known = cases(quick=quick)
+    known = cases(quick=quick and not only)
     chosen = [case for case in known if only in case.name]
     if not chosen:
         print("no such case; there are:", *(case.name for case in known), sep="\n  ", file=sys.stderr)
@@ -105,8 +105,12 @@ def _tell(
         )
     for racer in racers:
         seconds = [f"{batch.seconds:.2f}" for batch in racer.batches]
-        anonymous = peaks[racer.process.pid].anonymous / _MIB
-        report.note(f"  {racer.side.value}: {' '.join(seconds)} s; {anonymous:,.0f} MiB of the peak are anonymous")
+        peak = peaks[racer.process.pid]
+        report.note(f"  {racer.side.value}: {' '.join(seconds)} s")
+        report.note(
+            f"    of the peak, MiB: {peak.java / _MIB:,.0f} Java, {peak.workers / _MIB:,.0f} Python workers;"
+            f" {peak.anonymous / _MIB:,.0f} are anonymous"
+        )
         report.note(f"    of a batch, ms: {_phases(racer, files)}")
 
 

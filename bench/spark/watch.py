@@ -16,10 +16,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes."""
+    """In bytes; Java's part and that of its Python workers, the rest is the driver's Python."""
 
-    total: int
-    anonymous: int
+    total: int = 0
+    anonymous: int = 0
+    java: int = 0
+    workers: int = 0
 
 
 def tree_of(root: int) -> list[int]:
@@ -38,16 +40,20 @@ def tree_of(root: int) -> list[int]:
 
 def memory_of(root: int) -> Memory:
     """Of the whole tree, now."""
-    total = anonymous = 0
+    total = anonymous = java = workers = 0
     for pid in tree_of(root):
         try:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
             continue  # it has just ended
         fields = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
-        total += fields.get("Pss:", 0)
+        total += (taken := fields.get("Pss:", 0))
+        if _name(pid) == "java":
+            java += taken
+        elif pid != root:
+            workers += taken
         anonymous += fields.get("Pss_Anon:", 0) + fields.get("Pss_Shmem:", 0)
-    return Memory(1024 * total, 1024 * anonymous)
+    return Memory(1024 * total, 1024 * anonymous, 1024 * java, 1024 * workers)
 
 
 class ProcessorClock:
@@ -81,12 +87,18 @@ class MemoryWatch(threading.Thread):
         while not self._done.wait(_LOOK_SECONDS):
             root = self._root
             if root is not None:
-                now, most = memory_of(root), self.peaks.get(root, Memory(0, 0))
-                self.peaks[root] = Memory(max(most.total, now.total), max(most.anonymous, now.anonymous))
+                self.peaks[root] = max(memory_of(root), self.peaks.get(root, Memory()), key=lambda one: one.total)
 
     def stop(self) -> None:
         self._done.set()
         self.join(10)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _stat(pid: int) -> list[str] | None:

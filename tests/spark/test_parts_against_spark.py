@@ -65,6 +65,8 @@ def aggregates_of(name: str) -> dict[str, tuple[Aggregate, tuple[str, ...]]]:
         "min": (sb.min(name), (name,)),
         "max": (sb.max(name), (name,)),
         "any": (sb.any_value(name), (name,)),
+        "distinct": (sb.approx_count_distinct(name), (name,)),
+        "coarse": (sb.approx_count_distinct(name, precision=4), (name,)),
     }
     if name == "flag":
         made |= {"and": (sb.bool_and(name), (name,)), "or": (sb.bool_or(name), (name,))}

@@ -30,6 +30,8 @@ AGGREGATES = {
     "cheap": sb.min_by("fare", "cents % 10"),
     "spread": sb.var_samp("cents * 4000000000000"),
     "slope": sb.regr_slope("cents", "length(driver)", where="status = 'ok'"),
+    "fares_apart": sb.approx_count_distinct("fare"),
+    "states": sb.approx_count_distinct("status", precision=6, where="cents > 1000"),
 }
 
 

@@ -49,7 +49,7 @@ class Columns:
         return (high if factor.word is Word.HIGH else double - high * F.lit(_TWO_32)).cast("bigint")
 
 
-def part_expression(part: Part, columns: Columns) -> Column:
+def part_expression(part: Part, columns: Columns) -> Column:  # noqa: PLR0911 - one for each kind
     """The aggregate that computes a part."""
     if not part.factors:
         return F.count(F.lit(1))
@@ -65,6 +65,8 @@ def part_expression(part: Part, columns: Columns) -> Column:
         return F.sum(value).cast(f"decimal({part.type.precision}, {part.type.scale})")
     if part.reduce is Reduce.LOW_SUM:
         return F.sum(value.bitwiseAND(F.lit(_LOW_BITS)))
+    if part.reduce is Reduce.SKETCH:
+        return F.hll_sketch_agg(F.when(value.isNotNull(), F.xxhash64(value)), part.precision)
     if part.reduce is Reduce.HIGH_SUM:
         return F.sum(F.shiftright(value, _HALF))
     return _PLAIN[part.reduce](value)

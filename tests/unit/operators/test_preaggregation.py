@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import datasketches
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import statebed as sb
 from statebed.errors import InputError, SumOverflowError
 from statebed.flow.graph import OperatorNode
+from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators import Clock, functions
 from statebed.operators.aggregates import EventTime
@@ -51,6 +53,8 @@ AGGREGATES = {
     "narrow": sb.stddev_pop("small"),
     "slope": sb.regr_slope("big", "small", where="flag"),
     "likeness": sb.corr("small", "big"),
+    "words": sb.approx_count_distinct("word", precision=4),
+    "reals": sb.approx_count_distinct("real", where="flag"),
 }
 SCHEMA = "k string, big bigint, small int, real double, word string, flag boolean, price decimal(12, 2), ts timestamp"
 ROW = st.fixed_dictionaries(
@@ -121,6 +125,8 @@ def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - 
         return None
     if part.by is not None:
         return _value_by(part, part.by, counted)
+    if part.reduce is Reduce.SKETCH:
+        return _sketch([row[part.factors[0].column] for row in counted], part.precision)
     values = [functools.reduce(operators.mul, (_word(one, row) for one in part.factors)) for row in counted]
     if part.reduce in {Reduce.LOW_SUM, Reduce.HIGH_SUM}:
         return sum((v & 0xFFFFFFFF) if part.reduce is Reduce.LOW_SUM else v >> 32 for v in values)
@@ -130,6 +136,15 @@ def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - 
     if part.reduce is Reduce.SUM:
         return sum(values)
     return sorted(values, key=_place)[0 if part.reduce is Reduce.MIN else -1]
+
+
+def _sketch(values: list[Any], precision: int) -> bytes:
+    """By the library that Spark's JVM has, too."""
+    sketch = datasketches.hll_sketch(precision, datasketches.tgt_hll_type.HLL_8)
+    for number in hash_columns([normalise_key(pa.array(values))]).view(np.int64).tolist():
+        sketch.update(number)
+    made: bytes = sketch.serialize_updatable()
+    return made
 
 
 def _value_by(part: Part, by: Factor, rows: list[dict[str, Any]]) -> Any:

@@ -1,9 +1,9 @@
-"""About how many distinct values there are: HyperLogLog, as registers alone.
+"""About how many distinct values there are: HyperLogLog, as the registers of a DataSketches sketch.
 
 A value's hash chooses one of 2**precision registers, which keeps the longest run of leading zeros seen in the rest of
-the hash. That is the same in any order and grouping of the rows, byte for byte. (Libraries keep a running estimate
-beside the registers, which depends on the order; two attempts of one task would then differ.) The state lists the
-registers in use, `register * 64 + zeros`, so few values take little room. The estimate is Ertl's improved one: unbiased
+the hash. That is the same in any order and grouping of the rows, byte for byte, and whether the rows came here or
+Spark has made a sketch of them. What is hashed is the key hash of a value, so values of all types count, the empty text
+too. The state lists the registers in use, so few values take little room. The estimate is Ertl's improved one: unbiased
 from the first value to billions, with a standard error of 1.04 / sqrt(2**precision).
 """
 
@@ -16,19 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import fixed_width_values, from_numpy, int64_values, validity
-from statebed.format.keyhash import Hashes, hash_columns, normalise_key
+from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.operators.accumulators.base import check_weights
+from statebed.operators.accumulators.datasketches import VALUES, Codes, codes_of_numbers, codes_of_sketches
 from statebed.operators.exact import Doubles
 from statebed.operators.grouping import Grouping, Integers
 
 LEAST_PRECISION = 4
 MOST_PRECISION = 18
-_HASH_BITS = 64
 _ALPHA = 0.5 / np.log(2.0)
 _STEPS = 64
 """More than the series below take until they no longer change."""
-
-Codes = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class DistinctSketch:
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        return (pa.field(f"_{self.name}_registers", pa.list_(pa.field("element", pa.int32())), nullable=False),)
+        return (pa.field(f"_{self.name}_codes", pa.list_(pa.field("element", pa.int32())), nullable=False),)
 
     @property
     def output_field(self) -> pa.Field:
@@ -52,7 +50,7 @@ class DistinctSketch:
         check_weights(weights, self.name)
         values = normalise_key(inputs[0])
         some = validity(values)
-        codes = self._codes(hash_columns([values]))
+        codes = codes_of_numbers(hash_columns([values]), self.precision)
         return (self._lists(codes[some], grouping.group_of_rows()[some], grouping.groups),)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
@@ -60,34 +58,23 @@ class DistinctSketch:
         codes = fixed_width_values(partials[0].flatten(), np.int32).astype(np.int32)
         return (self._lists(codes, np.repeat(grouping.group_of_rows(), lengths), grouping.groups),)
 
+    def of_sketches(self, sketches: pa.Array) -> tuple[pa.Array, ...]:
+        """The partial of each group from the sketch that Spark made of the key hashes of its values."""
+        return (self._lists(*codes_of_sketches(sketches, self.precision), len(sketches)),)
+
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         groups = len(partials[0])
         lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
-        zeros = fixed_width_values(partials[0].flatten(), np.int32).astype(np.int64) % _HASH_BITS
-        width = self._most_zeros + 1
-        place = np.repeat(np.arange(groups, dtype=np.int64), lengths) * width + zeros
-        counts = np.bincount(place, minlength=groups * width).reshape(groups, width).astype(np.float64)
+        values = fixed_width_values(partials[0].flatten(), np.int32).astype(np.int64) % VALUES
+        place = np.repeat(np.arange(groups, dtype=np.int64), lengths) * VALUES + values
+        counts = np.bincount(place, minlength=groups * VALUES).reshape(groups, VALUES).astype(np.float64)
         counts[:, 0] = (1 << self.precision) - lengths
         return from_numpy(np.rint(_estimates(counts, 1 << self.precision)).astype(np.int64), pa.int64())
-
-    @property
-    def _most_zeros(self) -> int:
-        return _HASH_BITS - self.precision + 1
-
-    def _codes(self, hashes: Hashes) -> Codes:
-        """The register of each hash, and one more than the zeros that the rest of it begins with."""
-        register = (hashes >> np.uint64(_HASH_BITS - self.precision)).astype(np.int64)
-        rest = hashes << np.uint64(self.precision)
-        # The upper 53 bits make an exact double, whose exponent tells the zeros; the lower ones, where those are 0.
-        upper, lower = (rest >> np.uint64(11)).astype(np.float64), (rest & np.uint64(2047)).astype(np.float64)
-        zeros = np.where(upper > 0, 53 - np.frexp(upper)[1], 64 - np.frexp(lower)[1])
-        zeros = np.where(rest == 0, self._most_zeros, np.minimum(zeros + 1, self._most_zeros))
-        return (register * _HASH_BITS + zeros).astype(np.int32)
 
     def _lists(self, codes: Codes, owners: npt.NDArray[np.int64], groups: int) -> pa.Array:
         """Of each group's registers the greatest, in order."""
         packed = np.sort((owners << np.int64(32)) | codes.astype(np.int64))
-        last = np.append((packed[1:] // _HASH_BITS) != (packed[:-1] // _HASH_BITS), True) if len(packed) else packed > 0
+        last = np.append((packed[1:] // VALUES) != (packed[:-1] // VALUES), True) if len(packed) else packed > 0
         kept = packed[last]
         offsets = np.searchsorted(kept, np.arange(groups + 1, dtype=np.int64) << np.int64(32))
         buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
@@ -96,10 +83,10 @@ class DistinctSketch:
 
 
 def _estimates(counts: Doubles, registers: int) -> Doubles:
-    """From how many registers of each group hold each number of zeros."""
-    total = registers * _tau(counts[:, -1] / registers)
-    for zeros in range(counts.shape[1] - 2, 0, -1):
-        total = 0.5 * (total + counts[:, zeros])
+    """From how many registers of each group hold each value."""
+    total = registers * _tau(1.0 - counts[:, -1] / registers)
+    for value in range(counts.shape[1] - 2, 0, -1):
+        total = 0.5 * (total + counts[:, value])
     total += registers * _sigma(counts[:, 0] / registers)
     with np.errstate(divide="ignore"):
         return np.where(np.isinf(total), 0.0, _ALPHA * registers * registers / total)

@@ -8,7 +8,18 @@ import pyarrow as pa
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.keyhash import normalise_key
 from statebed.format.schema import TIMESTAMP
-from statebed.operators.accumulators import Bits, Count, DecimalSum, End, Extreme, ExtremeBy, IntegerSum, Mean, Moments
+from statebed.operators.accumulators import (
+    Bits,
+    Count,
+    DecimalSum,
+    DistinctSketch,
+    End,
+    Extreme,
+    ExtremeBy,
+    IntegerSum,
+    Mean,
+    Moments,
+)
 from statebed.operators.accumulators.bits import BitOperation
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.operator import Changes, Input
@@ -86,6 +97,8 @@ def aggregate_parts(position: int, aggregate: BoundAggregate) -> list[Part] | No
         return [Part(f"_b{position}", _BITS[accumulator.operation], accumulator.kind, factors)]
     if isinstance(accumulator, Moments) and all(map(pa.types.is_signed_integer, kinds)):
         return moment_parts(position, accumulator, inputs, kinds)
+    if isinstance(accumulator, DistinctSketch):
+        return [Part(f"_d{position}", Reduce.SKETCH, pa.binary(), factors, precision=accumulator.precision)]
     return None
 
 
@@ -135,6 +148,8 @@ def _partial(position: int, aggregate: BoundAggregate, parts: Sequence[pa.Array]
         return list(map(normalise_key, parts))
     if isinstance(accumulator, Moments):
         return moment_partial(position, accumulator, _inputs(position, aggregate), aggregate.input_types, parts)
+    if isinstance(accumulator, DistinctSketch):
+        return list(accumulator.of_sketches(parts[0]))
     return list(parts)
 
 

@@ -33,6 +33,8 @@ class Reduce(enum.Enum):
     BIT_AND = "bit_and"
     BIT_OR = "bit_or"
     BIT_XOR = "bit_xor"
+    SKETCH = "sketch"
+    """A HyperLogLog sketch of DataSketches, of the key hashes of the values."""
 
 
 class Word(enum.Enum):
@@ -66,6 +68,8 @@ class Part:
     """Of MIN_BY and MAX_BY, which have one factor."""
     given: tuple[str, ...] = ()
     """Rows in which one of these is null do not count either."""
+    precision: int = 0
+    """Of a SKETCH."""
 
 
 def can_be_reversed(kind: pa.DataType) -> bool:

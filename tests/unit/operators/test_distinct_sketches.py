@@ -1,0 +1,113 @@
+"""Sketches of distinct values are those of Apache DataSketches: the library's own registers, however they came."""
+
+import datasketches
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import statebed as sb
+from statebed.format.columns import from_numpy
+from statebed.format.keyhash import hash_columns
+from statebed.operators.accumulators import DistinctSketch
+from statebed.operators.accumulators.datasketches import codes_of_numbers
+from statebed.operators.grouping import Grouping
+
+SIZES = (0, 1, 5, 7, 8, 20, 100, 300, 1_000, 20_000)
+"""Lists, sets and registers: the library changes over at 8 values and at an eighth of the registers."""
+PRECISIONS = (4, 7, 8, 12, 18)
+FEWEST_OF_A_REGISTER = 10_000
+
+
+def of_library(numbers: npt.NDArray[np.int64], precision: int) -> "datasketches.hll_sketch":
+    sketch = datasketches.hll_sketch(precision, datasketches.tgt_hll_type.HLL_8)
+    for number in numbers.tolist():
+        sketch.update(number)
+    return sketch
+
+
+def codes_of(numbers: npt.NDArray[np.int64], precision: int) -> list[int]:
+    """Of each register the greatest."""
+    registers = np.zeros(1 << precision, dtype=np.int64)
+    codes = codes_of_numbers(numbers.view(np.uint64), precision)
+    np.maximum.at(registers, codes // 64, codes % 64)
+    return [int(place) * 64 + int(registers[place]) for place in np.flatnonzero(registers)]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_numbers_fill_the_registers_of_the_library(precision: int) -> None:
+    chance = np.random.default_rng(precision)
+    some = [chance.integers(-(2**63), 2**63, size, dtype=np.int64) for size in SIZES]
+    libraries = [of_library(numbers, precision) for numbers in some]
+    # Compact ones and those that could be updated, between nulls.
+    both = [one.serialize_compact() if place % 2 else one.serialize_updatable() for place, one in enumerate(libraries)]
+    given_ones = pa.array([each for one in both for each in (one, None)], pa.binary())
+    accumulator = DistinctSketch("x", precision)
+    (partial,) = accumulator.of_sketches(given_ones)
+    assert partial.to_pylist() == [each for numbers in some for each in (codes_of(numbers, precision), [])]
+    assert accumulator.of_sketches(given_ones.slice(3, 9))[0].equals(partial.slice(3, 9))
+
+    # Both estimate from the same registers; of few values the library knows more than those.
+    estimates = accumulator.finish([partial]).to_pylist()[::2]
+    error = 1.04 / np.sqrt(1 << precision)
+    for numbers, found in zip(some, estimates, strict=True):
+        assert abs(found - len(numbers)) <= 5 * error * len(numbers)
+
+
+def test_the_estimate_is_near_that_of_the_library_from_the_same_registers() -> None:
+    chance = np.random.default_rng(7)
+    for size in (FEWEST_OF_A_REGISTER, 200_000):
+        numbers = chance.integers(-(2**63), 2**63, size, dtype=np.int64)
+        union = datasketches.hll_union(12)
+        halves = np.array_split(numbers, 2)
+        for half in halves:
+            union.update(of_library(half, 12))
+        library = union.get_result(datasketches.tgt_hll_type.HLL_8)
+        accumulator = DistinctSketch("x", 12)
+        (partial,) = accumulator.of_sketches(pa.array([library.serialize_compact()], pa.binary()))
+        assert partial.to_pylist() == [codes_of(numbers, 12)]
+        (found,) = accumulator.finish([partial]).to_pylist()
+        assert found == pytest.approx(library.get_estimate(), rel=0.01)
+
+
+@settings(deadline=None, max_examples=50)
+@given(values=st.lists(st.none() | st.text(max_size=3), max_size=30), precision=st.integers(4, 18))
+def test_p6_a_sketch_of_the_key_hashes_leaves_the_partial_of_the_rows(values: list[str | None], precision: int) -> None:
+    column = pa.array(values, pa.string())
+    there = column.drop_null()
+    hashes = hash_columns([there]).view(np.int64) if len(there) else np.zeros(0, dtype=np.int64)
+    sketch = of_library(hashes, precision).serialize_updatable()
+    bound = sb.approx_count_distinct("x", precision=precision).bind("a", input_types=(pa.string(),))
+    accumulator = bound.accumulator
+    assert isinstance(accumulator, DistinctSketch)
+    grouping = Grouping(order=np.arange(len(values)), starts=np.zeros(1 if values else 0, dtype=np.int64))
+    (folded,) = accumulator.fold([column], grouping)
+    (made,) = accumulator.of_sketches(pa.array([sketch] if values else [], pa.binary()))
+    assert made.equals(folded)
+    if values:
+        assert abs(accumulator.finish([made])[0].as_py() - len(set(there.to_pylist()))) <= 5 * 1.04 / 4 * len(values)
+
+
+def test_many_sketches_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(3)
+    some = [chance.integers(-(2**63), 2**63, size, dtype=np.int64) for size in (900, 3, 40, 2_000, 0, 1_500)]
+    given_ones = pa.array([of_library(numbers, 8).serialize_compact() for numbers in some], pa.binary())
+    whole = DistinctSketch("x", 8).of_sketches(given_ones)[0]
+    monkeypatch.setattr("statebed.operators.accumulators.datasketches._BYTES_AT_ONCE", 300)
+    assert DistinctSketch("x", 8).of_sketches(given_ones)[0].equals(whole)
+    assert whole.to_pylist() == [codes_of(numbers, 8) for numbers in some]
+
+
+def test_a_register_that_is_full_counts_as_one_that_is_nearly_full() -> None:
+    accumulator = DistinctSketch("x", 4)
+    some = pa.array([[63], [62], [8 * 64 + 63, 9 * 64 + 63]], accumulator.partial_fields[0].type)
+    assert accumulator.finish([some]).to_pylist() == [1, 1, 2]
+
+
+def test_empty_text_counts_and_null_does_not() -> None:
+    bound = sb.approx_count_distinct("x").bind("a", input_types=(pa.string(),))
+    grouping = Grouping(order=np.arange(3), starts=np.zeros(1, dtype=np.int64))
+    folded = bound.accumulator.fold([pa.array(["", None, ""], pa.string())], grouping)
+    assert bound.accumulator.finish(folded).equals(from_numpy(np.ones(1, dtype=np.int64), pa.int64()))

@@ -1,6 +1,7 @@
 """`python -m bench NAME [--quick] [--json] [--check] [--case TEXT]`: see --help."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 
@@ -19,6 +20,8 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
 
 
 def main() -> int:
+    # What a benchmark started ends with it, also when somebody else ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks that check their own answers.")
     names = parser.add_subparsers(dest="benchmark", required=True, metavar="NAME")
     for name, (_, what) in BENCHMARKS.items():

@@ -1,8 +1,10 @@
 """One side as the benchmark sees it: a process that does one batch when told, its time, processor time and memory."""
 
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -54,6 +56,7 @@ class Racer:
             stderr=errors,
             text=True,
             cwd=_ROOT,
+            process_group=0,
             env={**os.environ, "TZ": "UTC", "XDG_CACHE_HOME": str(folder / "cache")},  # not the user's own cache
         )
         racer = cls(side, folder, process, errors, ProcessorClock(process.pid))
@@ -84,10 +87,10 @@ class Racer:
         self.errors.close()
 
     def kill(self) -> None:
-        """End it, whatever it does; Java ends when its Python has."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(_TIMEOUT_SECONDS)
+        """End it and what it started, whatever that does: a Java that only collects garbage would not see it go."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(_TIMEOUT_SECONDS)
 
     def _release(self) -> None:
         assert self.process.stdin is not None

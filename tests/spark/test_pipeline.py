@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
 import statebed as sb
 from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run
@@ -21,6 +22,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics.processes import job_metrics
 from statebed.metrics.samples import Sample
 from statebed.spark import stages as stages_module
+from statebed.spark.plans import stays_in_place
 from statebed.spark.stage import StageFunction, Work
 from statebed.storage import ScopedStore, get_storage_provider
 
@@ -38,6 +40,30 @@ def test_closed_windows_equal_a_batch_answer_and_a_restart_goes_on(rides: Any) -
     assert [progress.batch_id for progress in second.recent_progress] == [3, 4, None]
     assert sum(progress.rows_in for progress in first.recent_progress + second.recent_progress) == 5 * 120
     assert sum(progress.rows_late for progress in first.recent_progress + second.recent_progress) == 0
+
+
+def test_the_rows_of_an_epoch_take_one_job_of_spark(rides: Any) -> None:
+    rides.add_files(3)
+    query = rides.run()
+    jobs = rides.spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.spark_query.runId))
+    assert len(jobs) == 3
+    assert rides.spark.conf.get("spark.sql.adaptive.enabled") == "true"  # of the user's own session
+
+
+def test_what_spark_would_adapt_to_the_rows_is_left_to_it(rides: Any) -> None:
+    rides.add_files(1)
+    rows = rides.frame()
+    known = rides.spark.createDataFrame([("ok", 1), ("void", 0)], "status string, paid int")
+    assert stays_in_place(rows.where("cents > 0").withColumn("word", F.explode(F.split("status", ""))))
+    assert stays_in_place(
+        rows.withWatermark("ts", "1 minute").union(
+            rides.spark.readStream.format("rate")
+            .load()
+            .selectExpr("'a' driver", "1d fare", "value cents", "'ok' status", "timestamp ts")
+        )
+    )
+    assert not stays_in_place(rows.join(known, "status"))
+    assert not stays_in_place(rows.repartition(7))
 
 
 def test_the_folder_of_the_state_may_have_any_name(rides: Any, tmp_path: Path) -> None:

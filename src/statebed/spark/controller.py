@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
@@ -39,6 +40,7 @@ from statebed.spark.frames import heartbeats
 from statebed.spark.matching import kept_entries
 from statebed.spark.pieces import PIECES_SCHEMA, SUBTASK
 from statebed.spark.plan import JobPlan
+from statebed.spark.plans import stays_in_place
 from statebed.spark.preaggregation import Reduction
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import (
@@ -48,7 +50,7 @@ from statebed.spark.reports import (
     timer_is_due,
     watermarks_of,
 )
-from statebed.spark.session import is_stopped
+from statebed.spark.session import is_stopped, plan_once
 from statebed.spark.stage import StageFunction
 from statebed.spark.stages import of_groups, routing, stages
 from statebed.spark.watching import Watching
@@ -191,6 +193,10 @@ class Controller:
 
     # ---- epochs ----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _stays_in_place(self) -> bool:
+        return stays_in_place(self._plan.prepared)
+
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         query_id = _query_id(batch.sparkSession)
         decision = decide_replay(
@@ -206,6 +212,8 @@ class Controller:
         self._serve_requests(batch.sparkSession)
         if self.stopped:
             raise HaltedError
+        if self._stays_in_place:
+            plan_once(batch.sparkSession, partitions=self._plan.parallelism)
         self._epoch(batch.sparkSession, batch, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
 
     def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:

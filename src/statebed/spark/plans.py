@@ -1,4 +1,4 @@
-"""What the plan of a streaming DataFrame must not contain, read from Spark's analysed plan."""
+"""What the plan of a streaming DataFrame contains, and must not contain, read from Spark's analysed plan."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +23,25 @@ _STATEFUL = frozenset(
         "TransformWithStateInPandas",
     }
 )
+
+_IN_PLACE = frozenset(
+    {
+        "EventTimeWatermark",
+        "Filter",
+        "Generate",
+        "LocalRelation",
+        "MapInArrow",
+        "MapInPandas",
+        "Project",
+        "Range",
+        "StreamingRelation",
+        "StreamingRelationV2",
+        "SubqueryAlias",
+        "Union",
+        "View",
+    }
+)
+"""Steps that leave rows in the tasks that read them."""
 
 
 def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
@@ -57,6 +76,11 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
 def streaming_leaves(df: DataFrame) -> int:
     """How many sources a streaming DataFrame reads."""
     return sum(bool(node.isStreaming()) and not _children(node) for node in _nodes(_analysed(df)))
+
+
+def stays_in_place(df: DataFrame) -> bool:
+    """Whether no step moves rows from task to task; one that is not known might."""
+    return all(str(node.nodeName()) in _IN_PLACE for node in _nodes(_analysed(df)))
 
 
 def _check_streamable(df: DataFrame, plan: Any, *, where: str) -> None:

@@ -54,6 +54,16 @@ def configuration(session: SparkSession) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def plan_once(session: SparkSession, *, partitions: int) -> None:
+    """For the session of a query, whose rows we alone shuffle: a batch is one job, planned once.
+
+    Adaptive execution would run each stage as a job of its own and plan anew in between, for pieces that lie where they
+    belong. What it would do for us, fewer partitions of groups, is said beforehand.
+    """
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+
+
 def check_version(version: str = spark_version) -> None:
     """Refuse a Spark that lacks `repartitionById`."""
     parts = version.split(".")

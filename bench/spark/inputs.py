@@ -17,13 +17,20 @@ START_US = 1_699_999_800_000_000
 _JITTER_US = 500_000
 SMALL_BATCHES = 30
 """Java compiles what it runs while it runs: after six batches that still took a third of all processor time."""
+FEW_KEYS = 10_000
 _TURNS = 4
 """Sessions: two quarters of the keys are active at a time."""
 
 
 def small_files(case: Case) -> Files:
     """To warm up the machinery itself, before the state is filled."""
-    return Files(warm=0, warm_rows=0, measured=SMALL_BATCHES, rows=2000 if case.kind is Kind.PROCESS else 20_000)
+    if case.kind is Kind.PROCESS:
+        rows = 2_000
+    elif case.kind is Kind.JOIN or case.keys > FEW_KEYS:
+        rows = 20_000
+    else:
+        rows = 10 * case.keys  # with fewer to a key the JVM would not add them up, as it does when it counts
+    return Files(warm=0, warm_rows=0, measured=SMALL_BATCHES, rows=rows)
 
 
 def write_inputs(case: Case, files: Files, folder: Path, *, seed: int = 7) -> None:

@@ -19,6 +19,7 @@ from statebed.operators.grouping import Grouping
 from statebed.operators.partials import Partials, input_column
 from statebed.operators.preaggregation import aggregate_parts, partial_columns, parts_of
 from statebed.spark.part_expressions import Columns, part_expression
+from statebed.spark.routing import column_as
 
 ROWS = 240
 GROUPS = 4
@@ -120,7 +121,7 @@ def test_p6_parts_that_spark_computes_become_the_partials_of_the_rows(
     )
     schema = pa.schema([("k", pa.int64()), *((part.name, part.type) for part in parts)])
     groups = computed.toArrow().sort_by("k")
-    given = pa.table([groups[field.name].cast(field.type) for field in schema], schema=schema)
+    given = pa.table([column_as(one_chunk(groups[field.name]), field.type) for field in schema], schema=schema)
     made = partial_columns(partials, given)
     for field, one, other in zip(partials.fields, folded, made, strict=True):
         assert repr(one.to_pylist()) == repr(other.to_pylist()), field.name  # as text: NaN, and the sign of zero

@@ -88,6 +88,34 @@ def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     assert outcomes[0] == outcomes[1]
 
 
+def test_p6_rows_of_several_sources_are_added_up_and_each_source_is_seen(rides: Any, tmp_path: Any) -> None:
+    rides.add_files(3)
+    outcomes = []
+    for below in (0, 1):
+        given: list[Any] = []
+        job = sb.Job(
+            "rides",
+            state=tmp_path / f"state{below}",
+            spark=rides.spark,
+            parallelism=2,
+            settings={"preaggregate_below": below, "compaction_every": 1000},
+        )
+        early = job.source(rides.frame(), name="early", watermark=("ts", "1 minute"))
+        moved = rides.frame().withColumn("ts", F.expr("ts - interval 90 seconds"))
+        behind = job.source(moved, name="behind", watermark=("ts", "2 minutes"))
+        window = sb.tumbling("1 minute")
+        results = early.union(behind).group_by("driver", window, name="op").agg(n=sb.count(), total=sb.sum("cents"))
+        results.write(lambda df, _, given=given: given.extend(map(tuple, df.collect())), name="rows")
+        query = job.start(available_now=True)
+        assert query.await_termination(180)
+        progress = query.recent_progress
+        assert any(one.preaggregated for one in progress) == bool(below)
+        seen = [(one.rows_in, one.rows_late, one.watermark_us) for one in progress]
+        outcomes.append((sorted(map(repr, given)), seen, subtasks_of(tmp_path / f"state{below}")))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0]
+
+
 def test_p6_text_is_the_same_whatever_its_collation_when_the_jvm_adds_rows_up(rides: Any, tmp_path: Any) -> None:
     rides.add_files(1)
     named = rides.frame().withColumn("name", F.expr("collate(if(cents % 2 = 0, upper(driver), driver), 'UTF8_LCASE')"))

@@ -83,7 +83,8 @@ class Controller:
         self._failure: BaseException | None = None
         self._halted = False
         self._epochs = self._collected = 0
-        self._reduction = Reduction()
+        self._reduction = Reduction(plan)
+        self._heartbeats: dict[bool, DataFrame] = {}
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
         self._stop_wanted: Stop | None = None
@@ -261,11 +262,14 @@ class Controller:
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         told = self._compaction.before_epoch(self._run.next_epoch)
         levels = stages(plan, head, self._run.next_epoch, clocks, told, meter=meter)
-        rows, added_up = batch, None if batch is None else self._reduction.worthwhile(plan)
+        rows, added_up = batch, None if batch is None else self._reduction.worthwhile()
         if batch is not None and added_up is not None:
             rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
             levels[0] = of_groups(levels[0], added_up)
-        routed = heartbeats(session, plan.parallelism)
+        with_batch = rows is not None
+        if with_batch not in self._heartbeats:  # of the session of the query, and of the user's
+            self._heartbeats[with_batch] = heartbeats(session, plan.parallelism)
+        routed = self._heartbeats[with_batch]
         if rows is not None:
             reading = MeasuredReading(routing(plan, added_up), meter)
             routed = rows.mapInArrow(reading, PIECES_SCHEMA).union(routed)

@@ -8,6 +8,7 @@ and the state is the same either way.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
@@ -16,14 +17,14 @@ from statebed.format.schema import TIME
 from statebed.operators import SubtaskReport, WindowAggregate
 from statebed.operators.preaggregation import LATEST, ROW_COUNT, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.operators.windows import Window
 from statebed.spark.part_expressions import Columns, part_expression
 from statebed.spark.plan import JobPlan
-from statebed.spark.routing import Layout
+from statebed.spark.routing import SOURCE, Layout
 from statebed.spark.topology import Topology
 
 LEAST_ROWS = 1_000
 """A batch of fewer rows is sent as it is."""
+_APART = "apart"
 
 
 @dataclass(frozen=True)
@@ -46,32 +47,56 @@ class Preaggregation:
 
     def groups(self, batch: DataFrame, *, late_us: int | None) -> DataFrame:
         """One row for each group of the batch."""
+        grouped, computed, given = self._columns
+        return batch.groupBy(*grouped, self._apart(late_us)).agg(*computed).select(*given)
+
+    @cached_property
+    def _columns(self) -> tuple[list[Column], list[Column], list[Column]]:
+        """What makes a group, what is computed, what is given; made once: that takes hundreds of calls of the JVM."""
         values = dict(zip(self.rows.input.columns.names, self.rows.columns, strict=True))
-        operator = self.operator
-        parts = parts_of(operator.partials)
+        parts = parts_of(self.operator.partials)
         assert parts is not None
-        if isinstance(operator, WindowAggregate):
-            apart = F.timestamp_micros(_pane(F.unix_micros(TIME), operator.window))
-        else:
-            apart = _apart(operator, late_us)
-        keys = [F.col(values[key.name]) for key in operator.keys]
-        computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
         columns = Columns(values, {field.name: field.type for field in self.rows.input.columns})
+        computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
         computed |= {part.name: part_expression(part, columns) for part in parts}
-        grouped = batch.groupBy(*keys, apart.alias("apart")).agg(
-            *(column.alias(name) for name, column in computed.items())
-        )
-        given = [*keys, *(F.col(name) for name in computed)]
-        return grouped.select(
-            F.col("apart" if isinstance(operator, WindowAggregate) else LATEST).alias(TIME),
-            *(column.alias(name) for column, name in zip(given, self.layout.columns, strict=True)),
-        )
+        keys = [F.col(values[key.name]) for key in self.operator.keys]
+        # How far each source has come is seen in its groups.
+        source = [F.col(SOURCE)] if len(self.rows.sources) > 1 else []
+        given = [
+            *source,
+            F.col(_APART if isinstance(self.operator, WindowAggregate) else LATEST).alias(TIME),
+            *(
+                column.alias(name)
+                for column, name in zip([*keys, *map(F.col, computed)], self.layout.columns, strict=True)
+            ),
+        ]
+        return [*keys, *source], [column.alias(name) for name, column in computed.items()], given
+
+    def _apart(self, late_us: int | None) -> Column:
+        """What tells groups of one key apart: the pane, or whether their rows are late."""
+        operator = self.operator
+        if isinstance(operator, UpdatingAggregate) and operator.needs_time:
+            # Rows that are late, and those without a time where that makes them late, are in groups of their own.
+            until = operator.late_until(late_us)
+            late = F.col(TIME).isNull() if until is None else F.unix_micros(TIME) <= F.lit(until)
+            return late.alias(_APART)
+        return self._pane
+
+    @cached_property
+    def _pane(self) -> Column:
+        operator = self.operator
+        if not isinstance(operator, WindowAggregate):
+            return F.lit(None).alias(_APART)
+        micros, pane = F.unix_micros(TIME), F.lit(operator.window.pane_us)
+        offset = F.lit(operator.window.offset_us % operator.window.pane_us)
+        return F.timestamp_micros(micros - F.pmod(F.pmod(micros, pane) - offset, pane)).alias(_APART)
 
 
 @dataclass
 class Reduction:
     """How many groups the rows of the last batch were."""
 
+    plan: JobPlan
     rows: int = 0
     groups: int = 0
 
@@ -82,11 +107,15 @@ class Reduction:
             self.rows = sum(report.rows_in for report in counted)
             self.groups = sum(report.groups_in for report in counted)
 
-    def worthwhile(self, plan: JobPlan) -> Preaggregation | None:
+    def worthwhile(self) -> Preaggregation | None:
         """What to add up in the coming batch."""
-        below = plan.settings.preaggregate_below
+        below = self.plan.settings.preaggregate_below
         few = self.rows >= LEAST_ROWS and self.groups <= below * self.rows
-        return preaggregation_of(plan.topology, plan.layouts) if below and (few or below == 1) else None
+        return self._possible if below and (few or below == 1) else None
+
+    @cached_property
+    def _possible(self) -> Preaggregation | None:
+        return preaggregation_of(self.plan.topology, self.plan.layouts)
 
 
 def preaggregation_of(topology: Topology, layouts: Mapping[int, Layout]) -> Preaggregation | None:
@@ -101,16 +130,3 @@ def preaggregation_of(topology: Topology, layouts: Mapping[int, Layout]) -> Prea
     if operator.late_columns or operator.preaggregated is None:
         return None
     return Preaggregation(branch.number, operator, layouts[branch.number])
-
-
-def _apart(operator: UpdatingAggregate, late_us: int | None) -> Column:
-    """Rows that are late, and those without a time where that makes them late, are in groups of their own."""
-    until = operator.late_until(late_us)
-    if not operator.needs_time:
-        return F.lit(None)
-    return F.col(TIME).isNull() if until is None else F.unix_micros(TIME) <= F.lit(until)
-
-
-def _pane(micros: Column, window: Window) -> Column:
-    pane, offset = F.lit(window.pane_us), window.offset_us % window.pane_us
-    return micros - F.pmod(F.pmod(micros, pane) - F.lit(offset), pane)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from statebed.flow.steps import key_hashes
 from statebed.format.columns import boolean_array, from_numpy, int64_values, one_chunk, validity
 from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.accumulators import CODES, registers_of
 from statebed.operators.operator import WEIGHT, Input
 from statebed.operators.rows import in_total_order
 from statebed.spark.pieces import BRANCH, SEEN, piece, routed
@@ -40,11 +41,19 @@ class Layout:
         """Rows of this branch as its operator takes them."""
         table, schema = pa.Table.from_batches(batches), self.input.schema
         slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: TIME}
-        given = {one.name: one_chunk(table[slots[one.name]]).cast(one.type) for one in schema if one.name in slots}
+        given = {
+            one.name: column_as(one_chunk(table[slots[one.name]]), one.type) for one in schema if one.name in slots
+        }
         given[KEY_HASH] = from_numpy(key_hashes([given[key] for key in self.input.keys], table.num_rows), pa.int64())
         if WEIGHT in schema.names:
             given[WEIGHT] = from_numpy(np.ones(table.num_rows, dtype=np.int64), pa.int64())
         return pa.Table.from_arrays([given[name] for name in schema.names], schema=schema)
+
+
+def column_as(given: pa.Array, kind: pa.DataType) -> pa.Array:
+    """As the operator takes it: of sketches the registers, which another attempt gives again, bit for bit."""
+    sketches = kind == CODES and not pa.types.is_list(given.type)
+    return registers_of(given) if sketches else given.cast(kind)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import statebed as sb
 from statebed.format.columns import from_numpy
 from statebed.format.keyhash import hash_columns
-from statebed.operators.accumulators import DistinctSketch
+from statebed.operators.accumulators import DistinctSketch, registers_of
 from statebed.operators.accumulators.datasketches import codes_of_numbers
 from statebed.operators.grouping import Grouping
 
@@ -45,9 +45,9 @@ def test_numbers_fill_the_registers_of_the_library(precision: int) -> None:
     both = [one.serialize_compact() if place % 2 else one.serialize_updatable() for place, one in enumerate(libraries)]
     given_ones = pa.array([each for one in both for each in (one, None)], pa.binary())
     accumulator = DistinctSketch("x", precision)
-    (partial,) = accumulator.of_sketches(given_ones)
+    partial = registers_of(given_ones)
     assert partial.to_pylist() == [each for numbers in some for each in (codes_of(numbers, precision), [])]
-    assert accumulator.of_sketches(given_ones.slice(3, 9))[0].equals(partial.slice(3, 9))
+    assert registers_of(given_ones.slice(3, 9)).equals(partial.slice(3, 9))
 
     # Both estimate from the same registers; of few values the library knows more than those.
     estimates = accumulator.finish([partial]).to_pylist()[::2]
@@ -66,7 +66,7 @@ def test_the_estimate_is_near_that_of_the_library_from_the_same_registers() -> N
             union.update(of_library(half, 12))
         library = union.get_result(datasketches.tgt_hll_type.HLL_8)
         accumulator = DistinctSketch("x", 12)
-        (partial,) = accumulator.of_sketches(pa.array([library.serialize_compact()], pa.binary()))
+        partial = registers_of(pa.array([library.serialize_compact()], pa.binary()))
         assert partial.to_pylist() == [codes_of(numbers, 12)]
         (found,) = accumulator.finish([partial]).to_pylist()
         assert found == pytest.approx(library.get_estimate(), rel=0.01)
@@ -84,19 +84,28 @@ def test_p6_a_sketch_of_the_key_hashes_leaves_the_partial_of_the_rows(values: li
     assert isinstance(accumulator, DistinctSketch)
     grouping = Grouping(order=np.arange(len(values)), starts=np.zeros(1 if values else 0, dtype=np.int64))
     (folded,) = accumulator.fold([column], grouping)
-    (made,) = accumulator.of_sketches(pa.array([sketch] if values else [], pa.binary()))
+    made = registers_of(pa.array([sketch] if values else [], pa.binary()))
     assert made.equals(folded)
     if values:
         assert abs(accumulator.finish([made])[0].as_py() - len(set(there.to_pylist()))) <= 5 * 1.04 / 4 * len(values)
+
+
+def test_p6_what_an_order_of_rows_left_in_a_sketch_is_left_behind() -> None:
+    numbers = np.random.default_rng(5).integers(-(2**63), 2**63, 3_000, dtype=np.int64)
+    for some in (numbers[:5], numbers[:60], numbers):
+        ways = [of_library(one, 9).serialize_updatable() for one in (some, some[::-1])]
+        assert ways[0] != ways[1]
+        one, other = registers_of(pa.array(ways, pa.binary())).to_pylist()
+        assert one == other == codes_of(some, 9)
 
 
 def test_many_sketches_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = np.random.default_rng(3)
     some = [chance.integers(-(2**63), 2**63, size, dtype=np.int64) for size in (900, 3, 40, 2_000, 0, 1_500)]
     given_ones = pa.array([of_library(numbers, 8).serialize_compact() for numbers in some], pa.binary())
-    whole = DistinctSketch("x", 8).of_sketches(given_ones)[0]
+    whole = registers_of(given_ones)
     monkeypatch.setattr("statebed.operators.accumulators.datasketches._BYTES_AT_ONCE", 300)
-    assert DistinctSketch("x", 8).of_sketches(given_ones)[0].equals(whole)
+    assert registers_of(given_ones).equals(whole)
     assert whole.to_pylist() == [codes_of(numbers, 8) for numbers in some]
 
 

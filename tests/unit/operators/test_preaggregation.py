@@ -20,6 +20,7 @@ from statebed.flow.graph import OperatorNode
 from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators import Clock, functions
+from statebed.operators.accumulators import registers_of
 from statebed.operators.aggregates import EventTime
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, aggregate_parts, parts_of
@@ -138,13 +139,12 @@ def _reduced(part: Part, rows: list[dict[str, Any]]) -> Any:  # noqa: PLR0911 - 
     return sorted(values, key=_place)[0 if part.reduce is Reduce.MIN else -1]
 
 
-def _sketch(values: list[Any], precision: int) -> bytes:
-    """By the library that Spark's JVM has, too."""
+def _sketch(values: list[Any], precision: int) -> Any:
+    """By the library that Spark's JVM has, too; what leaves the JVM is cut down to the registers."""
     sketch = datasketches.hll_sketch(precision, datasketches.tgt_hll_type.HLL_8)
     for number in hash_columns([normalise_key(pa.array(values))]).view(np.int64).tolist():
         sketch.update(number)
-    made: bytes = sketch.serialize_updatable()
-    return made
+    return registers_of(pa.array([sketch.serialize_updatable()], pa.binary()))[0].as_py()
 
 
 def _value_by(part: Part, by: Factor, rows: list[dict[str, Any]]) -> Any:

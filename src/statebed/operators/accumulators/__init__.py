@@ -15,7 +15,13 @@ from statebed.operators.accumulators.finishes import (
     MostFrequent,
     Percentile,
 )
-from statebed.operators.accumulators.hyperloglog import LEAST_PRECISION, MOST_PRECISION, DistinctSketch
+from statebed.operators.accumulators.hyperloglog import (
+    CODES,
+    LEAST_PRECISION,
+    MOST_PRECISION,
+    DistinctSketch,
+    registers_of,
+)
 from statebed.operators.accumulators.joined import Joined
 from statebed.operators.accumulators.means import MORE_DIGITS, Mean
 from statebed.operators.accumulators.moments import Moment, Moments
@@ -30,6 +36,7 @@ from statebed.operators.accumulators.user_defined import (
 )
 
 __all__ = [
+    "CODES",
     "LEAST_PRECISION",
     "MORE_DIGITS",
     "MOST_PRECISION",
@@ -67,5 +74,6 @@ __all__ = [
     "check_user_aggregate",
     "has_order",
     "multiset_of",
+    "registers_of",
     "user_description",
 ]

@@ -61,14 +61,17 @@ def _stirred(words: Words) -> Words:
     return words ^ (words >> np.uint64(33))
 
 
-def codes_of_sketches(sketches: pa.Array, precision: int) -> tuple[Codes, Integers]:
-    """What sketches hold, and to which of them each code belongs; null holds nothing."""
+def codes_of_sketches(sketches: pa.Array) -> tuple[Codes, Integers]:
+    """What sketches of one precision hold, and to which of them each code belongs; null holds nothing."""
     _, offset_bytes, body = sketches.buffers()
     offsets = np.frombuffer(offset_bytes, np.int32)[sketches.offset :][: len(sketches) + 1].astype(np.int64)
     lengths = np.where(validity(sketches), np.diff(offsets), 0)
     places = np.flatnonzero(lengths)
     pieces = np.cumsum(lengths[places]) // _BYTES_AT_ONCE
-    data = np.frombuffer(body, dtype=np.uint8) if len(places) else np.zeros(0, dtype=np.uint8)
+    if not len(places):
+        return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+    data = np.frombuffer(body, dtype=np.uint8)
+    precision = int(data[offsets[places[0]] + _PRECISION_AT])
     found: list[tuple[Codes, Integers]] = []
     for some in np.split(places, np.flatnonzero(np.diff(pieces)) + 1):
         starts, modes = offsets[some], data[offsets[some] + _MODE_AT]

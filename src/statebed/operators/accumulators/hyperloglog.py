@@ -24,6 +24,8 @@ from statebed.operators.grouping import Grouping, Integers
 
 LEAST_PRECISION = 4
 MOST_PRECISION = 18
+CODES = pa.list_(pa.field("element", pa.int32()))
+"""The type of a partial."""
 _ALPHA = 0.5 / np.log(2.0)
 _STEPS = 64
 """More than the series below take until they no longer change."""
@@ -38,7 +40,7 @@ class DistinctSketch:
 
     @property
     def partial_fields(self) -> tuple[pa.Field, ...]:
-        return (pa.field(f"_{self.name}_codes", pa.list_(pa.field("element", pa.int32())), nullable=False),)
+        return (pa.field(f"_{self.name}_codes", CODES, nullable=False),)
 
     @property
     def output_field(self) -> pa.Field:
@@ -51,16 +53,12 @@ class DistinctSketch:
         values = normalise_key(inputs[0])
         some = validity(values)
         codes = codes_of_numbers(hash_columns([values]), self.precision)
-        return (self._lists(codes[some], grouping.group_of_rows()[some], grouping.groups),)
+        return (_lists(codes[some], grouping.group_of_rows()[some], grouping.groups),)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
         lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
         codes = fixed_width_values(partials[0].flatten(), np.int32).astype(np.int32)
-        return (self._lists(codes, np.repeat(grouping.group_of_rows(), lengths), grouping.groups),)
-
-    def of_sketches(self, sketches: pa.Array) -> tuple[pa.Array, ...]:
-        """The partial of each group from the sketch that Spark made of the key hashes of its values."""
-        return (self._lists(*codes_of_sketches(sketches, self.precision), len(sketches)),)
+        return (_lists(codes, np.repeat(grouping.group_of_rows(), lengths), grouping.groups),)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
         groups = len(partials[0])
@@ -71,15 +69,24 @@ class DistinctSketch:
         counts[:, 0] = (1 << self.precision) - lengths
         return from_numpy(np.rint(_estimates(counts, 1 << self.precision)).astype(np.int64), pa.int64())
 
-    def _lists(self, codes: Codes, owners: npt.NDArray[np.int64], groups: int) -> pa.Array:
-        """Of each group's registers the greatest, in order."""
-        packed = np.sort((owners << np.int64(32)) | codes.astype(np.int64))
-        last = np.append((packed[1:] // VALUES) != (packed[:-1] // VALUES), True) if len(packed) else packed > 0
-        kept = packed[last]
-        offsets = np.searchsorted(kept, np.arange(groups + 1, dtype=np.int64) << np.int64(32))
-        buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
-        registers = from_numpy((kept & np.int64(0xFFFFFFFF)).astype(np.int32), pa.int32())
-        return pa.Array.from_buffers(self.partial_fields[0].type, groups, buffers, children=[registers])
+
+def registers_of(sketches: pa.Array) -> pa.Array:
+    """The partial of each group from the sketch that Spark made of the key hashes of its values.
+
+    The running estimate in a sketch, and the order of its coupons, depend on the order of rows; registers do not.
+    """
+    return _lists(*codes_of_sketches(sketches), len(sketches))
+
+
+def _lists(codes: Codes, owners: npt.NDArray[np.int64], groups: int) -> pa.Array:
+    """Of each group's registers the greatest, in order."""
+    packed = np.sort((owners << np.int64(32)) | codes.astype(np.int64))
+    last = np.append((packed[1:] // VALUES) != (packed[:-1] // VALUES), True) if len(packed) else packed > 0
+    kept = packed[last]
+    offsets = np.searchsorted(kept, np.arange(groups + 1, dtype=np.int64) << np.int64(32))
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
+    registers = from_numpy((kept & np.int64(0xFFFFFFFF)).astype(np.int32), pa.int32())
+    return pa.Array.from_buffers(CODES, groups, buffers, children=[registers])
 
 
 def _estimates(counts: Doubles, registers: int) -> Doubles:

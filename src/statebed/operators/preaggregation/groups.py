@@ -9,6 +9,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk, validit
 from statebed.format.keyhash import normalise_key
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.accumulators import (
+    CODES,
     Bits,
     Count,
     DecimalSum,
@@ -98,7 +99,7 @@ def aggregate_parts(position: int, aggregate: BoundAggregate) -> list[Part] | No
     if isinstance(accumulator, Moments) and all(map(pa.types.is_signed_integer, kinds)):
         return moment_parts(position, accumulator, inputs, kinds)
     if isinstance(accumulator, DistinctSketch):
-        return [Part(f"_d{position}", Reduce.SKETCH, pa.binary(), factors, precision=accumulator.precision)]
+        return [Part(f"_d{position}", Reduce.SKETCH, CODES, factors, precision=accumulator.precision)]
     return None
 
 
@@ -148,8 +149,6 @@ def _partial(position: int, aggregate: BoundAggregate, parts: Sequence[pa.Array]
         return list(map(normalise_key, parts))
     if isinstance(accumulator, Moments):
         return moment_partial(position, accumulator, _inputs(position, aggregate), aggregate.input_types, parts)
-    if isinstance(accumulator, DistinctSketch):
-        return list(accumulator.of_sketches(parts[0]))
     return list(parts)
 
 

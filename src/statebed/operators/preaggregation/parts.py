@@ -34,7 +34,7 @@ class Reduce(enum.Enum):
     BIT_OR = "bit_or"
     BIT_XOR = "bit_xor"
     SKETCH = "sketch"
-    """A HyperLogLog sketch of DataSketches, of the key hashes of the values."""
+    """A HyperLogLog sketch of DataSketches, of the key hashes of the values: its bytes, which become its registers."""
 
 
 class Word(enum.Enum):

@@ -13,12 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statebed as sb
+from statebed.flow.steps import key_hashes
 from statebed.format.columns import one_chunk
+from statebed.format.ranges import subtask_of
 from statebed.operators.aggregates import Aggregate, BoundAggregate
 from statebed.operators.grouping import Grouping
 from statebed.operators.partials import Partials, input_column
-from statebed.operators.preaggregation import aggregate_parts, partial_columns, parts_of
-from statebed.spark.part_expressions import Columns, part_expression
+from statebed.operators.preaggregation import Factor, aggregate_parts, partial_columns, parts_of
+from statebed.spark.part_expressions import Columns, owner_expression, part_expression
 from statebed.spark.routing import column_as
 
 ROWS = 240
@@ -125,3 +127,19 @@ def test_p6_parts_that_spark_computes_become_the_partials_of_the_rows(
     made = partial_columns(partials, given)
     for field, one, other in zip(partials.fields, folded, made, strict=True):
         assert repr(one.to_pylist()) == repr(other.to_pylist()), field.name  # as text: NaN, and the sign of zero
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 7, 300])
+def test_spark_places_keys_of_every_type_as_we_do(
+    spark: SparkSession, table: tuple[pa.Table, Path], parallelism: int
+) -> None:
+    rows, path = table
+    keys = [[], *([name] for name in VALUES), list(VALUES), ["text", "double", "k"]]
+    kinds = {"k": pa.int64(), **{name: kind for name, (kind, _) in VALUES.items()}}
+    places = Columns({name: name for name in kinds}, kinds)
+    owners = [owner_expression([places.column(Factor(name)) for name in key], parallelism) for key in keys]
+    given = spark.read.parquet(str(path)).select(*(one.alias(f"o{place}") for place, one in enumerate(owners)))
+    found = given.toArrow()
+    for place, key in enumerate(keys):
+        hashes = key_hashes([one_chunk(rows[name]) for name in key], ROWS).view(np.uint64)
+        assert found[f"o{place}"].to_pylist() == subtask_of(hashes, parallelism).tolist(), key

@@ -30,6 +30,9 @@ AGGREGATES = {
     "cheap": sb.min_by("fare", "cents % 10"),
     "spread": sb.var_samp("cents * 4000000000000"),
     "slope": sb.regr_slope("cents", "length(driver)", where="status = 'ok'"),
+}
+SKETCHES = {
+    "n": sb.count(),
     "fares_apart": sb.approx_count_distinct("fare"),
     "states": sb.approx_count_distinct("status", precision=6, where="cents > 1000"),
 }
@@ -42,7 +45,7 @@ def subtasks_of(state: Any) -> list[str]:
     return [one.path for entry in head.operators for one in entry.subtasks]
 
 
-@pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows"])
+@pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows", "sketches"])
 def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     rides: Any, tmp_path: Any, kind: str
 ) -> None:
@@ -68,6 +71,8 @@ def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
         elif kind == "sliding":
             window = sb.sliding("2 minutes", "30 seconds", offset="7 seconds")
             results = stream.group_by(F.upper("driver").alias("d"), window, name="op").agg(**AGGREGATES)
+        elif kind == "sketches":
+            results = stream.group_by("driver", sb.tumbling("1 minute"), name="op").agg(**SKETCHES)
         elif kind == "all rows":
             results = stream.group_by(sb.tumbling("1 minute"), name="op").agg(**AGGREGATES)
         else:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
@@ -35,13 +34,10 @@ from statebed.spark.book import Book
 from statebed.spark.causes import cause_of
 from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
-from statebed.spark.figures import MeasuredReading
-from statebed.spark.frames import heartbeats
+from statebed.spark.feeding import Feeding
 from statebed.spark.matching import kept_entries
 from statebed.spark.pieces import PIECES_SCHEMA, SUBTASK
 from statebed.spark.plan import JobPlan
-from statebed.spark.plans import stays_in_place
-from statebed.spark.preaggregation import Reduction
 from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import (
     accepted,
@@ -50,9 +46,9 @@ from statebed.spark.reports import (
     timer_is_due,
     watermarks_of,
 )
-from statebed.spark.session import is_stopped, plan_once
+from statebed.spark.session import is_stopped
 from statebed.spark.stage import StageFunction
-from statebed.spark.stages import of_groups, routing, stages
+from statebed.spark.stages import of_groups, stages
 from statebed.spark.watching import Watching
 
 
@@ -83,8 +79,7 @@ class Controller:
         self._failure: BaseException | None = None
         self._halted = False
         self._epochs = self._collected = 0
-        self._reduction = Reduction(plan)
-        self._heartbeats: dict[bool, DataFrame] = {}
+        self._feeding = Feeding(plan)
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
         self._stop_wanted: Stop | None = None
@@ -194,10 +189,6 @@ class Controller:
 
     # ---- epochs ----------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _stays_in_place(self) -> bool:
-        return stays_in_place(self._plan.prepared)
-
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         query_id = _query_id(batch.sparkSession)
         decision = decide_replay(
@@ -213,8 +204,6 @@ class Controller:
         self._serve_requests(batch.sparkSession)
         if self.stopped:
             raise HaltedError
-        if self._stays_in_place:
-            plan_once(batch.sparkSession, partitions=self._plan.parallelism)
         self._epoch(batch.sparkSession, batch, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
 
     def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:
@@ -262,20 +251,12 @@ class Controller:
         epoch_time_us = next(iter(clocks.values())).epoch_time_us
         told = self._compaction.before_epoch(self._run.next_epoch)
         levels = stages(plan, head, self._run.next_epoch, clocks, told, meter=meter)
-        rows, added_up = batch, None if batch is None else self._reduction.worthwhile()
-        if batch is not None and added_up is not None:
-            rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
-            levels[0] = of_groups(levels[0], added_up)
-        with_batch = rows is not None
-        if with_batch not in self._heartbeats:  # of the session of the query, and of the user's
-            self._heartbeats[with_batch] = heartbeats(session, plan.parallelism)
-        routed = self._heartbeats[with_batch]
-        if rows is not None:
-            reading = MeasuredReading(routing(plan, added_up), meter)
-            routed = rows.mapInArrow(reading, PIECES_SCHEMA).union(routed)
-        taken = accepted(self._act(routed, levels), operators=plan.operators, parallelism=plan.parallelism)
-        self._reduction.observe([report for some in taken.reports.values() for report in some])
-        figures = book.figures(meter, self.compaction, preaggregated=added_up is not None)
+        fed = self._feeding.of_nothing(session) if batch is None else self._feeding.of_batch(batch, clocks, meter)
+        if fed.added_up is not None:
+            levels[0] = of_groups(levels[0], fed.added_up)
+        taken = accepted(self._act(fed.frame, levels), operators=plan.operators, parallelism=plan.parallelism)
+        self._feeding.reduction.observe([report for some in taken.reports.values() for report in some])
+        figures = book.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
         position = head.source_position
         if batch_id is not None:
             position = self._projection.position(

@@ -3,15 +3,14 @@
 Everything that Spark can compute is added to the streaming DataFrame, before foreachBatch, where it is still pushed
 down. A *branch* is the way of rows of a frame to one input of one operator; all branches of a job are one DataFrame,
 so that one pass feeds all operators: a row has its event time, where there are several branches the number of its own,
-and its columns lie in *slots* that branches share by type. Once rows are cut into pieces, heartbeats are united with
-them, one per subtask, because the optimiser drops a subtask that provably has no row.
+and its columns lie in *slots* that branches share by type.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 from pyspark.sql.types import DataType
 
@@ -20,7 +19,7 @@ from statebed.flow.graph import Edge
 from statebed.flow.steps import Feed
 from statebed.format.schema import TIME
 from statebed.spark.expressions import analysed, column_of, input_error, named_column
-from statebed.spark.pieces import BRANCH, HEARTBEAT, PAYLOAD, SUBTASK
+from statebed.spark.pieces import BRANCH
 from statebed.spark.plans import check_steps
 from statebed.spark.routing import SOURCE, Layout
 from statebed.spark.topology import Branch
@@ -187,10 +186,3 @@ def _in_one_pass(frame: DataFrame, rows: Sequence[Sequence[Column]]) -> DataFram
     if len(rows) == 1:
         return frame.select(*rows[0])
     return frame.select(F.explode(F.array(*(F.struct(*row) for row in rows))).alias("row")).select("row.*")
-
-
-def heartbeats(session: SparkSession, parallelism: int) -> DataFrame:
-    """One row per subtask, in the form of pieces."""
-    owner = F.col("id").cast("int").alias(SUBTASK)
-    nothing = F.lit(None).cast("binary").alias(PAYLOAD)
-    return session.range(0, parallelism, 1, 1).select(owner, F.lit(HEARTBEAT).alias(BRANCH), nothing)

@@ -6,13 +6,16 @@ Where Spark's order of values or its arithmetic might differ from ours, a part i
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
 
+from statebed.flow.steps import key_hashes
+from statebed.format.ranges import subtask_of
 from statebed.operators.preaggregation import Factor, Part, Reduce, Word, can_be_reversed
 
 _LOW_BITS = 0xFFFFFFFF
@@ -47,6 +50,13 @@ class Columns:
         double = column.cast("double")
         high = F.rint(double / F.lit(_TWO_32))
         return (high if factor.word is Word.HIGH else double - high * F.lit(_TWO_32)).cast("bigint")
+
+
+def owner_expression(keys: Sequence[Column], parallelism: int) -> Column:
+    """The subtask that owns a key: what `subtask_of` says of its hash, which is Spark's own."""
+    if not keys:
+        return F.lit(int(subtask_of(key_hashes([], 1).view(np.uint64), parallelism)[0]))
+    return F.shiftright(F.shiftrightunsigned(F.xxhash64(*keys), _HALF) * F.lit(parallelism), _HALF).cast("int")
 
 
 def part_expression(part: Part, columns: Columns) -> Column:  # noqa: PLR0911 - one for each kind

@@ -15,11 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from statebed.format.schema import TIME
 from statebed.operators import SubtaskReport, WindowAggregate
-from statebed.operators.preaggregation import LATEST, ROW_COUNT, parts_of
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Reduce, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.spark.part_expressions import Columns, part_expression
+from statebed.spark.part_expressions import Columns, owner_expression, part_expression
+from statebed.spark.pieces import SUBTASK
 from statebed.spark.plan import JobPlan
-from statebed.spark.routing import SOURCE, Layout
+from statebed.spark.routing import SOURCE, Layout, PlacedGroups
 from statebed.spark.topology import Topology
 
 LEAST_ROWS = 1_000
@@ -35,8 +36,11 @@ class Preaggregation:
     operator: WindowAggregate | UpdatingAggregate
     rows: Layout
     """How rows lie that are not added up."""
+    sources: tuple[str, ...]
+    """Of the job, by their positions."""
+    parallelism: int
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """How groups lie."""
         one = self.operator.preaggregated
@@ -45,8 +49,19 @@ class Preaggregation:
         latest = names[one.columns.names.index(LATEST)]
         return Layout(one, tuple(names), self.rows.sources, latest=latest)
 
+    @cached_property
+    def placed(self) -> PlacedGroups | None:
+        """How groups are taken that go straight to their subtasks; None: they are cut into pieces like rows.
+
+        Sketches are: their bytes depend on the order of rows, and what is shuffled must be the same in every attempt.
+        """
+        if any(part.reduce is Reduce.SKETCH for part in parts_of(self.operator.partials) or ()):
+            return None
+        one = self.layout.input.columns.names.index(ROW_COUNT)
+        return PlacedGroups(self.layout, self.sources, self.layout.columns[one])
+
     def groups(self, batch: DataFrame, *, late_us: int | None) -> DataFrame:
-        """One row for each group of the batch."""
+        """One row for each group of the batch; if placed, with the subtask that owns it."""
         grouped, computed, given = self._columns
         return batch.groupBy(*grouped, self._apart(late_us)).agg(*computed).select(*given)
 
@@ -60,9 +75,11 @@ class Preaggregation:
         computed = {ROW_COUNT: F.count(F.lit(1)), LATEST: F.max(TIME)}
         computed |= {part.name: part_expression(part, columns) for part in parts}
         keys = [F.col(values[key.name]) for key in self.operator.keys]
+        owner = owner_expression([columns.column(Factor(key.name)) for key in self.operator.keys], self.parallelism)
         # How far each source has come is seen in its groups.
         source = [F.col(SOURCE)] if len(self.rows.sources) > 1 else []
         given = [
+            *([] if self.placed is None else [owner.alias(SUBTASK)]),
             *source,
             F.col(_APART if isinstance(self.operator, WindowAggregate) else LATEST).alias(TIME),
             *(
@@ -115,10 +132,15 @@ class Reduction:
 
     @cached_property
     def _possible(self) -> Preaggregation | None:
-        return preaggregation_of(self.plan.topology, self.plan.layouts)
+        plan = self.plan
+        return preaggregation_of(
+            plan.topology, plan.layouts, sources=tuple(plan.graph.sources), parallelism=plan.parallelism
+        )
 
 
-def preaggregation_of(topology: Topology, layouts: Mapping[int, Layout]) -> Preaggregation | None:
+def preaggregation_of(
+    topology: Topology, layouts: Mapping[int, Layout], *, sources: tuple[str, ...], parallelism: int
+) -> Preaggregation | None:
     """What can be added up in the JVM; None: nothing."""
     if len(topology.branches) != 1:
         return None
@@ -129,4 +151,4 @@ def preaggregation_of(topology: Topology, layouts: Mapping[int, Layout]) -> Prea
         return None
     if operator.late_columns or operator.preaggregated is None:
         return None
-    return Preaggregation(branch.number, operator, layouts[branch.number])
+    return Preaggregation(branch.number, operator, layouts[branch.number], sources, parallelism)

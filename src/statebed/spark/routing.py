@@ -4,7 +4,7 @@ Keys are hashed by numpy and rows put together by owner before anything is shuff
 than a shuffle of the rows themselves. It notes how far the sources have come in event time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -62,7 +62,22 @@ class Seen:
 
     latest: dict[str, int] = field(default_factory=dict)
 
-    def add(self, source: str, times: npt.NDArray[np.int64]) -> None:
+    def see(self, rows: pa.RecordBatch, layout: Layout, sources: Sequence[str]) -> None:
+        """Look at rows; `sources` by their positions in frames of several."""
+        times, timed = int64_values(rows.column(layout.latest)), validity(rows.column(layout.latest))
+        if len(layout.sources) == 1:
+            self._add(layout.sources[0], times[timed])
+            return
+        origins = int64_values(rows.column(SOURCE).cast(pa.int64()))[timed]
+        for position, source in enumerate(sources):
+            self._add(source, times[timed][origins == position])
+
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        """For the driver."""
+        if self.latest:
+            yield piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(self.latest.items()))))
+
+    def _add(self, source: str, times: npt.NDArray[np.int64]) -> None:
         if len(times):
             self.latest[source] = max(int(times.max()), self.latest.get(source, int(times.max())))
 
@@ -89,8 +104,7 @@ class RouteFunction:
                 yield from self._pieces(waiting)
                 waiting, count, nbytes = {}, 0, 0
         yield from self._pieces(waiting)
-        if seen.latest:
-            yield piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(seen.latest.items()))))
+        yield from seen.pieces()
         del waiting
         give_back_pages()
 
@@ -102,19 +116,28 @@ class RouteFunction:
             if several and not mine.any():
                 continue
             rows = batch if not several or mine.all() else batch.filter(boolean_array(mine))
-            self._see(rows, layout, seen)
+            seen.see(rows, layout, self.sources)
             waiting.setdefault(number, []).append(rows)
-
-    def _see(self, rows: pa.RecordBatch, layout: Layout, seen: Seen) -> None:
-        times, timed = int64_values(rows.column(layout.latest)), validity(rows.column(layout.latest))
-        if len(layout.sources) == 1:
-            seen.add(layout.sources[0], times[timed])
-            return
-        origins = int64_values(rows.column(SOURCE).cast(pa.int64()))[timed]
-        for position, source in enumerate(self.sources):
-            seen.add(source, times[timed][origins == position])
 
     def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         for number, batches in waiting.items():
             rows = self.layouts[number].rows(batches)
             yield from routed(in_total_order(rows) if self.in_order else rows, number, self.parallelism)
+
+
+@dataclass(frozen=True)
+class PlacedGroups:
+    """How the first level takes groups that the JVM made and placed, instead of pieces."""
+
+    layout: Layout
+    sources: tuple[str, ...]
+    """As of RouteFunction."""
+    present: str
+    """A column that is null in heartbeats alone."""
+
+    def take(self, batches: Iterable[pa.RecordBatch], seen: Seen) -> pa.Table:
+        """All groups, in an order of their own."""
+        found = [batch.filter(batch.column(self.present).is_valid()) for batch in batches]
+        for batch in found:
+            seen.see(batch, self.layout, self.sources)
+        return in_total_order(self.layout.rows(found))

@@ -18,12 +18,16 @@ from pyspark import TaskContext
 
 from statebed.errors import StatebedError, StorageError, SubtaskError
 from statebed.format import names
-from statebed.format.columns import int64_values
+from statebed.format.columns import int64_values, uint64_values
+from statebed.format.ranges import subtask_of
+from statebed.format.schema import KEY_HASH
+from statebed.operators.figures import Waiting
 from statebed.operators.subtask import SubtaskTask, run_subtask
-from statebed.spark.figures import Meter
+from statebed.spark.figures import READING, Meter
 from statebed.spark.memory import TaskShare
 from statebed.spark.pieces import BRANCH, FAILED, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, piece, routed, rows_in
 from statebed.spark.resources import resources
+from statebed.spark.routing import PlacedGroups, Seen
 from statebed.spark.topology import Route
 from statebed.state.memory.pages import give_back_pages
 from statebed.storage import ScopedStore, get_storage_provider
@@ -49,6 +53,8 @@ class StageFunction:
     """Of the host's memory and cache; None: what all of a process share."""
     meter: Meter | None = None
     """Takes what the subtasks measure."""
+    groups: PlacedGroups | None = None
+    """What comes are not pieces but these."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -57,11 +63,16 @@ class StageFunction:
         index = context.partitionId()
         own = {branch for work in self.works for some in work.branches for branch in some}
         passing: list[pa.RecordBatch] = []
-        given = (one for batch in batches for one in _arrivals(batch, index, own, passing))
         try:
-            if len(own) == 1:
+            placed = (_placed(batch, index) for batch in batches)
+            given = (one for batch in placed for one in _arrivals(batch, own, passing))
+            if self.groups is not None:
+                rows: Mapping[int, Iterable[pa.RecordBatch]] = {
+                    next(iter(own)): self._taken(self.groups, placed, passing, index)
+                }
+            elif len(own) == 1:
                 # One way for all rows: they are taken as they come.
-                rows: Mapping[int, Iterable[pa.RecordBatch]] = {next(iter(own)): (one for _, one in given)}
+                rows = {next(iter(own)): (one for _, one in given)}
             else:
                 gathered: dict[int, list[pa.RecordBatch]] = {}
                 for branch, one in given:
@@ -77,6 +88,24 @@ class StageFunction:
         # The worker waits for its next task with what was in use, not with what was free.
         rows = {}
         give_back_pages()
+
+    def _taken(
+        self, groups: PlacedGroups, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch], index: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Groups that the JVM made; how far their sources have come goes on to the driver."""
+        seen, waiting = Seen(), Waiting()
+        table = groups.take(waiting.over(batches), seen)
+        passing.extend(seen.pieces())
+        if self.meter is not None:
+            self.meter.add(READING, index, waiting.seconds)
+        task = self.works[0].task
+        if (subtask_of(uint64_values(table[KEY_HASH]), task.parallelism) != index).any():
+            raise SubtaskError(
+                f"Spark hashes keys of operator {task.operator.operator_id} in another way",
+                where=f"subtask {index}",
+                fix="start the job with the setting preaggregate_below=0, and report the types of its keys",
+            )
+        return iter(table.to_batches())
 
     def _subtask(
         self, work: Work, index: int, rows: Mapping[int, Iterable[pa.RecordBatch]]
@@ -95,15 +124,19 @@ class StageFunction:
                 yield from routed(given, route.number, task.parallelism)
 
 
-def _arrivals(
-    batch: pa.RecordBatch, index: int, own: Collection[int], passing: list[pa.RecordBatch]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of this level's operators, by branch; what is for later levels, or for the driver, goes on."""
+def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
     if batch.num_rows and pc.min_max(batch.column(SUBTASK)).as_py() != {"min": index, "max": index}:
         raise SubtaskError(
             f"rows of another subtask arrived at subtask {index}",
             fix="this Spark does not place rows by repartitionById as it should; report it with its version",
         )
+    return batch
+
+
+def _arrivals(
+    batch: pa.RecordBatch, own: Collection[int], passing: list[pa.RecordBatch]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows of this level's operators, by branch; what is for later levels, or for the driver, goes on."""
     for row, branch in enumerate(int64_values(batch.column(BRANCH).cast(pa.int64())).tolist()):
         if branch in own:
             yield from ((branch, one) for one in rows_in(batch.column(PAYLOAD)[row]))

@@ -38,7 +38,8 @@ def stages(
 
 def of_groups(stage: StageFunction, added_up: Preaggregation) -> StageFunction:
     """The same for rows that were added up before: they come to the second input of the one operator there is."""
-    return replace(stage, works=tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works))
+    works = tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works)
+    return replace(stage, works=works, groups=added_up.placed)
 
 
 def routing(plan: JobPlan, added_up: Preaggregation | None) -> RouteFunction:

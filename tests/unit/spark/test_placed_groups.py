@@ -1,5 +1,7 @@
 """Groups that Spark made and placed, as the first level takes them."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -49,7 +51,7 @@ def stage(*sources: str) -> StageFunction:
     return StageFunction("memory", (Work(task, ((), (0,)), ()),), groups=groups)
 
 
-def batch(one: StageFunction, index: int, keys: list[str | None], latest: list[int | None]) -> pa.RecordBatch:
+def batch(one: StageFunction, index: int, keys: Sequence[str | None], latest: Sequence[int | None]) -> pa.RecordBatch:
     """As it comes from Spark; a group without a key and a time is a heartbeat."""
     assert one.groups is not None
     fields = one.groups.layout.input.columns

@@ -45,6 +45,12 @@ def subtasks_of(state: Any) -> list[str]:
     return [one.path for entry in head.operators for one in entry.subtasks]
 
 
+def job_of(rides: Any, state: Any, below: int) -> sb.Job:
+    """One that never adds rows up before, or always."""
+    settings = {"preaggregate_below": below, "compaction_every": 1000}
+    return sb.Job("rides", state=state, spark=rides.spark, parallelism=2, settings=settings)
+
+
 @pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows", "sketches"])
 def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     rides: Any, tmp_path: Any, kind: str
@@ -58,13 +64,7 @@ def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     outcomes = []
     for below in (0, 1):
         given: list[Any] = []
-        job = sb.Job(
-            "rides",
-            state=tmp_path / f"state{below}",
-            spark=rides.spark,
-            parallelism=2,
-            settings={"preaggregate_below": below, "compaction_every": 1000},
-        )
+        job = job_of(rides, tmp_path / f"state{below}", below)
         stream = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
         if kind == "windows":
             results = stream.group_by("driver", sb.tumbling("1 minute"), name="op").agg(**AGGREGATES)
@@ -98,13 +98,7 @@ def test_p6_rows_of_several_sources_are_added_up_and_each_source_is_seen(rides: 
     outcomes = []
     for below in (0, 1):
         given: list[Any] = []
-        job = sb.Job(
-            "rides",
-            state=tmp_path / f"state{below}",
-            spark=rides.spark,
-            parallelism=2,
-            settings={"preaggregate_below": below, "compaction_every": 1000},
-        )
+        job = job_of(rides, tmp_path / f"state{below}", below)
         early = job.source(rides.frame(), name="early", watermark=("ts", "1 minute"))
         moved = rides.frame().withColumn("ts", F.expr("ts - interval 90 seconds"))
         behind = job.source(moved, name="behind", watermark=("ts", "2 minutes"))

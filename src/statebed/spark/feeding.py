@@ -6,7 +6,6 @@ batch of few rows would spend most of its time with them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
@@ -38,13 +37,14 @@ class Feeding:
         self.reduction = Reduction(plan)
         self._plan = plan
         self._heartbeats: dict[str, DataFrame] = {}
+        self._begun = False
 
     def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter) -> Fed:
         """For an epoch with a batch."""
-        session, added_up = batch.sparkSession, self.reduction.worthwhile()
-        if self._stays_in_place:
+        session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
+        if not self._begun and stays_in_place(self._plan.prepared):
             plan_once(session, partitions=self._plan.parallelism)
-        rows = batch
+        self._begun = True  # all batches of a query have one session
         if added_up is not None:
             rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
             if added_up.placed is not None:
@@ -57,10 +57,6 @@ class Feeding:
     def of_nothing(self, session: SparkSession) -> Fed:
         """For an epoch without a batch, in a session that is not the query's own."""
         return Fed(self._beats("", session))
-
-    @cached_property
-    def _stays_in_place(self) -> bool:
-        return stays_in_place(self._plan.prepared)
 
     def _beats(self, name: str, session: SparkSession) -> DataFrame:
         if name not in self._heartbeats:

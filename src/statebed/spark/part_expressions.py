@@ -59,7 +59,7 @@ def owner_expression(keys: Sequence[Column], parallelism: int) -> Column:
     return F.shiftright(F.shiftrightunsigned(F.xxhash64(*keys), _HALF) * F.lit(parallelism), _HALF).cast("int")
 
 
-def part_expression(part: Part, columns: Columns) -> Column:  # noqa: PLR0911 - one for each kind
+def part_expression(part: Part, columns: Columns) -> Column:
     """The aggregate that computes a part."""
     if not part.factors:
         return F.count(F.lit(1))
@@ -71,21 +71,24 @@ def part_expression(part: Part, columns: Columns) -> Column:  # noqa: PLR0911 - 
         value = columns.column(part.factors[0])
     for name in part.given:
         value = F.when(F.col(columns.names[name]).isNotNull(), value)
-    if part.reduce is Reduce.SUM and pa.types.is_decimal(part.type):
-        return F.sum(value).cast(f"decimal({part.type.precision}, {part.type.scale})")
-    if part.reduce is Reduce.LOW_SUM:
-        return F.sum(value.bitwiseAND(F.lit(_LOW_BITS)))
     if part.reduce is Reduce.SKETCH:
         return F.hll_sketch_agg(F.when(value.isNotNull(), F.xxhash64(value)), part.precision)
+    return _sum(part, value) if part.reduce in _SUMS else _PLAIN[part.reduce](value)
+
+
+def _sum(part: Part, value: Column) -> Column:
+    if part.reduce is Reduce.LOW_SUM:
+        return F.sum(value.bitwiseAND(F.lit(_LOW_BITS)))
     if part.reduce is Reduce.HIGH_SUM:
         return F.sum(F.shiftright(value, _HALF))
-    return _PLAIN[part.reduce](value)
+    if pa.types.is_decimal(part.type):
+        return F.sum(value).cast(f"decimal({part.type.precision}, {part.type.scale})")
+    return F.sum(value)
 
 
 _SUMS = {Reduce.SUM, Reduce.LOW_SUM, Reduce.HIGH_SUM}
 _PLAIN = {
     Reduce.COUNT: F.count,
-    Reduce.SUM: F.sum,
     Reduce.MIN: F.min,
     Reduce.MAX: F.max,
     Reduce.BIT_AND: F.bit_and,

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import validity
+from statebed.format.packed_text import byte_offsets
 
 Words = npt.NDArray[np.uint64]
 Codes = npt.NDArray[np.int32]
@@ -63,14 +64,13 @@ def _stirred(words: Words) -> Words:
 
 def codes_of_sketches(sketches: pa.Array) -> tuple[Codes, Integers]:
     """What sketches of one precision hold, and to which of them each code belongs; null holds nothing."""
-    _, offset_bytes, body = sketches.buffers()
-    offsets = np.frombuffer(offset_bytes, np.int32)[sketches.offset :][: len(sketches) + 1].astype(np.int64)
+    offsets = byte_offsets(sketches)
     lengths = np.where(validity(sketches), np.diff(offsets), 0)
     places = np.flatnonzero(lengths)
     pieces = np.cumsum(lengths[places]) // _BYTES_AT_ONCE
     if not len(places):
         return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-    data = np.frombuffer(body, dtype=np.uint8)
+    data = np.frombuffer(sketches.buffers()[2], dtype=np.uint8)
     precision = int(data[offsets[places[0]] + _PRECISION_AT])
     found: list[tuple[Codes, Integers]] = []
     for some in np.split(places, np.flatnonzero(np.diff(pieces)) + 1):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from spark.faults_world import FileWorld
+from spark.faults_world import FileWorld, GroupsWorld, SketchesWorld
 
 import statebed as sb
 from statebed.checkpoint import Run
@@ -28,6 +28,9 @@ POINTS: dict[str, tuple[type, str]] = {
 """Where a driver can die: right after this function of this class has returned."""
 
 
+WORLDS = {one.kind: one for one in (FileWorld, GroupsWorld, SketchesWorld)}
+
+
 @dataclass(frozen=True)
 class Settings:
     """What one driver does."""
@@ -41,6 +44,7 @@ class Settings:
     occasion: int = 1
     """At which of the calls it dies, counted from one."""
     spark: tuple[tuple[str, str], ...] = ()
+    world: str = FileWorld.kind
 
 
 def dies(point: str, occasion: int) -> None:
@@ -87,7 +91,7 @@ def main() -> None:
     settings = Settings(**{**given, "spark": tuple(map(tuple, given.get("spark", ())))})
     if settings.point:
         dies(settings.point, settings.occasion)
-    world = FileWorld(Path(settings.folder))
+    world = WORLDS[settings.world](Path(settings.folder))
     made = world.job(session(settings), state=settings.state, parallelism=settings.parallelism)
     trigger: dict[str, Any] = {"available_now": True}
     if not settings.available_now:

@@ -101,3 +101,12 @@ def build(orders: Any, payments: Any) -> tuple[Any, Any]:
         payments=sb.count(), paid=sb.sum("paid")
     )
     return minutes, minutes.key_by("customer", name="running").process(Running())
+
+
+def build_of_groups(orders: Any, *, sketches: bool) -> tuple[Any, Any]:
+    """The same of one stream, whose rows the JVM adds up: with sketches groups become pieces, else they are placed."""
+    more = {"orders": sb.approx_count_distinct("order_id")} if sketches else {}
+    minutes = orders.group_by("customer", "order_id % 3 as branch", sb.tumbling("1 minute"), name="minutes").agg(
+        payments=sb.count(), paid=sb.sum("amount"), **more
+    )
+    return minutes, minutes.key_by("customer", name="running").process(Running())

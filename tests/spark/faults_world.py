@@ -7,14 +7,14 @@ import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from spark import faults_source
-from spark.faults_job import DELAY, ORDERS, PAYMENTS, build
+from spark.faults_job import DELAY, ORDERS, PAYMENTS, build, build_of_groups
 from spark.faults_source import CUSTOMERS, LIMIT, START, Numbered
 
 import statebed as sb
@@ -29,11 +29,17 @@ SCHEMAS = {
 }
 TEXTS = {"orders": ORDERS, "payments": PAYMENTS}
 EVENT_TIMES = {"orders": "ordered_at", "payments": "paid_at"}
+_PAIRS = """
+    select customer, order_id % 3 as branch, time_bucket(interval '1 minute', paid_at) as minute, paid
+    from payments join orders using (order_id)
+    where paid_at - ordered_at between interval '0s' and interval '2 minutes'
+    """
+_ORDERS = """
+    select customer, order_id % 3 as branch, time_bucket(interval '1 minute', ordered_at) as minute, amount as paid
+    from orders where customer <> 'nobody'
+    """
 _EXPECTED = """
-    with pairs as (
-        select customer, order_id % 3 as branch, time_bucket(interval '1 minute', paid_at) as minute, paid
-        from payments join orders using (order_id)
-        where paid_at - ordered_at between interval '0s' and interval '2 minutes'),
+    with pairs as ({pairs}),
     minutes as (
         select customer, branch, minute, count(*) as payments, sum(paid)::bigint as paid from pairs group by all)
     select *, (sum(paid) over (partition by customer order by minute, branch))::bigint as running from minutes
@@ -44,6 +50,9 @@ _EXPECTED = """
 class World(ABC):
     """A folder with the input of the job, and the tables of its results."""
 
+    kind: ClassVar[str] = "joined"
+    pairs: ClassVar[str] = _PAIRS
+    """What the windows add up, as SQL."""
     folder: Path
     results_in: Path | None = None
     """Where the tables of results are, if not beside the input."""
@@ -86,7 +95,7 @@ class World(ABC):
 
     def expected(self) -> list[tuple[Any, ...]]:
         """DuckDB's answer."""
-        return _select(_EXPECTED, **{kind: self.table(kind) for kind in SCHEMAS})
+        return _select(_EXPECTED.format(pairs=self.pairs), **{kind: self.table(kind) for kind in SCHEMAS})
 
     def results(self) -> list[tuple[Any, ...]]:
         """What the last operator has published."""
@@ -159,6 +168,30 @@ class FileWorld(World):
             os.utime(hidden, (time, time))
             hidden.rename(folder / f"{self.files:05d}.parquet")  # who looks now sees the whole file or none
         self.files += 1
+
+
+class GroupsWorld(FileWorld):
+    """Orders alone, which the JVM adds up in every batch."""
+
+    kind = "groups"
+    pairs = _ORDERS
+    sketches: ClassVar[bool] = False
+
+    def job(self, spark: SparkSession, *, name: str = JOB, state: str | Path = "", parallelism: int = 2) -> sb.Job:
+        settings = {"preaggregate_below": 1}
+        made = sb.Job(name, state=state or self.state, parallelism=parallelism, spark=spark, settings=settings)
+        orders = made.source(self.frame(spark, "orders"), name="orders", watermark=(EVENT_TIMES["orders"], DELAY))
+        minutes, running = build_of_groups(orders, sketches=self.sketches)
+        minutes.write("parquet", path=self.results_of("minutes"), name="minutes")
+        running.write("parquet", path=self.results_of("running"), name="running")
+        return made
+
+
+class SketchesWorld(GroupsWorld):
+    """The same, with sketches among what is added up."""
+
+    kind = "sketches"
+    sketches = True
 
 
 @dataclass

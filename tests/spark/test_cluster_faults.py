@@ -17,7 +17,7 @@ from spark.cluster import Cluster, kill, started_cluster
 from spark.faults_driver import POINTS, Settings
 from spark.faults_drivers import SIGKILLED, Driver, Watched, started
 from spark.faults_job import TROUBLE
-from spark.faults_world import FileWorld
+from spark.faults_world import FileWorld, GroupsWorld, SketchesWorld
 
 KILLS = int(os.environ.get("KILLS", "50"))
 """In the long test."""
@@ -53,7 +53,7 @@ class Stage:
 
     def settings(self, **more: Any) -> Settings:
         folder = str(self.world.folder)
-        return Settings(folder=folder, state=self.log.state, master=self.cluster.url, **more)
+        return Settings(folder=folder, state=self.log.state, master=self.cluster.url, world=self.world.kind, **more)
 
     def until(self, done: Callable[[], object], driver: Driver, what: str, seconds: float = 400.0) -> None:
         """Wait, and let input come meanwhile."""
@@ -133,6 +133,26 @@ def test_p1_p2_p3_p6_executors_workers_tasks_and_drivers_die_and_nothing_is_lost
         assert driver.wait() == SIGKILLED, driver.output()
     assert slept.exists()
     assert not slept.with_suffix(".woke").exists()  # a second attempt was quicker, and the first was ended
+    stage.run_to_the_end()
+    stage.world.check()
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("world", [GroupsWorld, pytest.param(SketchesWorld, marks=pytest.mark.long)])
+def test_p1_p2_p6_stages_that_add_rows_up_in_the_jvm_are_attempted_again(
+    stage: Stage, world: type[GroupsWorld]
+) -> None:
+    stage.world = world(stage.world.folder.with_name("groups"))
+    stage.world.add(3)
+    with started(stage.settings(available_now=False), stage.environment) as driver:
+        stage.epochs(3, driver)
+        stage.suffered("kill-executor", driver)
+        assert "FetchFailed" in driver.log.read_text()
+        driver.kill()
+    head = stage.log.head()
+    assert head is not None
+    assert head.figures.preaggregated
     stage.run_to_the_end()
     stage.world.check()
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from spark.native import batches_of_spark
 
 import statebed as sb
 from statebed.operators import Window
@@ -61,19 +62,11 @@ def write_batches(folder: Path) -> None:
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def batches_of_spark(frame: DataFrame, folder: Path, *window: str) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-
-    def keep(batch: DataFrame, batch_id: int) -> None:
-        found[batch_id] = comparable(batch.toArrow())
-
+def windows_of_spark(frame: DataFrame, folder: Path, *window: str) -> dict[int, list[str]]:
     windows = frame.withWatermark("ts", "1 minute").groupBy(*KEYS, F.window("ts", *window).alias("window"))
     results = windows.agg(F.count("*").alias("rows"), F.sum("n").alias("total"))
     columns = [*KEYS, "window.start", "window.end", "rows", "total"]
-    writer = results.select(*columns).writeStream.outputMode("append").foreachBatch(keep)
-    query = writer.option("checkpointLocation", str(folder / "native")).trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
-    return found
+    return batches_of_spark(results.select(*columns), folder / "native", lambda batch: comparable(batch.toArrow()))
 
 
 def comparable(table: pa.Table) -> list[str]:
@@ -107,7 +100,7 @@ def test_p6_every_batch_puts_out_what_sparks_own_windows_put_out(
     assert [epoch.batch_id for epoch in epochs] == [*range(len(EDGES)), None]
     schema = results.output.columns
     ours = [comparable(pa.Table.from_pylist(sink.epochs[epoch.epoch], schema=schema)) for epoch in epochs]
-    native = batches_of_spark(frame, tmp_path, *native_window)
+    native = windows_of_spark(frame, tmp_path, *native_window)
     assert ours == [native[batch] for batch in range(len(EDGES) + 1)]
     assert sum(map(len, ours)) > 100
     assert sum(epoch.rows_late for epoch in epochs) > 10

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from spark.native import batches_of_spark
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
 from statebed.operators.deduplicate import Deduplicate
@@ -61,16 +62,8 @@ def of_spark(spark: SparkSession, folder: Path, how: Any) -> dict[int, pa.Table]
         path = folder / "in" / f"{number}.parquet"
         pq.write_table(rows, path)
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-    found: dict[int, pa.Table] = {}
-
-    def keep(batch: DataFrame, batch_id: int) -> None:
-        found[batch_id] = batch.toArrow()
-
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-    writer = how(frame.withWatermark("ts", "1 minute")).writeStream.foreachBatch(keep)
-    query = writer.option("checkpointLocation", str(folder / "native")).trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
-    return found
+    return batches_of_spark(how(frame.withWatermark("ts", "1 minute")), folder / "native", DataFrame.toArrow)
 
 
 def keys_of(table: pa.Table, *columns: str) -> list[str]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from spark.native import batches_of_spark
 from unit.operators.join_driver import Driver
 
 from statebed.operators import Window
@@ -79,11 +80,6 @@ def of_spark(
     derive: Callable[[DataFrame], DataFrame] = lambda side: side,
 ) -> dict[JoinKind, dict[int, list[Any]]]:
     """What each kind gives in each batch, all of them in one query; `{}` in a column is the name of a side."""
-    found: dict[JoinKind, dict[int, list[Any]]] = {kind: defaultdict(list) for kind in kinds}
-
-    def keep(batch: DataFrame, batch_id: int) -> None:
-        for kind, *row in batch.collect():
-            found[JoinKind(kind)][batch_id].append(tuple(row))
 
     def side(name: str, value: str) -> DataFrame:
         reader = spark.readStream.schema(f"k bigint, {value} bigint, ts timestamp").option("maxFilesPerTrigger", 1)
@@ -99,9 +95,10 @@ def of_spark(
     all_kinds = joined(kinds[0])
     for kind in kinds[1:]:
         all_kinds = all_kinds.union(joined(kind))
-    writer = all_kinds.writeStream.outputMode("append").foreachBatch(keep)
-    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(200)
+    found: dict[JoinKind, dict[int, list[Any]]] = {kind: defaultdict(list) for kind in kinds}
+    for batch_id, rows in batches_of_spark(all_kinds, folder / "checkpoint", DataFrame.collect).items():
+        for kind, *row in rows:
+            found[JoinKind(kind)][batch_id].append(tuple(row))
     return found
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from spark.native import batches_of_spark
 
 from statebed import testing
 from statebed.flow import Flow, Stream
@@ -49,11 +50,6 @@ def batches() -> list[pa.Table]:
 
 def of_spark(spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame], mode: str) -> Batches:
     """What each batch of a streaming query puts out."""
-    found: Batches = {}
-
-    def keep(batch: DataFrame, batch_id: int) -> None:
-        found[batch_id] = plain(batch.toArrow())
-
     rows = folder / "rows"
     if not rows.exists():
         rows.mkdir()
@@ -63,10 +59,7 @@ def of_spark(spark: SparkSession, folder: Path, query: Callable[[DataFrame], Dat
             os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
     reader = spark.readStream.schema("k bigint, n bigint, ts timestamp").option("maxFilesPerTrigger", 1)
     made = query(reader.parquet(str(rows)).withWatermark("ts", DELAY))
-    writer = made.writeStream.outputMode(mode).foreachBatch(keep).trigger(availableNow=True)
-    started = writer.option("checkpointLocation", str(folder / "native")).start()
-    assert started.awaitTermination(120)
-    return found
+    return batches_of_spark(made, folder / "native", lambda batch: plain(batch.toArrow()), mode=mode)
 
 
 def of_ours(made: Callable[[Stream], Stream]) -> tuple[Batches, int]:

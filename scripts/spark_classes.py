@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 
 SECONDS = 120
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from bench.spark.cases import DELAY, Case, Kind, Side

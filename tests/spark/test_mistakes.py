@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 
 import statebed as sb
 from statebed.errors import InputError, InvalidNameError, JavaMissingError, StoreNotWritableError

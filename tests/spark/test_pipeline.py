@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 
 import statebed as sb
 from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run

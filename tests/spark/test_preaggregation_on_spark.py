@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 
 import statebed as sb
 from statebed.checkpoint import CheckpointLog

@@ -14,7 +14,7 @@ from typing import Any
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 
 from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
 from statebed.errors import (

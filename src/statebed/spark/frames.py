@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from statebed.errors import InputError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark program uses
+from pyspark.sql import functions as F
 
 from statebed.format.schema import TIME
 from statebed.operators import SubtaskReport, WindowAggregate

@@ -145,6 +145,16 @@ def digest_of(path: str) -> str | None:
     return match.group(1) if match else None
 
 
+def another(path: str, copy: int) -> str:
+    """The name of one more object with the bytes of a content-addressed one.
+
+    >>> another("data/op-t-0.0123456789abcdef0123456789abcdef.parquet", 2)
+    'data/op-t-0.2.0123456789abcdef0123456789abcdef.parquet'
+    """
+    stem, digest, ending = path.rsplit(".", 2)
+    return f"{stem}.{copy}.{digest}.{ending}"
+
+
 def _number(value: int) -> str:
     if not 0 < value < 10**EPOCH_DIGITS:
         raise InvalidNameError(

@@ -6,17 +6,36 @@ outputs lie in the local spill folder until the checkpoint that applies the edit
 epoch. An edit one of whose inputs is no longer live as it was is discarded: nothing has happened then.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
 from statebed.state.tiers.spill_files import ParquetFile
 from statebed.state.upload import Upload
 
 NameOf = Callable[[str], str]
 """The path of a new data file, from the digest of its bytes."""
+
+
+def distinct(name_of: NameOf, taken: Iterable[str]) -> NameOf:
+    """Names that no file has yet: equal rows may fill several files, whose bytes are the same."""
+    used = set(taken)
+
+    def unused(digest: str) -> str:
+        first = name_of(digest)
+        path = next(path for copy in itertools.count(1) if (path := _copy(first, copy)) not in used)
+        used.add(path)
+        return path
+
+    return unused
+
+
+def _copy(path: str, number: int) -> str:
+    return path if number == 1 else names.another(path, number)
 
 
 ALL_BYTES = 1 << 62

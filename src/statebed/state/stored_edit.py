@@ -14,7 +14,7 @@ import msgspec
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.state.compaction import Edit, staged
+from statebed.state.compaction import Edit, distinct, staged
 from statebed.state.live.files import clipped
 from statebed.state.messages import TaskInfo
 from statebed.state.upload import Upload
@@ -57,26 +57,35 @@ class StoredEdit:
         files = tuple(files)
         if not edit.inputs or not edit.applies_to(files):
             return None
+        listed = {file.path for file in files}
+        if any(output.path in listed for output in self.outputs):
+            return None  # of another compaction meanwhile: the next one sees its files, and gives other names
         return edit.applied_to(files, clipped(self.outputs, owned))
 
 
-def stored_edits(merged: Sequence[tuple[str, Edit]], task: TaskInfo, *, run: int, put: Put) -> tuple[StoredEdit, ...]:
-    """Put the outputs of merges, by table, into the folder of the run's compactions; their local files leave."""
+def stored_edits(
+    merged: Sequence[tuple[str, Edit]], task: TaskInfo, *, run: int, put: Put, live: Mapping[str, Iterable[str]]
+) -> tuple[StoredEdit, ...]:
+    """Put the outputs of merges, by table, into the folder of the run's compactions; their local files leave.
+
+    `live` are the paths of each table's files, which no output may have.
+    """
     try:
-        return tuple(_stored(table, edit, task, run=run, put=put) for table, edit in merged)
+        return tuple(_stored(table, edit, task, run=run, put=put, live=live[table]) for table, edit in merged)
     except BaseException:
         for _, edit in merged:
             edit.discard()
         raise
 
 
-def _stored(table: str, edit: Edit, task: TaskInfo, *, run: int, put: Put) -> StoredEdit:
+def _stored(table: str, edit: Edit, task: TaskInfo, *, run: int, put: Put, live: Iterable[str]) -> StoredEdit:
     def name_of(digest: str) -> str:
         return names.compacted_file(run, task.operator_id, table, task.subtask_index, digest)
 
     outputs = []
+    unused = distinct(name_of, live)
     for file in edit.outputs:
-        entry, upload = staged(file, name_of)
+        entry, upload = staged(file, unused)
         put(upload)
         outputs.append(entry)
     return StoredEdit(table, edit.inputs, edit.remains, tuple(outputs))

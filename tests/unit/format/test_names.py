@@ -82,6 +82,15 @@ def test_numbers_outside_the_log_have_no_name(number: int) -> None:
         names.epoch_folder(number)
 
 
+def test_one_more_object_with_the_same_bytes_has_a_name_of_its_own() -> None:
+    first = names.data_file(7, "op", "t", 3, DIGEST)
+    second, third = names.another(first, 2), names.another(first, 3)
+    assert len({first, second, third}) == 3
+    assert {names.digest_of(path) for path in (first, second, third)} == {DIGEST}
+    assert {names.epoch_of(path) for path in (first, second, third)} == {7}
+    assert second.startswith("checkpoints/000000000007/data/op-t-3.")
+
+
 def test_a_negative_subtask_has_no_name() -> None:
     with pytest.raises(InvalidNameError):
         names.data_file(1, "op", "t", -1, DIGEST)

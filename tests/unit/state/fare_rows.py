@@ -56,7 +56,7 @@ def view_on(store: ObjectStore, **more: Any) -> TimeKeyedView:
 
 
 def store_all(view: TimeKeyedView, store: ObjectStore, epoch: int, **more: Any) -> int:
-    uploads = view.checkpoint(lambda digest: f"{epoch}/{digest}", **more)
+    uploads = view.checkpoint(lambda digest: f"{epoch}/fares.{digest}.parquet", **more)
     for one in uploads:
         store.put(one.path, one.content())
         one.on_stored()

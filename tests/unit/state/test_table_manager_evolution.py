@@ -335,6 +335,35 @@ def contents(cluster: Cluster, table: str) -> dict[Any, dict[str, Any]]:
     return {(row.pop("rider"), row.pop("_time")): row for row in trips(cluster)}
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("s"),
+        pa.timestamp("s", "UTC"),
+        pa.time32("s"),
+        pa.list_(pa.timestamp("s")),
+        pa.struct([("at", pa.time32("s"))]),
+    ],
+    ids=str,
+)
+def test_a_column_that_parquet_has_in_another_unit_is_read_after_another_one_came(kind: pa.DataType) -> None:
+    value = [{"at": 1}, {"at": 2}] if pa.types.is_struct(kind) else [[1], [2]] if pa.types.is_list(kind) else [1, 2]
+    values = pa.array(value, kind)
+    before = pa.schema([("rider", pa.int64()), ("seen", kind)])
+    cluster = Cluster(1, {"riders": keyed(before)})
+    cluster.managers[0].get_keyed("riders").upsert(pa.table({"rider": [1, 2]}), pa.table({"seen": values}))
+    cluster.commit()
+    cluster.restart(1, {"riders": keyed(pa.schema([*before, ("trips", pa.int64())]))})
+    expected = [{"rider": n, "seen": one, "trips": None} for n, one in zip([1, 2], values.to_pylist(), strict=True)]
+    assert riders(cluster) == expected
+    for manager in cluster.managers:
+        manager.send(Compaction())
+    cluster.commit()
+    cluster.restart(2)
+    assert riders(cluster) == expected
+    cluster.close()
+
+
 def test_the_time_to_live_of_a_table_may_change_and_end_and_its_key_be_renamed() -> None:
     day = dt.timedelta(days=1)
     cluster = Cluster(1, {"riders": keyed(V1, ttl=day)})

@@ -46,8 +46,11 @@ class SchemaHistory:
             rows = reader.read(row_groups=row_groups, columns=self.current.names)
             return pa.Table.from_arrays(rows.columns, schema=self.current)
         present = {field_id(field) for field in self.current}
-        needed = [field.name for field in stored if field_id(field) in present]
-        return adapt(reader.read(row_groups=row_groups, columns=needed), stored, self.current, self.defaults)
+        needed = [field for field in stored if field_id(field) in present]
+        rows = reader.read(row_groups=row_groups, columns=[field.name for field in needed])
+        # Parquet has some types in another unit: seconds as milliseconds.
+        rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(needed))
+        return adapt(rows, stored, self.current, self.defaults)
 
     @cached_property
     def _stored(self) -> dict[int, pa.Schema | None]:

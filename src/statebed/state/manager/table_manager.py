@@ -221,7 +221,8 @@ class TableManager:
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
         merged = self._compactor.merge_apart(chosen, most_bytes=most_bytes)
-        return stored_edits(merged, self.task, run=run, put=self._in_flight.upload)
+        live = {table.config.name: table.live_paths for table in chosen}
+        return stored_edits(merged, self.task, run=run, put=self._in_flight.upload, live=live)
 
     @property
     def due_bytes(self) -> int:

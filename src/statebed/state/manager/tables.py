@@ -81,6 +81,10 @@ class ManagedTable(Protocol):
         """The result of a merge, for the next checkpoint."""
 
     @property
+    def live_paths(self) -> frozenset[str]:
+        """Of its files."""
+
+    @property
     def due_bytes(self) -> int:
         """Bytes of files that are worth merging."""
 
@@ -131,6 +135,10 @@ class ManagedGlobalTable(GlobalKeyedTable):
 
     def warm(self) -> None:
         """It is in memory."""
+
+    @property
+    def live_paths(self) -> frozenset[str]:
+        return frozenset()  # they are not merged apart
 
     @property
     def due_bytes(self) -> int:
@@ -190,6 +198,10 @@ class _RowTable(Generic[V]):
 
     def warm(self) -> None:
         self.view.warm()
+
+    @property
+    def live_paths(self) -> frozenset[str]:
+        return frozenset(file.path for file in self.view.metadata().files)
 
     @property
     def due_bytes(self) -> int:

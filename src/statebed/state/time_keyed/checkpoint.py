@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.state.compaction import NameOf
+from statebed.state.compaction import NameOf, distinct
 from statebed.state.live import tombstones
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.segments import Segment
@@ -28,6 +28,7 @@ FAR_TOO_MANY = 4
 
 def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple[Upload, ...]:
     """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload."""
+    name_of = distinct(name_of, (file.path for file in state.live.files))
     uploads = {upload.path: upload for upload in state.apply_edits(name_of)}
     uploads |= {upload.path: upload for upload in _appended(state, name_of)}
 

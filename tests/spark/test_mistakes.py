@@ -46,6 +46,24 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: sb.Job("rides", state=r.state).source(r.frame(), watermark=("driver", "1 minute")),
         "driver",
     ),
+    "two watermarks of a source": (
+        lambda r: sb.Job("rides", state=r.state).source(
+            r.frame().withWatermark("ts", "1 minute"), watermark=("ts", "2 minutes")
+        ),
+        "has a watermark already",
+    ),
+    "a second watermark in a function": (
+        lambda r: stream(r).transform(lambda df: df.withWatermark("ts", "2 minutes")),
+        "have a watermark already",
+    ),
+    "two functions with two watermarks": (
+        lambda r: [
+            one.transform(late)
+            for one in [sb.Job("rides", state=r.state).source(r.frame())]
+            for late in (lambda df: df.withWatermark("ts", "60 s"), lambda df: df.withWatermark("ts", "120 s"))
+        ],
+        "late after 120 s here, and after 60 s elsewhere",
+    ),
     "a name twice": (lambda r: stream(r).group_by("driver", MINUTE).agg(Driver=sb.count()), "two output columns"),
     "a reserved name": (lambda r: stream(r).group_by("driver", MINUTE).agg(window_end=sb.count()), "window_end"),
     "not a stream": (

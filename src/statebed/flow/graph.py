@@ -5,7 +5,7 @@ flows along an edge is a table with the user's columns, `_time` (the event time)
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -110,6 +110,20 @@ class Graph:
                 f"two parts of the flow are called {name!r}", fix="give each source, operator and output its own name"
             )
         self.names[name] = edge
+
+    def timed(self, source: str, event_time: str, delay_us: int, *, where: str) -> None:
+        """Let a source have the watermark that a step gave to its rows."""
+        (place,) = [n for n, node in enumerate(self.nodes) if isinstance(node, SourceNode) and node.name == source]
+        node = self.sources[source]
+        if node.event_time is not None and node.delay_us != delay_us:
+            raise InputError(
+                f"rows of the source {source!r} are late after {delay_us / 1e6:g} s here, and after "
+                f"{node.delay_us / 1e6:g} s elsewhere",
+                where=where,
+                fix="give the source one watermark, with job.source(df, watermark=...)",
+            )
+        if node.event_time is None:
+            self.nodes[place] = replace(node, event_time=event_time, delay_us=delay_us)
 
     def output(self, edge: Edge) -> Output:
         return self.nodes[edge.node].outputs[edge.output]

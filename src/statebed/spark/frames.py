@@ -18,9 +18,10 @@ from statebed.errors import InputError
 from statebed.flow.graph import Edge
 from statebed.flow.steps import Feed
 from statebed.format.schema import TIME
+from statebed.protocol.projection import offset_names
 from statebed.spark.expressions import analysed, column_of, input_error, named_column
 from statebed.spark.pieces import BRANCH
-from statebed.spark.plans import check_steps
+from statebed.spark.plans import check_steps, most_watermarks, streams_of
 from statebed.spark.routing import SOURCE, Layout
 from statebed.spark.topology import Branch
 
@@ -68,6 +69,10 @@ def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> D
     """With the watermark that the source was given."""
     if watermark is None:
         return df
+    if most_watermarks(df):
+        raise InputError(
+            "the DataFrame has a watermark already", where=where, fix="leave watermark= out, or withWatermark"
+        )
     column, delay_us = watermark
     if delay_us < 0 or delay_us % 1_000:
         raise InputError(
@@ -86,19 +91,19 @@ class Feeding:
     df: DataFrame
     layouts: Mapping[int, Layout]
     sources: tuple[str, ...]
-    """In the order in which Spark's query reads them."""
+    """Of each offset of Spark's query its name, in their order."""
 
 
 def feeding(
     frames: Mapping[Edge, DataFrame],
     branches: Sequence[Branch],
     *,
-    leaves: Mapping[str, int],
+    leaves: Mapping[Edge, Sequence[str]],
     where: str,
 ) -> Feeding:
     """All branches as one DataFrame; those that share a frame in one pass over it.
 
-    `leaves` are the streams that each source reads: a DataFrame may be a union of several.
+    `leaves` are for each frame the sources of the streams that it reads: a DataFrame may be a union of several.
     """
     columns = {
         branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, operator {branch.operator_id!r}")
@@ -111,7 +116,9 @@ def feeding(
         *([SOURCE] if any(len(branch.sources) > 1 for branch in branches) else []),
     ]
     passes = []
+    owners: list[str] = []
     for edge in dict.fromkeys(branch.edge for branch in branches):
+        owners += leaves[edge]
         rows = [
             slots.row(branch.number, columns[branch.number][0], places[branch.number], hidden=hidden)
             for branch in branches
@@ -129,11 +136,7 @@ def feeding(
         )
         for branch in branches
     }
-    read = dict.fromkeys(name for branch in branches for name in branch.sources)
-    sources = tuple(
-        name if leaves[name] == 1 else f"{name}#{number}" for name in read for number in range(leaves[name])
-    )
-    return Feeding(df, layouts, sources)
+    return Feeding(df, layouts, offset_names(streams_of(df), owners))
 
 
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:

@@ -42,7 +42,7 @@ from statebed.spark.frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.matching import Removed, check_continues
 from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
-from statebed.spark.plans import streaming_leaves
+from statebed.spark.plans import streams_of
 from statebed.spark.probe import probe_executors
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
@@ -73,7 +73,6 @@ class Job:
         self._session = None if spark is None else check_session(spark)
         self._store = get_storage_provider(self._settings().state)
         self._sinks: dict[str, tuple[Sink, Edge]] = {}
-        self._leaves: dict[str, int] = {}
         self.graph = Graph()
         self.frames: dict[Edge, Frame] = {}
         """The streams that Spark computes."""
@@ -128,9 +127,9 @@ class Job:
             None if idle_after is None else parse_duration(idle_after),
         )
         position = len(self.graph.sources)
-        self._leaves[name] = streaming_leaves(frame)
         edge = Edge(self.graph.add(node))
-        self.frames[edge] = Frame(source_frame(frame, time, position=position), time is not None, position)
+        leaves = (name,) * len(streams_of(frame))
+        self.frames[edge] = Frame(source_frame(frame, time, position=position), time is not None, position, leaves)
         return JobStream(self.graph, edge, self)
 
     def sink_edge(self, name: str) -> Edge:
@@ -279,7 +278,8 @@ class Job:
         parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
         ways = topology(self.graph, self.frames, {name: edge for name, (_, edge) in self._sinks.items()})
         frames = {edge: frame.df for edge, frame in self.frames.items()}
-        feed = feeding(frames, ways.branches, leaves=self._leaves, where=where)
+        leaves = {edge: frame.leaves for edge, frame in self.frames.items()}
+        feed = feeding(frames, ways.branches, leaves=leaves, where=where)
         return JobPlan(
             job_id=self._job_id,
             state_url=self._store.url,

@@ -73,9 +73,30 @@ def check_steps(df: DataFrame, columns: DataFrame, *, where: str) -> None:
     _check_streamable(columns, plan, where=where)
 
 
-def streaming_leaves(df: DataFrame) -> int:
-    """How many sources a streaming DataFrame reads."""
-    return sum(bool(node.isStreaming()) and not _children(node) for node in _nodes(_analysed(df)))
+def streams_of(df: DataFrame) -> list[int]:
+    """The streams that a DataFrame reads, as numbers, once for each time that it reads them.
+
+    In the order of Spark's query, which has an offset for each entry here, and a source for each number.
+    """
+    leaves = [node for node in _nodes(_analysed(df)) if node.isStreaming() and not _children(node)]
+    found: list[Any] = []
+    numbers = []
+    for leaf in leaves:
+        number = next((place for place, one in enumerate(found) if one.equals(leaf)), len(found))
+        if number == len(found):
+            found.append(leaf)
+        numbers.append(number)
+    return numbers
+
+
+def most_watermarks(df: DataFrame) -> int:
+    """How many watermarks one after the other a row passes at most; Spark takes one."""
+
+    def passed(node: Any) -> int:
+        own = str(node.nodeName()) == "EventTimeWatermark"
+        return own + max((passed(child) for child in _children(node)), default=0)
+
+    return passed(_analysed(df))
 
 
 def stays_in_place(df: DataFrame) -> bool:

@@ -19,7 +19,7 @@ from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.protocol.projection import SPARK_KIND, check_position, names_of, needed_source_logs, rearranged
+from statebed.protocol.projection import SPARK_KIND, check_offsets, check_position, needed_source_logs, rearranged
 from statebed.storage import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ def projection_folder(*, local_state: Path | None, state_url: str, job_id: str, 
 class SparkProjection:
     """The checkpoint folder of one run."""
 
-    def __init__(self, folder: Path, store: ObjectStore, *, sources: Sequence[str] = ()) -> None:
-        """`sources` are the names of the job's sources, in the order in which Spark's query reads them."""
+    def __init__(self, folder: Path, store: ObjectStore, *, sources: Sequence[str]) -> None:
+        """`sources` are the names of the offsets of Spark's query, in their order."""
         self._folder = folder
         self._store = store
         self._sources = tuple(sources)
@@ -56,8 +56,7 @@ class SparkProjection:
     def build(self, position: pb.SourcePosition) -> None:
         """Make the folder from the position of the record, before a query starts on it."""
         check_position(position, where=str(self._folder))
-        if self._sources:
-            position = rearranged(position, self._sources, where=str(self._folder))
+        position = rearranged(position, self._sources, where=str(self._folder))
         _log.info("Spark's checkpoint %s is built from the record", self._folder)
         logs = {log.name: self._checked(log) for log in position.source_logs}
         if self._folder.exists():
@@ -74,6 +73,7 @@ class SparkProjection:
 
     def position(self, *, epoch: int, query_id: str, batch_id: int, spark_version: str) -> pb.SourcePosition:
         """The source position after the batch; uploads the source logs that no earlier record holds."""
+        check_offsets(self.offsets(batch_id), self._sources, where=str(self._folder))
         batches = [number for number in (batch_id - 1, batch_id) if number >= 0]
         kept = needed_source_logs(self._source_logs())
         self._known_logs = {name: self._uploaded(name, epoch) for name in kept}
@@ -85,7 +85,7 @@ class SparkProjection:
             commits=[pb.LogEntry(name=str(batch_id), content=_commit_entry(self.offsets(batch_id)))],
             source_logs=list(self._known_logs.values()),
             spark_version=spark_version,
-            sources=names_of(self.offsets(batch_id), self._sources),
+            sources=self._sources,
         )
 
     def _uploaded(self, name: str, epoch: int) -> pb.SourceLogFile:

@@ -22,6 +22,7 @@ from statebed.operators.forward import Forward
 from statebed.operators.operator import MAIN, Changes
 from statebed.spark.expressions import FrameExpression, arrow_field, check_key, frame_expression, input_error, sql_text
 from statebed.spark.frames import HIDDEN, event_time_of, projected, source_frame
+from statebed.spark.plans import most_watermarks, streams_of
 
 if TYPE_CHECKING:
     from statebed.spark.job import Job
@@ -37,6 +38,8 @@ class Frame:
     is_timed: bool
     position: int | None
     """Of its source; None: it has several."""
+    leaves: tuple[str, ...]
+    """Of each stream that it reads its source, in the order of Spark's plan."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,21 @@ class JobStream(Stream):
         if not isinstance(df, DataFrame) or not df.isStreaming:
             raise InputError("the function gave no streaming DataFrame", where=where, fix="return the changed df")
         time = event_time_of(df, where=where)
+        source = self.frame.leaves[0]
+        if most_watermarks(df) > 1:
+            raise InputError(
+                f"the rows of the source {source!r} have a watermark already",
+                where=where,
+                fix="call withWatermark once: before job.source, or in the function",
+            )
         columns = pa.schema([arrow_field(field, where=where) for field in df.schema.fields])
+        if time is not None:
+            self.graph.timed(source, time.column, time.delay_us, where=where)
         step = FrameStep(columns, where)
         edge = Edge(self.graph.add(StepNode(step, (self.edge,), Changes.APPEND)))
         made = source_frame(df, time, position=self.frame.position)
-        self.job.frames[edge] = Frame(made, time is not None, self.frame.position)
+        leaves = (source,) * len(streams_of(df))
+        self.job.frames[edge] = Frame(made, time is not None, self.frame.position, leaves)
         return self.at(edge)
 
     def union(self, *others: "Stream") -> Self:
@@ -176,7 +189,9 @@ class JobStream(Stream):
             for other in frames[1:]:
                 df = df.union(other.df)
             positions = {frame.position for frame in frames}
-            return Frame(df, all(one.is_timed for one in frames), positions.pop() if len(positions) == 1 else None)
+            leaves = tuple(name for frame in frames for name in frame.leaves)
+            position = positions.pop() if len(positions) == 1 else None
+            return Frame(df, all(one.is_timed for one in frames), position, leaves)
         if self.frame is None or not isinstance(node, StepNode):
             return None
         df = self.frame.df
@@ -188,7 +203,7 @@ class JobStream(Stream):
                 made = df.select(*(_named(name, value) for name, value in node.step.values), *HIDDEN)
         except PySparkException as error:
             raise input_error(error, df, where=f"columns {', '.join(self.columns)}") from error
-        return Frame(made, self.frame.is_timed, self.frame.position)
+        return Frame(made, self.frame.is_timed, self.frame.position, self.frame.leaves)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: [
             one.transform(late)
             for one in [sb.Job("rides", state=r.state).source(r.frame())]
-            for late in (lambda df: df.withWatermark("ts", "60 s"), lambda df: df.withWatermark("ts", "120 s"))
+            for late in (
+                lambda df: df.withWatermark("ts", "60 seconds"),
+                lambda df: df.withWatermark("ts", "2 minutes"),
+            )
         ],
         "late after 120 s here, and after 60 s elsewhere",
     ),

@@ -105,7 +105,7 @@ class Block:
 
     # ---- reading -----------------------------------------------------------------------------------------
 
-    def locate(self, batch: KeyBatch, start: int, end: int) -> tuple[list[Found], Missing]:
+    def locate(self, batch: KeyBatch, start: int, end: int, *, remember: bool = False) -> tuple[list[Found], Missing]:
         """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
         self.asked += end - start
         if self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end):
@@ -128,8 +128,12 @@ class Block:
                 held = np.flatnonzero(at >= 0)
                 pieces.append(Found(run, frozen, at.take(held), rows.take(held)))
                 part, rows = part.select(missing), rows.take(missing)
-        self._located = (batch, start, end, pieces, Missing(rows, before))
+        self._located = (batch, start, end, pieces, Missing(rows, before)) if remember else None
         return pieces, Missing(rows, before)
+
+    def forget_found(self) -> None:
+        """Remember no keys that were looked up."""
+        self._located = None
 
     def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
         """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks.

@@ -33,10 +33,10 @@ from statebed.state.memory.pages import give_back_pages
 from statebed.state.tiers.tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
+REMEMBERED_IN_BUDGET = 16
+"""Keys asked for last are remembered where they take no more than this part of the budget, and half of it is free."""
 MOST_SPILLED_BYTES = 256 << 20
-"""In mapped files a block may be as large as the budget, but not larger than this. Each batch pays for every block that
-it touches, and memory is only taken by what lies over the files.
-"""
+"""In mapped files a block may be as large as the budget, but not larger: each batch pays for every block it touches."""
 RESTORED_BLOCKS = 4
 """A block of restored state that cannot be in memory as a whole is so many times as large."""
 _COPIES = 3
@@ -70,7 +70,8 @@ class Blocks:
             ranges = joined(ranges, sizes, most=RESTORED_BLOCKS * self.block_bytes)
         self._slots = [self._slot(Block(one, table)) for one in ranges]
         self._edges = self._edges_of_slots()
-        end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache)
+        self._remembered = self._memory.charge(owner, Purpose.READS, 0)
+        end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache, self._remembered)
         end.atexit = False  # the spill folder goes as a whole
 
     def __iter__(self) -> Iterator[Slot]:
@@ -145,6 +146,16 @@ class Blocks:
         self.counts.misses += 1
         self.load(slot)
         return True
+
+    def remember(self, nbytes: int) -> bool:
+        """Charge the keys of the last operation instead of those before; False: they are too large to be kept."""
+        for slot in self._slots if self._remembered.nbytes else ():
+            slot.block.forget_found()
+        self._remembered.set(0)
+        budget = self._memory.budget
+        kept = nbytes <= budget // REMEMBERED_IN_BUDGET and self._memory.used + nbytes <= budget // 2
+        self._remembered.set(nbytes if kept else 0)
+        return kept
 
     def settle(self, slots: Iterable[Slot]) -> None:
         """After blocks were read or changed: charge what they take now. With the lock."""

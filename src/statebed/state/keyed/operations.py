@@ -63,7 +63,7 @@ class KeyedOperations:
         self._now_us: int | None = None
         self._closed = ""
         self._asked: tuple[Batch, KeyBatch] | None = None
-        """The keys of the last operation, hashed and sorted: who reads keys often writes them next."""
+        """The keys of the last operation, hashed and sorted: who reads keys often writes them next. Of few bytes."""
         self.expired_rows = 0
         """Rows that expired since the view was made."""
 
@@ -83,7 +83,8 @@ class KeyedOperations:
         with self._blocks.operation(_ROW_BYTES * len(batch)):
             for slot, start, end in self._blocks.available(batch.hashes):
                 with self._blocks.locked():
-                    for piece in self._alive(slot.block.locate(batch, start, end)[0]):
+                    remember = self._asked is not None
+                    for piece in self._alive(slot.block.locate(batch, start, end, remember=remember)[0]):
                         rows = batch.order[piece.rows]
                         found[rows] = True
                         source[rows] = np.arange(count, count + len(rows), dtype=np.int64)
@@ -147,6 +148,7 @@ class KeyedOperations:
                         found[batch.order[piece.rows]] = True
                     slot.block.delete(alive)
                 self._blocks.settle(slot for slot, _, _ in parts)
+        self._forget_keys()
         return found
 
     def delete_values(self, keys: Batch, values: Batch) -> Mask:
@@ -199,8 +201,13 @@ class KeyedOperations:
                 f"keys of table {self.table.name!r} belong to another subtask",
                 fix="send each row to the subtask that owns the hash of its key",
             )
-        self._asked = (keys, batch)
+        nbytes = 2 * int(keys.nbytes) + _ROW_BYTES * len(batch)
+        self._asked = (keys, batch) if self._blocks.remember(nbytes) else None
         return batch
+
+    def _forget_keys(self) -> None:
+        self._asked = None
+        self._blocks.remember(0)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -227,7 +234,7 @@ class KeyedOperations:
             end = min(start + step, len(unique))
             part = None if latest is None else latest[start:end]
             self._write_piece(unique.slice(start, end), rows.slice(start, step), part, function)
-        self._asked = None
+        self._forget_keys()
 
     def _rows_at_once(self, count: int, growth: int) -> int:
         """All rows of a batch, unless it is large against the budget: then as many as are not."""
@@ -335,6 +342,7 @@ class KeyedOperations:
                             done[ours] = True
                         slot.block.delete([Found(piece.run, piece.frozen, at[gone], at[gone])])
                 self._blocks.settle(slot for slot, _, _ in parts)
+        self._forget_keys()
         return done
 
 

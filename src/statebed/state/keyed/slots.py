@@ -31,8 +31,9 @@ class Counts:
     misses: int = 0
 
 
-def give_back(slots: list[Slot], memory: MemoryController, cache: LocalCache) -> None:
+def give_back(slots: list[Slot], memory: MemoryController, cache: LocalCache, remembered: Reservation) -> None:
     """After the view is gone: nothing of it takes memory or disk."""
+    remembered.release()
     for slot in slots:
         slot.charge.release()
         if slot.offer is not None:

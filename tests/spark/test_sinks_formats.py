@@ -1,6 +1,7 @@
 """Sinks on a real Spark: its own formats, functions before sinks, and tables that Spark and DuckDB read."""
 
 import contextlib
+import datetime as dt
 import json
 import sqlite3
 from collections.abc import Iterator
@@ -212,6 +213,55 @@ def test_memory_is_a_view_of_all_rows(make: Any, spark: SparkSession) -> None:
     sink.publish(publication(1, 3, rows(("b", 2))))
     assert sorted((row["k"], row["n"]) for row in spark.table("seen").collect()) == [("a", 1), ("b", 2)]
     assert [row["k"] for row in sink.rows] == ["a", "b"]
+
+
+def test_local_times_stay_local_in_every_sink_though_the_sessions_zone_skips_them(
+    make: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    skipped = dt.datetime(2024, 3, 10, 2, 30)  # noqa: DTZ001 - a local time; in New York clocks went from 2 to 3
+    local = pa.timestamp("us")
+    columns = pa.schema([("at", local), ("seen", pa.list_(pa.struct([("at", local)])))])
+    output, seen = Output(columns), [{"at": skipped}]
+    given: list[Any] = []
+
+    def found(df: DataFrame) -> Any:
+        return df.schema.simpleString(), *map(tuple, df.collect())
+
+    sinks = [
+        make(lambda df, _: given.append(found(df)), output),
+        make("orc", output, path=f"{tmp_path}/{{epoch}}", mode="overwrite", name="files"),
+        make("memory", output, name="locals"),
+        make("parquet", output, path=f"{tmp_path}/out", name="made", transform=lambda df: df.filter("at is not null")),
+    ]
+    for sink in sinks:
+        sink.publish(publication(1, 2, pa.table([[skipped], [seen]], schema=columns)))
+    frames = [spark.read.orc(str(next(tmp_path.glob("0*")))), spark.table("locals")]
+    given += map(found, frames)
+    kind = "struct<at:timestamp_ntz,seen:array<struct<at:timestamp_ntz>>>"
+    assert given == [(kind, (skipped, [Row(at=skipped)]))] * 3
+    assert sb.read_table(f"{tmp_path}/out").select(["at", "seen"]).to_pylist() == [{"at": skipped, "seen": seen}]
+
+
+def test_a_function_gets_columns_with_the_types_and_nulls_of_the_stream(make: Any) -> None:
+    columns = pa.schema(
+        [
+            pa.field("k", pa.string(), nullable=False),
+            pa.field("price", pa.decimal128(12, 2)),
+            pa.field("at", pa.timestamp("us", "UTC")),
+            pa.field("counts", pa.map_(pa.string(), pa.int64())),
+            pa.field("parts", pa.struct([pa.field("day", pa.date32()), pa.field("raw", pa.binary())])),
+            pa.field("took", pa.duration("us")),
+        ]
+    )
+    schemas: list[StructType] = []
+    make(lambda df, _: schemas.append(df.schema), Output(columns)).publish(
+        publication(1, 2, pa.table([["a"], *([None] for _ in columns.names[1:])], schema=columns))
+    )
+    assert schemas[0].simpleString() == (
+        "struct<k:string,price:decimal(12,2),at:timestamp,counts:map<string,bigint>,"
+        "parts:struct<day:date,raw:binary>,took:interval day to second>"
+    )
+    assert [field.nullable for field in schemas[0]] == [False, True, True, True, True, True]
 
 
 def test_a_sink_of_the_users_own_takes_no_options(make: Any) -> None:

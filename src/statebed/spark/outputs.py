@@ -61,7 +61,7 @@ def make_sink(
         options=options or {},
         where=where,
         # As with Spark's own memory sink.
-        show=lambda rows: session.createDataFrame(rows).createOrReplaceTempView(name or operator_id),
+        show=lambda rows: _frame(session, rows).createOrReplaceTempView(name or operator_id),
     )
     if isinstance(sink, str) and sink in KINDS:
         return _known(sink, wanted, key, session, transform)
@@ -88,8 +88,7 @@ def _known(
     before = wanted.output
     weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if before.changes is Changes.CHANGELOG else []
     schema = pa.schema([*before.columns, *weight])
-    empty = session.createDataFrame([], schema=from_arrow_schema(schema))
-    made = to_arrow_schema(transform(empty).schema, timezone="UTC")
+    made = to_arrow_schema(transform(_frame(session, schema.empty_table())).schema, timezone="UTC")
     if weight and (WEIGHT not in made.names or made.field(WEIGHT).type != pa.int64()):
         raise InputError(
             f"the stream is a changelog, and the function in transform() gives no {WEIGHT} (a bigint) with its rows",
@@ -127,10 +126,15 @@ def _format(name: str, wanted: Wanted, session: SparkSession, to_frame: Callable
 
 def _framed(session: SparkSession, transform: Transform | None) -> Callable[[pa.Table], DataFrame]:
     def framed(rows: pa.Table) -> DataFrame:
-        frame = session.createDataFrame(rows)
+        frame = _frame(session, rows)
         return frame if transform is None else transform(frame)
 
     return framed
+
+
+def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """The rows with the types of their stream; Spark itself would take local times for times in the session's zone."""
+    return session.createDataFrame(rows, schema=from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
 
 def described(sink: Sink) -> str:

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 
 import statebed as sb
 from statebed.checkpoint import CheckpointLog
+from statebed.errors import InputError
 from statebed.storage import ScopedStore, get_storage_provider
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
@@ -129,6 +130,18 @@ def test_p6_text_is_the_same_whatever_its_collation_when_the_jvm_adds_rows_up(ri
         assert query.await_termination(180)
         kept.append(subtasks_of(tmp_path / f"{below}"))
     assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("time", [2**63 - 7, -(2**63) + 5])
+@pytest.mark.parametrize("below", [0, 1])
+def test_a_time_whose_window_does_not_fit_is_refused_whoever_adds_rows_up(rides: Any, time: int, below: int) -> None:
+    rides.add_files(1)
+    job = job_of(rides, rides.state, below)
+    far = rides.frame().withColumn("ts", F.expr(f"if(cents % 2 = 0, ts, timestamp_micros({time}))"))
+    stream = job.source(far, name="rides", watermark=("ts", "1 minute"))
+    stream.group_by("driver", sb.tumbling("1 minute"), name="op").agg(n=sb.count()).write(lambda *_: None, name="none")
+    with pytest.raises(InputError, match="far from 1970"):
+        job.start(available_now=True).await_termination(180)
 
 
 def test_rows_are_added_up_in_the_jvm_only_where_few_groups_are_left(rides: Any, tmp_path: Any) -> None:

@@ -9,7 +9,7 @@ from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.grouping import Integers
 from statebed.operators.operator import Input
 from statebed.operators.partials import Partials
-from statebed.operators.preaggregation import ROW_COUNT, partial_columns
+from statebed.operators.preaggregation import LATEST, ROW_COUNT, partial_columns
 from statebed.operators.rows import conformed, filtered
 from statebed.operators.windows import Window
 
@@ -49,6 +49,8 @@ class Folder:
         """Take rows that were added up by pane and key before they came; of late ones the number is known."""
         assert source is not None
         groups = conformed(batch, source.schema, where=self._where)
+        # Late rows, too, are refused as they would be one by one.
+        self._window.check_panes(groups[TIME], groups[LATEST])
         panes, counts = int64_values(groups[TIME]), int64_values(groups[ROW_COUNT])
         admitted = validity(groups[TIME])
         if self._first_admitted is not None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.format.columns import int64_values
+from statebed.format.columns import int64_values, validity
 
 Times = npt.NDArray[np.int64]
 """Microseconds since 1970-01-01T00:00:00Z."""
@@ -152,6 +152,13 @@ class Window:
         if len(times) and bool(np.any((starts < limits.min + room) | (starts > limits.max - room))):
             raise _too_far()
         return starts
+
+    def check_panes(self, panes: pa.ChunkedArray, times: pa.ChunkedArray) -> None:
+        """Refuse panes that others found for times, unless they are those that `panes_of` finds; null for null."""
+        timed = validity(times)
+        found = self.panes_of(np.where(timed, int64_values(times), np.int64(0)))
+        if bool(np.any(validity(panes) != timed)) or bool(np.any(int64_values(panes)[timed] != found[timed])):
+            raise _too_far()
 
     def first_open(self, watermark_us: int) -> int:
         """The start of the first window that the watermark leaves open: times before it are in closed ones alone."""

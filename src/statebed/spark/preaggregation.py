@@ -106,7 +106,9 @@ class Preaggregation:
             return F.lit(None).alias(_APART)
         micros, pane = F.unix_micros(TIME), F.lit(operator.window.pane_us)
         offset = F.lit(operator.window.offset_us % operator.window.pane_us)
-        return F.timestamp_micros(micros - F.pmod(F.pmod(micros, pane) - offset, pane)).alias(_APART)
+        # Null where it does not fit: the subtask says then what is wrong, and Spark would fail or give another time.
+        start = F.try_subtract(micros, F.pmod(F.pmod(micros, pane) - offset, pane))
+        return F.timestamp_micros(start).alias(_APART)
 
 
 @dataclass

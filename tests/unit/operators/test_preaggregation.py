@@ -237,6 +237,38 @@ def test_p6_groups_leave_the_same_results_and_state_as_their_rows(
         manager.close()
 
 
+@pytest.mark.parametrize(
+    ("time", "pane"),
+    [
+        (2**63 - 7, 2**63 - 8),
+        (-(2**63) + 1, None),  # what does not fit
+        (-(2**63) + 1, 2**63 - 7),  # what wrapped around
+        (-(2**63) + 10, -(2**63) + 8),
+        (7, None),
+        (7, 10),
+    ],
+)
+@pytest.mark.parametrize("late_us", [None, 10])
+def test_a_group_outside_of_the_range_of_windows_is_refused_as_its_rows_are(
+    time: int, pane: int | None, late_us: int | None
+) -> None:
+    node = operator_of("windows")
+    operator = node.operator
+    assert isinstance(operator, Aggregation)
+    rows = node.feeds[0].apply(table([{**NOTHING, "ts": 7}]))
+    groups = added_up(operator, rows, late_us)
+    for name, value in ((TIME, pane), (LATEST, time)):
+        place = groups.schema.get_field_index(name)
+        groups = groups.set_column(place, groups.schema.field(place), pa.array([value], pa.int64()).cast(TIMESTAMP))
+    far = rows.set_column(rows.schema.get_field_index(TIME), TIME, pa.array([time], pa.int64()).cast(TIMESTAMP))
+    manager = TableManager(TaskInfo("job", "op", 0, 1), operator.tables, MemoryStore(), combines=operator.combines)
+    given = [[[], groups.to_batches()], *([] if time == 7 else [[far.to_batches()]])]
+    for batches in given:
+        with pytest.raises(InputError, match="far from 1970"):
+            operator.step(manager, batches, Clock(late_us, 20, 1))
+    manager.close()
+
+
 @pytest.mark.parametrize("aggregate", [sb.sum("real"), sb.collect_list("word"), sb.count_distinct("word")], ids=str)
 def test_what_is_not_made_of_plain_parts_is_not_added_up_elsewhere(aggregate: Any) -> None:
     flow = sb.Flow("rows")

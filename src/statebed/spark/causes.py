@@ -4,12 +4,20 @@ import re
 
 _OF_THE_JVM = "Caused by: "
 _NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"[^\W\d][\w.<>]*(: .*)?$")
 
 
 def cause_of(error: BaseException) -> str:
-    """Of a worker's traceback the last line that names an error, of the JVM's what caused all else, else the first."""
+    """What a worker's last traceback ends with, else a line that names an error, else what caused all in the JVM."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if _NAMES_AN_ERROR.match(line)]
     caused = [line.removeprefix(_OF_THE_JVM) for line in lines if line.startswith(_OF_THE_JVM)]
     thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return (named or caused or thrown or lines[:1] or [type(error).__name__])[-1]
+    return (_raised(str(error)) or named or caused or thrown or lines[:1] or [type(error).__name__])[-1]
+
+
+def _raised(text: str) -> list[str]:
+    """The first line behind the last traceback that is not indented: its frames are, and errors have any name."""
+    _, found, behind = text.rpartition(_TRACEBACK)
+    return [line.strip() for line in behind.splitlines() if _RAISED.match(line)][:1] if found else []

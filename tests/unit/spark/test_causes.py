@@ -20,7 +20,7 @@ THROWN = f"org.apache.spark.api.python.PythonException: {FRAMES}{ARROW}\n{JVM}"
         (f"{FRAMES}job.steps.<locals>.Halt: now\nhint: try again\n", "job.steps.<locals>.Halt: now"),
         (f"{FRAMES}KeyError: 'k'\n\n{ANOTHER}\n\n{FRAMES}{ARROW}\n", ARROW),
         (
-            f": org.apache.spark.SparkException: {THROWN}\nDriver stacktrace:\n\tat x\nCaused by: {THROWN}\t... 1 more\n",
+            f": org.apache.spark.SparkException: {THROWN}\nDriver stacktrace:\n\tat x\nCaused by: {THROWN}\t... 1 more",
             ARROW,
         ),
         (

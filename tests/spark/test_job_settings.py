@@ -13,12 +13,13 @@ import statebed as sb
 from statebed.errors import EpochTimeoutError, InputError, UnknownSettingError
 
 PREFIX = "spark.statebed."
+LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 
 
 @pytest.fixture
 def conf(spark: SparkSession) -> Iterator[Any]:
     yield spark.conf
-    for key in [key for key in spark.conf.getAll if key.startswith(PREFIX)]:
+    for key in [key for key in spark.conf.getAll if key.startswith((PREFIX, LARGE_TYPES))]:
         spark.conf.unset(key)
 
 
@@ -110,3 +111,28 @@ def test_p2_an_epoch_that_takes_too_long_is_cancelled_and_nothing_of_it_is_commi
         query.await_termination(120)
     assert "epoch_timeout" in caught.value.fix
     assert rides.record().epoch == query.run  # the run's start alone
+
+
+def test_arrows_large_types_in_the_users_session_change_nothing(rides: Any, conf: Any) -> None:
+    rides.add_files(3, rows=20)
+    packed = F.expr("named_struct('text', array(driver), 'bytes', map('of', cast(status as binary)))")
+    outcomes = []
+    for large in ("false", "true"):
+        conf.set(LARGE_TYPES, large)
+        state, given = rides.folder / large, []
+        job = sb.Job("rides", spark=rides.spark, state=state, parallelism=2)
+        rows = job.source(rides.frame().withColumn("packed", packed), name="rides", watermark=("ts", "1 minute"))
+        minutes = rows.group_by("driver", sb.tumbling("1 minute"), name="minutes").agg(last=sb.max("status"))
+        # Rows of the source pass the level of the windows.
+        joined = rows.join(minutes.select("driver", "last"), on="driver", window=sb.tumbling("1 minute"), name="joined")
+        joined.write(lambda df, _, given=given: given.extend(map(repr, df.collect())), name="given")
+        joined.transform(lambda df: df.select("driver", "packed")).write(
+            "parquet", path=str(rides.folder / f"out-{large}"), name="made"
+        )
+        assert job.start(available_now=True).await_termination(120)
+        made = sb.read_table(str(rides.folder / f"out-{large}")).to_pylist()
+        reader = rides.spark.read.format("statebed").option("job", "rides").option("operator", "minutes")
+        kept = reader.load(str(state)).collect()
+        outcomes.append([sorted(given), sorted(map(repr, made)), sorted(map(repr, kept))])
+    assert all(outcomes[0])
+    assert outcomes[0] == outcomes[1]

@@ -141,4 +141,5 @@ def _arrivals(
         if branch in own:
             yield from ((branch, one) for one in rows_in(batch.column(PAYLOAD)[row]))
         elif branch != HEARTBEAT:
-            passing.append(batch.slice(row, 1))
+            # Made anew: Spark may hand them over with Arrow's large types, and all that a task gives has one schema.
+            passing.append(piece(batch.column(SUBTASK)[row].as_py(), branch, batch.column(PAYLOAD)[row].as_buffer()))

@@ -255,7 +255,7 @@ class Controller:
         if fed.added_up is not None:
             levels[0] = of_groups(levels[0], fed.added_up)
         taken = accepted(self._act(fed.frame, levels), operators=plan.operators, parallelism=plan.parallelism)
-        self._feeding.reduction.observe([report for some in taken.reports.values() for report in some])
+        self._feeding.reduction.observe(taken.reports)
         figures = book.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
         position = head.source_position
         if batch_id is not None:

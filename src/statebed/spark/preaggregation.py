@@ -6,7 +6,7 @@ all go to one aggregation can do it in one pass; what it computes of each group 
 and the state is the same either way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,12 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from statebed.format.schema import TIME
-from statebed.operators import SubtaskReport, WindowAggregate
+from statebed.operators import WindowAggregate
 from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Reduce, parts_of
 from statebed.operators.updating_aggregate import UpdatingAggregate
 from statebed.spark.part_expressions import Columns, owner_expression, part_expression
 from statebed.spark.pieces import SUBTASK
 from statebed.spark.plan import JobPlan
+from statebed.spark.reports import Reports
 from statebed.spark.routing import SOURCE, Layout, PlacedGroups
 from statebed.spark.topology import Topology
 
@@ -113,15 +114,17 @@ class Preaggregation:
 
 @dataclass
 class Reduction:
-    """How many groups the rows of the last batch were."""
+    """How many groups the rows of the last batch were, where they could be added up."""
 
     plan: JobPlan
     rows: int = 0
     groups: int = 0
 
-    def observe(self, reports: Sequence[SubtaskReport]) -> None:
-        """Take the figures of an epoch; one without rows tells nothing."""
-        counted = [report for report in reports if report.groups_in]
+    def observe(self, reports: Reports) -> None:
+        """Take the figures of an epoch; one without rows tells nothing, nor do operators behind the first."""
+        if self._possible is None:
+            return
+        counted = [report for report in reports[self._possible.operator.operator_id] if report.groups_in]
         if counted:
             self.rows = sum(report.rows_in for report in counted)
             self.groups = sum(report.groups_in for report in counted)

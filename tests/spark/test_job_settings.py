@@ -119,7 +119,8 @@ def test_arrows_large_types_in_the_users_session_change_nothing(rides: Any, conf
     outcomes = []
     for large in ("false", "true"):
         conf.set(LARGE_TYPES, large)
-        state, given = rides.folder / large, []
+        state = rides.folder / large
+        given: list[str] = []
         job = sb.Job("rides", spark=rides.spark, state=state, parallelism=2)
         rows = job.source(rides.frame().withColumn("packed", packed), name="rides", watermark=("ts", "1 minute"))
         minutes = rows.group_by("driver", sb.tumbling("1 minute"), name="minutes").agg(last=sb.max("status"))

@@ -1,5 +1,7 @@
 """Sketches of distinct values are those of Apache DataSketches: the library's own registers, however they came."""
 
+import tracemalloc
+
 import datasketches
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 import statebed as sb
 from statebed.format.columns import from_numpy
 from statebed.format.keyhash import hash_columns
-from statebed.operators.accumulators import DistinctSketch, registers_of
+from statebed.operators.accumulators import CODES, DistinctSketch, registers_of
 from statebed.operators.accumulators.datasketches import codes_of_numbers
 from statebed.operators.grouping import Grouping
 
@@ -70,6 +72,25 @@ def test_the_estimate_is_near_that_of_the_library_from_the_same_registers() -> N
         assert partial.to_pylist() == [codes_of(numbers, 12)]
         (found,) = accumulator.finish([partial]).to_pylist()
         assert found == pytest.approx(library.get_estimate(), rel=0.01)
+
+
+@pytest.mark.parametrize(("groups", "registers"), [(200_000, 2), (500, 4_000)])
+def test_estimates_of_many_groups_take_memory_for_a_slice_of_them(groups: int, registers: int) -> None:
+    codes = np.arange(registers, dtype=np.int32) * 64
+    values = np.random.default_rng(3).integers(1, 20, (groups, registers), dtype=np.int32)
+    offsets = from_numpy(np.arange(groups + 1, dtype=np.int32) * registers, pa.int32())
+    partial = pa.ListArray.from_arrays(offsets, from_numpy((codes + values).reshape(-1), pa.int32())).cast(CODES)
+    accumulator = DistinctSketch("x", 12)
+    tracemalloc.start()
+    try:
+        found = accumulator.finish([partial])
+        beyond = tracemalloc.get_traced_memory()[1] - found.nbytes
+    finally:
+        tracemalloc.stop()
+    # A table of all groups takes 1000 bytes of each, beside 24 of each register.
+    assert beyond < (20 << 20)
+    alone = [accumulator.finish([partial.slice(group, 1)])[0].as_py() for group in range(0, groups, groups // 50)]
+    assert found.to_pylist()[:: groups // 50] == alone
 
 
 @settings(deadline=None, max_examples=50)

@@ -7,6 +7,7 @@ too. The state lists the registers in use, so few values take little room. The e
 from the first value to billions, with a standard error of 1.04 / sqrt(2**precision).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ CODES = pa.list_(pa.field("element", pa.int32()))
 _ALPHA = 0.5 / np.log(2.0)
 _STEPS = 64
 """More than the series below take until they no longer change."""
+_CELLS_AT_ONCE = 1 << 18
+"""Of registers and their counts, while estimates are made: some megabytes."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,23 @@ class DistinctSketch:
         return (_lists(codes, np.repeat(grouping.group_of_rows(), lengths), grouping.groups),)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        groups = len(partials[0])
-        lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
-        values = fixed_width_values(partials[0].flatten(), np.int32).astype(np.int64) % VALUES
+        codes = partials[0]
+        lengths = int64_values(pc.list_value_length(codes).cast(pa.int64()))
+        found = np.empty(len(codes), dtype=np.int64)
+        # A table of all groups would take more than the registers themselves: groups have few of them, often.
+        share = np.cumsum(lengths + VALUES) // _CELLS_AT_ONCE
+        cuts = [0, *(np.flatnonzero(np.diff(share)) + 1).tolist(), len(codes)]
+        for start, end in itertools.pairwise(cuts):
+            found[start:end] = self._finished(codes.slice(start, end - start), lengths[start:end])
+        return from_numpy(found, pa.int64())
+
+    def _finished(self, codes: pa.Array, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        groups = len(codes)
+        values = fixed_width_values(codes.flatten(), np.int32).astype(np.int64) % VALUES
         place = np.repeat(np.arange(groups, dtype=np.int64), lengths) * VALUES + values
         counts = np.bincount(place, minlength=groups * VALUES).reshape(groups, VALUES).astype(np.float64)
         counts[:, 0] = (1 << self.precision) - lengths
-        return from_numpy(np.rint(_estimates(counts, 1 << self.precision)).astype(np.int64), pa.int64())
+        return np.rint(_estimates(counts, 1 << self.precision)).astype(np.int64)
 
 
 def registers_of(sketches: pa.Array) -> pa.Array:

@@ -68,6 +68,8 @@ __all__ = [
 
 FINEST = 1e-5
 """The finest accuracy of a sketch; finer ones would hold as much as the values."""
+COARSEST = 1 / 3
+"""A bucket is as wide as a doubling then; of wider ones the ends would differ by more than the accuracy allows."""
 
 
 def count(column: Any = None, *, where: Any = None) -> Aggregate:
@@ -182,11 +184,13 @@ def percentile(column: Any, at: float, *, where: Any = None) -> Aggregate:
 def approx_percentile(column: Any, at: float, *, accuracy: float = 0.01, where: Any = None) -> Aggregate:
     """About the value below which the share `at` of the values lies, from a small histogram.
 
-    It differs from the value at rank floor(at * (n - 1)) by at most `accuracy` times that value.
+    It differs from the value at rank floor(at * (n - 1)) by at most `accuracy` (up to 1/3) times that value.
     """
-    if not FINEST <= accuracy < 1.0:
+    if not FINEST <= accuracy <= COARSEST:
         raise InputError(
-            f"approx_percentile() with the accuracy {accuracy}", fix=f"give one from {FINEST:g} to below 1"
+            f"approx_percentile() with the accuracy {accuracy}",
+            where=f"column {column!r}",
+            fix=f"give one from {FINEST:g} to 1/3, for example 0.01 for one percent",
         )
     return Aggregate(Function.APPROX_PERCENTILE, (column,), where, (_share(at), float(accuracy)))
 

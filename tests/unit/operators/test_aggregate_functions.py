@@ -232,7 +232,7 @@ def test_distinct_values_are_told_apart_as_keys_are() -> None:
 @given(
     values=st.lists(st.floats(allow_nan=False), min_size=1, max_size=30),
     at=st.floats(0, 1),
-    accuracy=st.sampled_from([0.001, 0.01, 0.2]),
+    accuracy=st.sampled_from([0.001, 0.01, 0.2, 1 / 3]),
 )
 def test_approximate_percentiles_are_as_accurate_as_they_say(values: list[float], at: float, accuracy: float) -> None:
     found = finished(sb.approx_percentile("x", at, accuracy=accuracy), [(value,) for value in values], pa.float64())
@@ -243,6 +243,28 @@ def test_approximate_percentiles_are_as_accurate_as_they_say(values: list[float]
     else:
         # Below 1e-307 doubles themselves are no longer that fine.
         assert abs(found - exact) <= accuracy * abs(exact) * (1 + 1e-9) + 1e-315
+
+
+@pytest.mark.parametrize("accuracy", [0.00001, 0.01, 0.3, 1 / 3])
+def test_the_accuracy_of_a_percentile_holds_at_every_magnitude(accuracy: float) -> None:
+    chance = np.random.default_rng(5)
+    edges = np.ldexp(1.0, np.arange(-1022, 1024))
+    inner = np.ldexp(chance.uniform(1.0, 2.0, 5_000), chance.integers(-1022, 1024, 5_000))
+    smallest = 5e-324
+    values = np.concatenate([inner, edges, np.nextafter(edges, 0.0), smallest * np.arange(1, 200)])
+    values = np.concatenate([values, -values])
+    bound = sb.approx_percentile("x", 0.5, accuracy=accuracy).bind("a", input_types=(pa.float64(),))
+    found = bound.accumulator.finish(bound.accumulator.fold([pa.array(values)], grouping_of(list(range(len(values))))))
+    distance = np.abs(found.to_numpy() - values)
+    fine = np.abs(values) >= np.finfo(np.float64).tiny
+    assert bool((distance[fine] <= (accuracy + 1e-12) * np.abs(values[fine])).all())
+    assert bool((distance[~fine] <= accuracy * np.abs(values[~fine]) + smallest).all())
+
+
+@pytest.mark.parametrize("accuracy", [0.34, 0.5, 1.0, 0.0, 1e-6, math.nan])
+def test_an_accuracy_that_could_not_be_kept_is_refused(accuracy: float) -> None:
+    with pytest.raises(InputError, match=r"(?s)approx_percentile\(\) with the accuracy .*column 'fare'.*to 1/3"):
+        sb.approx_percentile("fare", 0.5, accuracy=accuracy)
 
 
 def test_a_sketch_is_small_and_sees_nan_as_the_largest() -> None:

@@ -1,9 +1,10 @@
 """Percentiles from a histogram whose buckets grow with the values: small, mergeable, and never random.
 
 A value falls into a bucket by its exponent and the leading part of its mantissa, so that a bucket's ends differ by less
-than twice the accuracy in proportion, whatever the magnitude. Only exact arithmetic decides the bucket: it is the same
-on every machine, and counts add up to the same in any order of rows. The state holds the buckets that have values, a
-few hundred for data that spans several orders of magnitude at an accuracy of one percent. Counts can be taken back.
+than twice the accuracy in proportion, whatever the magnitude; that holds of buckets up to a doubling wide, which is
+an accuracy of a third. Only exact arithmetic decides the bucket: it is the same on every machine, and counts add up to
+the same in any order of rows. The state holds the buckets that have values, a few hundred for data that spans several
+orders of magnitude at an accuracy of one percent. Counts can be taken back.
 """
 
 from collections.abc import Sequence

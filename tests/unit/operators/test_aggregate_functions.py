@@ -257,8 +257,9 @@ def test_the_accuracy_of_a_percentile_holds_at_every_magnitude(accuracy: float) 
     found = bound.accumulator.finish(bound.accumulator.fold([pa.array(values)], grouping_of(list(range(len(values))))))
     distance = np.abs(found.to_numpy() - values)
     fine = np.abs(values) >= np.finfo(np.float64).tiny
-    assert bool((distance[fine] <= (accuracy + 1e-12) * np.abs(values[fine])).all())
-    assert bool((distance[~fine] <= accuracy * np.abs(values[~fine]) + smallest).all())
+    # Ends of buckets are rounded to doubles.
+    allowed = (accuracy + 1e-12) * np.abs(values) + np.where(fine, 0.0, smallest)
+    assert bool((distance <= allowed).all())
 
 
 @pytest.mark.parametrize("accuracy", [0.34, 0.5, 1.0, 0.0, 1e-6, math.nan])

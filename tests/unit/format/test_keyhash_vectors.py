@@ -122,9 +122,7 @@ def test_slices_chunks_and_large_types_hash_as_the_whole() -> None:
     assert hash_columns([decimals.slice(2)]).tolist() == hash_columns([decimals])[2:].tolist()
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.int64(), pa.bool_(), pa.decimal128(38, 0), pa.decimal128(5, 0), pa.null()]
-)
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.bool_(), pa.decimal128(38, 0), pa.decimal128(5, 0)])
 def test_no_rows_have_no_hashes(kind: pa.DataType) -> None:
     assert len(hash_columns([pa.array([], kind)])) == 0
     assert len(hash_table(pa.table({"a": pa.array([], kind)}), ["a"])) == 0
@@ -176,9 +174,10 @@ def test_other_types_are_normal_as_they_are() -> None:
         pa.dictionary(pa.int32(), pa.string()),
         pa.string_view(),
         pa.time64("us"),
+        pa.null(),
     ],
 )
-def test_a_type_without_a_key_hash_is_refused_by_column(kind: pa.DataType) -> None:
+def test_a_type_that_no_key_has_is_refused_by_column(kind: pa.DataType) -> None:
     with pytest.raises(InputError, match=r"'driver' .* cannot be part of a key"):
         hash_table(pa.table({"driver": pa.array([], kind)}), ["driver"])
 

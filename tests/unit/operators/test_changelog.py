@@ -23,6 +23,7 @@ SCHEMA = pa.schema(
         ("tags", pa.list_(pa.string())),
         ("place", pa.struct([("x", pa.float32()), ("y", pa.list_(pa.int64()))])),
         ("props", pa.map_(pa.string(), pa.int64())),
+        ("nothing", pa.null()),
         (WEIGHT, pa.int64()),
     ]
 )
@@ -35,6 +36,7 @@ row = st.fixed_dictionaries(
         "tags": st.sampled_from([[], ["a"], ["a", None], None]),
         "place": st.sampled_from([None, {"x": None, "y": None}, {"x": math.nan, "y": []}, {"x": 1.0, "y": [1, None]}]),
         "props": st.sampled_from([None, [], [("a", 1)], [("a", None)]]),
+        "nothing": st.none(),
         WEIGHT: st.sampled_from([1, 1, 2, -1, -1, -3]),
     }
 )

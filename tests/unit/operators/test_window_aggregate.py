@@ -44,7 +44,9 @@ def test_a_key_whose_name_is_taken_is_refused(name: str) -> None:
         replace(OPERATOR, keys=(pa.field(name, pa.string()),))
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.int8(), pa.int8())])
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.int8(), pa.int8()), pa.null()]
+)
 def test_a_key_that_cannot_be_compared_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(InputError, match="cannot be part of a key"):
         replace(OPERATOR, keys=(pa.field("driver", kind),))

@@ -1,7 +1,7 @@
 """The order of rows in a segment: ascending by column after column, NaN after numbers, nulls after all.
 
-Text and binary order by their bytes. Both functions are vectorised, and agree: what one sorts, the other
-finds sorted.
+Text and binary order by their bytes, extension types as their storage. Both functions are vectorised, and agree: what
+one sorts, the other finds sorted.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.columns import boolean_values, from_numpy
+from statebed.format.columns import boolean_values, from_numpy, one_chunk
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     """Indices of the rows in order; rows that are equal in `columns` keep their order."""
     for name in columns:
         _check_sortable(table.schema.field(name))
+    table = pa.table({name: sortable(table[name]) for name in columns})
     # Nulls at the end is the default; saying so warns in some versions of pyarrow.
     return pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns])
 
@@ -31,7 +32,7 @@ def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
         _check_sortable(table.schema.field(name))
         if not len(ties):
             break
-        column = table[name].combine_chunks()
+        column = one_chunk(sortable(table[name]))
         if len(ties) == table.num_rows - 1:
             before, after = column[:-1], column[1:]
         else:
@@ -60,8 +61,42 @@ def _compare(before: pa.Array, after: pa.Array) -> tuple[npt.NDArray[np.bool_], 
     return below, equal
 
 
+def is_sortable(kind: pa.DataType) -> bool:
+    """Whether a column of the type may be sorted by; nested ones may not."""
+    return not pa.types.is_nested(_storage(kind))
+
+
+def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The column in a type that Arrow sorts and compares: extension types as their storage, half floats as floats."""
+    kind = _storage(column.type)
+    wanted = pa.float32() if pa.types.is_float16(kind) else kind
+    return column if wanted == column.type else column.cast(kind).cast(wanted)
+
+
+def check_order(field: pa.Field, *, where: str) -> None:
+    """Refuse a column of a flat type whose values Arrow does not sort."""
+    if not is_sortable(field.type):
+        return
+    # Arrow sorts other types by several columns than by one, and looks at them only if there are rows.
+    rows = pa.table({"first": [0], "value": pa.nulls(1, field.type)})
+    try:
+        sort_indices(rows, ("first", "value"))
+    except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InputError(
+            f"values of the column {field.name!r} of the type {field.type} have no order",
+            where=where,
+            fix="cast it to a type that has one, for example a number, a string, a binary or a duration",
+        ) from error
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return kind
+
+
 def _check_sortable(field: pa.Field) -> None:
-    if pa.types.is_nested(field.type):
+    if not is_sortable(field.type):
         raise InputError(
             f"the column {field.name!r} of the type {field.type} has no order",
             fix="use columns of plain types as keys, for example the fields of the struct one by one",

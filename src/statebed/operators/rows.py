@@ -14,7 +14,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.keyhash import normalise_key
-from statebed.format.order import sort_indices
+from statebed.format.order import is_sortable, sort_indices
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.operator import WEIGHT, Changes, Input, Output
 
@@ -115,7 +115,7 @@ def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
 
     Rows that stay equal are equal in every column that can be compared; nested ones cannot.
     """
-    flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    flat = [field.name for field in rows.schema if is_sortable(field.type)]
     rest = [name for name in flat if name not in {*first, TIME}]
     leading = [*first, *([TIME] if TIME in flat and TIME not in first else [])]
     return rows.take(sort_indices(rows, [*leading, *rest])) if rows.num_rows > 1 else rows

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,6 +77,33 @@ def test_what_comes_out_is_what_one_sort_of_all_rows_gives(parts: list[list[Row]
     found = pa.concat_tables(merged([source(part, size) for part in parts], SPEC))
     assert first_disorder(found, SPEC.sort_columns) is None
     assert text(found) == text(ordered(table(rows), SPEC))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ascending"),
+    [
+        (pa.float16(), [np.float16(value) for value in (-2.0, 0.5, 1.0, NAN)]),
+        (pa.uuid(), [bytes([first, *range(15)]) for first in (0, 1, 127, 128, 255)]),
+        (pa.bool8(), [-1, 0, 1, 2]),
+        (pa.json_(), ["1", "[]", "{}"]),
+    ],
+    ids=str,
+)
+def test_p6_values_of_types_that_arrow_does_not_sort_are_in_order_however_they_came(
+    kind: pa.DataType, ascending: list[object]
+) -> None:
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    values = pa.array([*ascending, None], storage).cast(kind)
+    columns = assign_field_ids(pa.schema([("driver", pa.float64()), ("value", kind)]))
+    schema = segment_schema(columns, sort_order=pb.BIN_FIRST, key_columns=["driver"])
+    spec = SegmentSpec("rides", 0, schema, pb.BIN_FIRST, ("driver",))
+    same = table([(1.0, 0, 1, None)] * len(values)).drop_columns(["city", "tips"])
+    rows = same.append_column("value", values).select(schema.names)
+    for seed in range(5):
+        order = random.Random(seed).sample(range(len(values)), len(values))
+        halves = [ordered(rows.take(order[place::2]), spec) for place in (0, 1)]
+        found = pa.concat_tables(merged([Source(0, pieces(half, 2)) for half in halves], spec)).combine_chunks()
+        assert str(found["value"].cast(storage).to_pylist()) == str(values.cast(storage).to_pylist()), seed
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -1,5 +1,6 @@
 """Deletions from time-keyed tables by key, key and time, values and range, in every place that rows can be in."""
 
+import datetime as dt
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from unit.state.segment_rows import opened_tiers
 
 from statebed.errors import InputError, NotOwnerError
 from statebed.format.ranges import owned_range
+from statebed.state import timestamp_table_config
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import MemoryStore
@@ -173,3 +175,25 @@ def test_what_cannot_be_deleted_is_refused_before_anything_changes(tiers: Tiers)
             delete(view, [(1.0, 1, 1)])
     with pytest.raises(InputError, match="the run has ended"):
         view.append(batch([]))
+
+
+@pytest.mark.parametrize("kind", [pa.null(), pa.float16(), pa.uuid(), pa.bool8(), pa.json_()], ids=str)
+def test_rows_are_read_and_deleted_by_values_of_types_that_arrow_does_not_compare(kind: pa.DataType) -> None:
+    texts = pa.array(["0" * 16, "1" * 16, None])
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    plain = {pa.null(): pa.nulls(3), pa.binary(16): texts.cast(pa.binary()), pa.string(): texts}
+    values = plain.get(storage, pa.array([0, 1, None], pa.int8())).cast(storage).cast(kind)
+    schema = pa.schema([("driver", pa.float64()), ("fare", kind)])
+    table = timestamp_table_config("fares", "", dt.timedelta(seconds=1), False, schema, keys=["driver"])
+    store = MemoryStore()
+    view = TimeKeyedView(table, owned=owned_range(0, 1), store=store)
+    times = pa.array([5, 5, 5], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    rows = pa.table({"driver": pa.array([1.0, 1.0, 1.0]), "_time": times, "fare": values})
+    view.append(rows)
+    store_all(view, store, 1)
+    view.append(rows.take(pa.array([2, 0, 1])))
+    found = view.read()["fare"].cast(storage)
+    assert found.to_pylist() == values.cast(storage).to_pylist() * 2
+    view.delete_values(rows.slice(1, 1).select(["driver"]), rows.slice(1, 1).select(["fare"]))
+    left = view.read()["fare"].cast(storage).to_pylist()
+    assert left == [one for one in found.to_pylist() if one != found[1].as_py()]

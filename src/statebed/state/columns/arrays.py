@@ -48,6 +48,8 @@ class Places:
 
 def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:
     """Whether values are equal, one by one; null equals null."""
+    if pa.types.is_null(ours.type):
+        return np.ones(len(ours), dtype=np.bool_)
     equal = boolean_values(pc.equal(ours, theirs))
     if ours.null_count and theirs.null_count:
         equal |= ~validity(ours) & ~validity(theirs)

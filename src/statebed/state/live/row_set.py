@@ -15,6 +15,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
+from statebed.format.order import sortable
 from statebed.format.schema import KEY_HASH
 from statebed.state.columns import Column, column_of
 from statebed.state.tiers.selection import among
@@ -104,7 +105,7 @@ class _Compared:
     """One column of the set."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        array = normalise_key(one_chunk(column))
+        array = normalise_key(sortable(one_chunk(column)))
         self._column: Column | None = None
         self._values: list[Any] = []
         if pa.types.is_nested(array.type):
@@ -114,8 +115,8 @@ class _Compared:
 
     def equals(self, rows: Numbers, array: pa.Array) -> Mask:
         if self._column is not None:
-            return self._column.equals(rows, normalise_key(array))
-        theirs = [_plain(value) for value in array.to_pylist()]
+            return self._column.equals(rows, normalise_key(sortable(array)))
+        theirs = [_plain(value) for value in sortable(array).to_pylist()]
         return np.array([self._values[row] == value for row, value in zip(rows.tolist(), theirs, strict=True)])
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.order import sort_indices
+from statebed.format.order import is_sortable, sort_indices, sortable
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
 from statebed.format.segment import SegmentSpec
 from statebed.state.columns import column_of
@@ -52,7 +52,7 @@ def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
     rows = rows.take(sort_indices(rows, spec.sort_columns)).combine_chunks()
     if not _may_repeat(rows).any():
         return rows
-    values = [field.name for field in spec.schema if not pa.types.is_nested(field.type)]
+    values = [field.name for field in spec.schema if is_sortable(field.type)]
     more = [name for name in values if name not in spec.sort_columns]
     return rows.take(sort_indices(rows, (*spec.sort_columns, *more))).combine_chunks()
 
@@ -168,11 +168,12 @@ class _Head:
 
 def _place(rows: pa.Table, row: int, spec: SegmentSpec) -> Place:
     more = [field.name for field in spec.schema if field.name not in spec.sort_columns]
-    names = [*spec.sort_columns, *(name for name in more if not pa.types.is_nested(spec.schema.field(name).type))]
+    names = [*spec.sort_columns, *(name for name in more if is_sortable(spec.schema.field(name).type))]
     return tuple(_comparable(rows[name].slice(row, 1)) for name in names)
 
 
 def _comparable(one: pa.ChunkedArray) -> tuple[int, Any]:
+    one = sortable(one)
     kind = one.type
     if pa.types.is_temporal(kind) and kind.bit_width in {32, 64}:
         # Python's own times do not reach as far.

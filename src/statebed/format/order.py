@@ -1,10 +1,10 @@
 """The order of rows in a segment: ascending by column after column, NaN after numbers, nulls after all.
 
-Text and binary order by their bytes, extension types as their storage. Both functions are vectorised, and agree: what
-one sorts, the other finds sorted.
+Text and binary order by their bytes, extension types as their storage. All functions are vectorised, and agree: what
+one sorts, the others find sorted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, from_numpy, one_chunk
+
+Flags = npt.NDArray[np.bool_]
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
@@ -26,27 +28,43 @@ def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
 
 def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
     """The first row that belongs before its predecessor, or None if all are in order."""
-    ties = np.arange(table.num_rows - 1, dtype=np.int64)
     worst: int | None = None
-    for name in columns:
-        _check_sortable(table.schema.field(name))
-        if not len(ties):
-            break
-        column = one_chunk(sortable(table[name]))
-        if len(ties) == table.num_rows - 1:
-            before, after = column[:-1], column[1:]
-        else:
-            before, after = column.take(from_numpy(ties, pa.int64())), column.take(from_numpy(ties + 1, pa.int64()))
-        below, equal = _compare(before, after)
-        wrong = ties[~below & ~equal]
-        if len(wrong) and (worst is None or wrong[0] + 1 < worst):
-            worst = int(wrong[0]) + 1
-        ties = ties[equal]
+    for rows, below, equal in _neighbours(table, columns):
+        wrong = rows[~below & ~equal]
+        if len(wrong) and (worst is None or wrong[0] < worst):
+            worst = int(wrong[0])
     return worst
 
 
-def _compare(before: pa.Array, after: pa.Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def repeats(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Of rows in order, those that are not told apart from their predecessors by these columns."""
+    found = np.arange(1, table.num_rows, dtype=np.int64)
+    for rows, _, equal in _neighbours(table, columns):
+        found = rows[equal]
+    return found
+
+
+def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int64], Flags, Flags]]:
+    """By each column, rows that equal their predecessors in all before it: whether these are below, or equal again."""
+    rows = np.arange(1, table.num_rows, dtype=np.int64)
+    for name in columns:
+        _check_sortable(table.schema.field(name))
+        if not len(rows):
+            break
+        column = one_chunk(sortable(table[name]))
+        if len(rows) == table.num_rows - 1:
+            before, after = column[:-1], column[1:]
+        else:
+            before, after = column.take(from_numpy(rows - 1, pa.int64())), column.take(from_numpy(rows, pa.int64()))
+        below, equal = _compare(before, after)
+        yield rows, below, equal
+        rows = rows[equal]
+
+
+def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
     """Row by row, whether before < after and whether they are equal."""
+    if pa.types.is_null(before.type):
+        return np.zeros(len(before), dtype=np.bool_), np.ones(len(before), dtype=np.bool_)
     below = boolean_values(pc.less(before, after))
     equal = boolean_values(pc.equal(before, after))
     if pa.types.is_floating(before.type):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, int64_values, one_chunk, validity
 from statebed.format.keyhash import normalise_key
+from statebed.format.order import sortable
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -181,13 +182,14 @@ def changes(keys: Sequence[Integers | Words], order: Integers) -> Flags:
 
 def codes(array: pa.Array) -> Integers:
     """Numbers that compare as the values do; what stands at nulls is arbitrary."""
+    array = sortable(array)
     kind = array.type
     if pa.types.is_boolean(kind):
         return boolean_values(array).astype(np.int64)
     if pa.types.is_floating(kind):
         bits = int64_values(array.cast(pa.float64()))
         return bits ^ ((bits >> np.int64(63)) & _GREATEST)
-    if pa.types.is_signed_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind)):
+    if _is_stored_as_integer(kind):
         return fixed_width_values(array, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64)
     if pa.types.is_unsigned_integer(kind):
         values = fixed_width_values(array, np.dtype(f"u{kind.bit_width // 8}")).astype(np.uint64)
@@ -195,6 +197,11 @@ def codes(array: pa.Array) -> Integers:
     if pa.types.is_decimal128(kind) and (small := unscaled(array)) is not None:
         return small
     return _nested_codes(array) if pa.types.is_nested(kind) else _places_in_dictionary(array)
+
+
+def _is_stored_as_integer(kind: pa.DataType) -> bool:
+    short = pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)
+    return short or pa.types.is_signed_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
 
 
 def unscaled(array: pa.Array) -> Integers | None:
@@ -234,17 +241,14 @@ def _nested_codes(array: pa.Array) -> Integers:
     if pa.types.is_map(array.type):
         array = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
     lengths = np.where(validity(array), _lengths(array), 0)
-    starts = np.cumsum(lengths) - lengths
     items = array.flatten()
-    item_codes = _dense(_keys(items), len(items)) + 1
-    found = np.zeros(len(array), dtype=np.int64)
-    # Shorter lists come before longer ones that begin alike.
-    for place in range(int(lengths.max(initial=0))):
-        here = lengths > place
-        at_place = np.zeros(len(array), dtype=np.int64)
-        at_place[here] = item_codes[starts[here] + place]
-        found = _dense([found, at_place], len(array))
-    return found
+    keys = _keys(items)
+    item_codes = keys[0] if len(keys) == 1 else _dense(keys, len(items))
+    # Unsigned big-endian numbers compare as their bytes do, and shorter lists come before longer ones that begin alike.
+    content = (item_codes.view(np.uint64) ^ _SIGN).astype(">u8")
+    ends = np.concatenate(([0], np.cumsum(lengths * content.itemsize))).astype(np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(content)]
+    return _places_in_dictionary(pa.Array.from_buffers(pa.large_binary(), len(array), buffers))
 
 
 def _lengths(array: pa.Array) -> Integers:

@@ -4,7 +4,7 @@ Nothing here depends on the order in which rows came, or on how they were cut in
 them in different orders and must give the same result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,10 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.keyhash import normalise_key
-from statebed.format.order import is_sortable, sort_indices
+from statebed.format.order import is_sortable, repeats, sort_indices
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.operator import WEIGHT, Changes, Input, Output
+from statebed.operators.ordering import sorted_by, total_keys
 
 LATE_BY = "late_by"
 WATERMARK = "watermark"
@@ -113,12 +114,29 @@ def filtered(rows: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
 def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
     """The rows sorted by these columns, then by event time, then by all others: the order in which they came is lost.
 
-    Rows that stay equal are equal in every column that can be compared; nested ones cannot.
+    Rows that stay equal are equal in every column, byte by byte.
     """
+    if rows.num_rows <= 1:
+        return rows
     flat = [field.name for field in rows.schema if is_sortable(field.type)]
-    rest = [name for name in flat if name not in {*first, TIME}]
     leading = [*first, *([TIME] if TIME in flat and TIME not in first else [])]
-    return rows.take(sort_indices(rows, [*leading, *rest])) if rows.num_rows > 1 else rows
+    order = [*leading, *(name for name in flat if name not in leading)]
+    return _told_apart(rows.take(sort_indices(rows, order)), order)
+
+
+def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
+    """Sorted rows, those that are equal in these columns by what is left to differ: zeros, NaN and nested values."""
+    finer = [field.name for field in rows.schema if field.name not in order or pa.types.is_floating(field.type)]
+    repeated = repeats(rows, order) if finer else ()
+    if not len(repeated):
+        return rows
+    begins = np.ones(rows.num_rows, dtype=np.bool_)
+    begins[repeated] = False
+    tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+    some = rows.select(finer).take(from_numpy(tied, pa.int64()))
+    places = np.arange(rows.num_rows, dtype=np.int64)
+    places[tied] = tied[sorted_by([np.cumsum(begins, dtype=np.int64)[tied], *total_keys(some, finer)])]
+    return rows.take(from_numpy(places, pa.int64()))
 
 
 def weights_of(rows: pa.Table) -> npt.NDArray[np.int64]:

@@ -75,7 +75,7 @@ def test_the_estimate_is_near_that_of_the_library_from_the_same_registers() -> N
 
 
 @pytest.mark.parametrize(("groups", "registers"), [(200_000, 2), (500, 4_000)])
-def test_estimates_of_many_groups_take_memory_for_a_slice_of_them(groups: int, registers: int) -> None:
+def test_p4_estimates_of_many_groups_take_memory_for_a_slice_of_them(groups: int, registers: int) -> None:
     codes = np.arange(registers, dtype=np.int32) * 64
     values = np.random.default_rng(3).integers(1, 20, (groups, registers), dtype=np.int32)
     offsets = from_numpy(np.arange(groups + 1, dtype=np.int32) * registers, pa.int32())

@@ -178,7 +178,9 @@ def test_what_cannot_be_deleted_is_refused_before_anything_changes(tiers: Tiers)
 
 
 @pytest.mark.parametrize("kind", [pa.null(), pa.float16(), pa.uuid(), pa.bool8(), pa.json_()], ids=str)
-def test_rows_are_read_and_deleted_by_values_of_types_that_arrow_does_not_compare(kind: pa.DataType) -> None:
+def test_rows_are_read_and_deleted_by_values_of_types_that_arrow_does_not_compare(
+    tiers: Tiers, kind: pa.DataType
+) -> None:
     texts = pa.array(["0" * 16, "1" * 16, None])
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     plain = {pa.null(): pa.nulls(3), pa.binary(16): texts.cast(pa.binary()), pa.string(): texts}
@@ -186,7 +188,7 @@ def test_rows_are_read_and_deleted_by_values_of_types_that_arrow_does_not_compar
     schema = pa.schema([("driver", pa.float64()), ("fare", kind)])
     table = timestamp_table_config("fares", "", dt.timedelta(seconds=1), False, schema, keys=["driver"])
     store = MemoryStore()
-    view = TimeKeyedView(table, owned=owned_range(0, 1), store=store)
+    view = TimeKeyedView(table, owned=owned_range(0, 1), store=store, tiers=tiers)
     times = pa.array([5, 5, 5], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     rows = pa.table({"driver": pa.array([1.0, 1.0, 1.0]), "_time": times, "fare": values})
     view.append(rows)

@@ -73,6 +73,7 @@ def from_numpy(
     values: npt.NDArray[np.generic], kind: pa.DataType, *, valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
     """An Arrow array of fixed-width `kind` over the bits of `values`, null where `valid` is False."""
+    assert 8 * values.itemsize == kind.bit_width, f"values of {values.dtype} are not as wide as {kind}"
     nulls = 0 if valid is None else int(len(valid) - np.count_nonzero(valid))
     if valid is None or nulls == 0:
         bitmap = None

@@ -44,6 +44,12 @@ def test_another_width_is_refused() -> None:
         int64_values(pa.array([1], pa.int32()))
 
 
+def test_bits_of_another_width_than_the_type_are_refused() -> None:
+    for dtype in (np.int8, np.int64):
+        with pytest.raises(AssertionError, match="not as wide as int32"):
+            from_numpy(np.zeros(2, dtype=dtype), pa.int32())
+
+
 def test_equal_columns_have_equal_bytes_whatever_stood_under_their_nulls() -> None:
     valid = np.array([True, False])
     one, other = (from_numpy(np.array([1, hidden]), pa.int64(), valid=valid) for hidden in (7, 8))

@@ -119,6 +119,22 @@ def test_large_numbers_whose_sums_fit_are_summed() -> None:
     assert content(view) == {1: 7, 2: BIG}
 
 
+_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+
+
+@pytest.mark.parametrize("kind", [*_INTEGERS, pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("nulls", [False, True])
+def test_keys_that_repeat_have_the_sums_that_arrow_finds(kind: pa.DataType, nulls: bool) -> None:
+    random = np.random.default_rng(5)
+    numbers = random.integers(0, 5, 80) if str(kind).startswith("u") else random.integers(-4, 5, 80)
+    values = pa.array(numbers.tolist(), mask=random.random(80) < 0.4 if nulls else None).cast(kind)
+    rows = pa.table({"driver": random.integers(0, 20, 80), "value": values})
+    view = view_of(kind)
+    view.merge(rows.select(["driver"]), rows.select(["value"]), merge_columns(value=Merge.SUM))
+    sums = rows.group_by("driver").aggregate([("value", "sum")])
+    assert content(view) == dict(zip(sums["driver"].to_pylist(), sums["value_sum"].to_pylist(), strict=True))
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.bool_(), pa.timestamp("us"), pa.decimal128(10, 2)])
 def test_values_without_a_sum_are_refused(kind: pa.DataType) -> None:
     view = view_of(kind)

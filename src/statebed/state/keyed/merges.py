@@ -122,7 +122,8 @@ def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
         valid = np.logical_or.reduceat(valid, starts)
     if values.dtype.kind in "iu" and not _surely_fits(cast("_Integers", values), starts):
         return None
-    return from_numpy(np.add.reduceat(values, starts), column.type, valid=valid)
+    # Without its type numpy adds small integers up in 64 bits.
+    return from_numpy(np.add.reduceat(values, starts, dtype=values.dtype), column.type, valid=valid)
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:

@@ -11,7 +11,7 @@ from unit.inspect.table_world import TableWorld
 
 import statebed as sb
 from statebed.state import DeleteKey, DeleteTimeKey, DeleteValue, keyed_table_config
-from statebed.state.live.files import BEGINNING
+from statebed.state.live.files import BEGINNING, END
 
 MINUTE = 60_000_000
 SECOND = 1_000_000
@@ -78,6 +78,12 @@ def test_a_row_at_the_edge_of_what_is_deleted_stays(world: TableWorld) -> None:
         manager.get_time_keyed("fares").delete_times(BEGINNING, MINUTE)
     world.epoch()
     assert rows(world, "fares") == Counter([(1, MINUTE, 2)])
+
+
+def test_a_row_at_the_last_time_is_shown(world: TableWorld) -> None:
+    write(world, "fares", (1, END, 1), (2, END, 2))
+    world.epoch()
+    assert rows(world, "fares") == Counter([(1, END, 1), (2, END, 2)])
 
 
 def test_a_range_that_begins_inside_a_bin_finds_the_rest_of_the_bin(world: TableWorld) -> None:

@@ -203,7 +203,8 @@ class PartPlan:
             return None, "key"
         start = BEGINNING
         if not self.replaces:
-            if not (entry.min_time_us < request.end_us and request.start_us <= entry.max_time_us):
+            early = entry.min_time_us < request.end_us or request.end_us == END
+            if not (early and request.start_us <= entry.max_time_us):
                 return None, "time"
             start = max(request.start_us, self.live.hidden_until(entry) or BEGINNING)
             if start > entry.max_time_us:

@@ -51,8 +51,13 @@ class Wanted:
     hashes: npt.NDArray[np.uint64] | None = field(default=None, compare=False)
     """Only keys with one of these hashes, ascending; with `keys` theirs."""
 
+    @property
+    def endless(self) -> bool:
+        """Whether no time is too late: a row may have the last one there is."""
+        return self.end_us == END
+
     def may_be_in(self, file: pb.FileEntry) -> bool:
-        return bool(file.min_time_us < self.end_us and file.max_time_us >= self.start_us)
+        return bool((self.endless or file.min_time_us < self.end_us) and file.max_time_us >= self.start_us)
 
     def files_of(self, live: LiveFiles) -> list[pb.FileEntry]:
         return [file for file in live.files if self.may_be_in(file)]
@@ -154,7 +159,7 @@ class Snapshot:
     def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: Wanted) -> Iterator[pa.Table]:
         hidden = self.live.hidden_until(file)
         start = wanted.start_us if hidden is None else max(wanted.start_us, hidden)
-        if start >= wanted.end_us:
+        if start >= wanted.end_us and not wanted.endless:
             return
         groups = segment.row_groups(self._selection(replace(wanted, start_us=start), file.owned))
         yield from self._visible((self.adapt(file, rows) for rows in groups), file, wanted)
@@ -163,16 +168,14 @@ class Snapshot:
         # Row groups are chosen by bins, and a bin may begin before a time that is wanted.
         first = None if wanted.start_us == BEGINNING else self._bin(wanted.start_us)
         hashes = wanted.hashes if wanted.keys is None else wanted.keys.key_hashes
-        return Selection(
-            owned=owned, start_us=first, end_us=None if wanted.end_us == END else wanted.end_us, hashes=hashes
-        )
+        return Selection(owned=owned, start_us=first, end_us=None if wanted.endless else wanted.end_us, hashes=hashes)
 
     def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: Wanted) -> Iterator[pa.Table]:
         hides = file is None or any(tombstones.may_hide(one, file) for one in self.live.tombstones)
         for rows in pieces:
             visible = self.deletions.visible(rows) if hides else np.ones(rows.num_rows, dtype=np.bool_)
             times = int64_values(rows[TIME])
-            visible &= (times >= wanted.start_us) & ((times < wanted.end_us) | (wanted.end_us == END))
+            visible &= (times >= wanted.start_us) & ((times < wanted.end_us) | wanted.endless)
             if wanted.keys is not None:
                 visible &= wanted.keys.contains(rows)
             if visible.any():

@@ -56,3 +56,32 @@ def test_a_row_at_the_last_time_stays_when_all_before_it_is_deleted(tiers: Tiers
     compact(view)
     store_all(view, store, 2)
     assert rows_of(view.read()) == counted([(1.0, END, 2)])
+
+
+@pytest.mark.parametrize("times", [(BEGINNING, END), (BEGINNING, 0), (0, END), (BEGINNING + 1, 0, END - 1)])
+def test_files_that_span_all_times_are_merged(tiers: Tiers, times: tuple[int, ...]) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+    rows: list[Row] = []
+    for epoch in range(1, 6):
+        rows += [(1.0, time, epoch) for time in times]
+        view.append(batch(rows[-len(times) :]))
+        store_all(view, store, epoch, most_files=2)
+        assert len(view.metadata().files) <= 2 + len(times)
+        assert rows_of(view.read()) == counted(rows)
+    compact(view)
+    store_all(view, store, 6)
+    files = view.metadata().files
+    assert sorted((file.min_time_us, file.max_time_us) for file in files) == [(time, time) for time in times]
+
+
+def test_a_row_at_the_first_time_is_in_the_first_bin(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+    rows: list[Row] = [(1.0, BEGINNING, 1), (2.0, BEGINNING + 9, 2), (3.0, 5, 3)]
+    view.append(batch(rows))
+    for epoch in (1, 2):
+        store_all(view, store, epoch)
+        view = view_on(store, tiers=tiers, parts=[view.metadata()])
+        assert rows_of(view.read(BEGINNING, 5)) == counted(rows[:2])
+        assert rows_of(view.read(BEGINNING + 1)) == counted(rows[1:])

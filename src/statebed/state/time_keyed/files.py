@@ -17,6 +17,7 @@ from statebed.format.columns import int64_values
 from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_writer import row_bytes
+from statebed.state.live.files import END
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.spill_files import ParquetFile, ParquetSpill
 from statebed.state.tiers.tiers import Tiers
@@ -115,6 +116,7 @@ def bucket_width(files: Iterable[pb.FileEntry], *, bin_us: int) -> int:
     width = bin_us
     if spans:
         first, last = min(span[0] for span in spans), max(span[1] for span in spans)
-        while last // width - first // width >= MAX_BUCKETS:
+        # Times are divided by it, so it has 64 bits, too; four buckets of the greatest width cover all times.
+        while last // width - first // width >= MAX_BUCKETS and 2 * width <= END:
             width *= 2
     return width

@@ -13,6 +13,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk
 from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.ranges import in_range
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, reserved_field
+from statebed.state.live.files import BEGINNING
 from statebed.state.live.row_set import RowSet, distinct
 from statebed.state.live.tombstones import Deleted
 from statebed.state.memory.sizes import ArrowRows
@@ -42,7 +43,9 @@ class GivenRows:
         self._check_nulls(columns)
         columns |= self._hashed(columns, rows.num_rows)
         times = int64_values(columns[TIME])
-        columns[BIN] = from_numpy(times // self._table.bin_us * self._table.bin_us, TIMESTAMP)
+        bins = times // self._table.bin_us * self._table.bin_us
+        # The first bin of all may begin before times do, which leaves 64 bits.
+        columns[BIN] = from_numpy(np.where(bins > times, BEGINNING, bins), TIMESTAMP)
         columns[SEQUENCE] = from_numpy(np.full(rows.num_rows, sequence, dtype=np.uint64), pa.uint64())
         schema = pa.schema([field.remove_metadata() for field in self._table.file_schema])
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

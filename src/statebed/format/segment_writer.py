@@ -27,6 +27,7 @@ from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, KEY_ONLY, FileEntry, HashRange, SortOrder
 from statebed.format.columns import fixed_width_values
 from statebed.format.digest import RunningDigest, crc32c
+from statebed.format.null_structs import without_hidden_nulls
 from statebed.format.order import first_disorder
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, canonical_schema
 from statebed.format.sealed import FORMAT_VERSION
@@ -173,7 +174,7 @@ class SegmentWriter:
         for end in _row_group_ends(rows, sizes, self._spec, last=last):
             if self._parquet is None:
                 self._parquet = _parquet_writer(self._sink, self._spec)
-            group = rows.slice(start, end - start).combine_chunks()
+            group = without_hidden_nulls(rows.slice(start, end - start).combine_chunks())
             self._parquet.write_table(group, row_group_size=end - start)
             start = end
         # What is left shares the memory of the pieces it came in, until the next row group is written.

@@ -159,3 +159,29 @@ def test_a_closed_view_is_read_and_takes_no_more(tiers: Tiers) -> None:
         with pytest.raises(InputError, match="its manager was closed"):
             write()
     assert contents(view) == {1: 1.0}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_with_structs_whose_fields_may_not_be_null_are_deleted(tiers: Tiers, nested: bool) -> None:
+    kind = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("tag", pa.string(), nullable=False)])
+    kind = pa.struct([pa.field("inner", kind, nullable=False)]) if nested else kind
+    config = keyed_table_config("t", "", ["id"], pa.schema([("id", pa.int64()), ("place", kind)]))
+    places = [{"x": number, "tag": str(number)} for number in range(8)]
+    array = pa.array([{"inner": place} for place in places] if nested else places, kind)
+    store = MemoryStore()
+    view = KeyedView(config, owned=WHOLE_SPACE, store=store, tiers=tiers)
+    view.upsert(keys(*range(8)), pa.table({"place": array}))
+    view = restored(view, store, tiers, 1)
+    for epoch in range(2, 8):
+        view.delete(keys(epoch))
+        settled(view, tiers)
+        view = restored(view, store, tiers, epoch)
+        left = pa.concat_tables(view.scan()).sort_by("id")
+        assert left["id"].to_pylist() == [0, 1, *range(epoch + 1, 8)]
+        assert left.schema.field("place").type == kind
+        assert left["place"].to_pylist() == [array[number].as_py() for number in left["id"].to_pylist()]
+    job = view.plan_compaction(most_bytes=1, everything=True)
+    assert job is not None
+    view.offer_edit(job.run())
+    view = restored(view, store, tiers, 8)
+    assert pa.concat_tables(view.scan()).num_rows == 2

@@ -1,8 +1,10 @@
 """Declared merges: folding all rows of a key at once gives what folding two and two gives."""
 
 import datetime as dt
+from decimal import Decimal
 from functools import reduce
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.storage import MemoryStore
 
 BIG = (1 << 63) - 1
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def view_of(kind: pa.DataType) -> KeyedView:
@@ -71,7 +74,14 @@ def test_merged_columns_are_what_a_loop_over_rows_makes(
     [
         (pa.string(), ["b", "ab", "c", "aa"]),
         (pa.timestamp("us"), [dt.datetime(2024, 1, day) for day in (3, 1, 4, 2)]),  # noqa: DTZ001  # a column without a zone
+        (pa.timestamp("us", "UTC"), [dt.datetime(1969, 12, day, tzinfo=dt.UTC) for day in (3, 1, 4, 2)]),
+        (pa.timestamp("ms", "Europe/Berlin"), [dt.datetime(2024, 1, day, tzinfo=BERLIN) for day in (3, 1, 4, 2)]),
+        (pa.time32("s"), [dt.time(hour) for hour in (3, 1, 4, 2)]),
+        (pa.time64("us"), [dt.time(hour) for hour in (3, 1, 4, 2)]),
+        (pa.duration("s"), [dt.timedelta(seconds=count) for count in (3, -1, 4, 2)]),
+        (pa.date64(), [dt.date(1969, 12, day) for day in (3, 1, 4, 2)]),
         (pa.date32(), [dt.date(1969, 12, day) for day in (3, 1, 4, 2)]),
+        (pa.decimal128(9, 2), [Decimal(number) / 4 for number in (3, 1, 5, 2)]),
         (pa.uint8(), [3, 1, 255, 2]),
     ],
 )
@@ -82,6 +92,29 @@ def test_other_types_have_least_greatest_first_and_last_values(
     add(view, [(1, value) for value in values[:3]], kind, merge)
     add(view, [(1, values[3]), (2, values[0])], kind, merge)
     assert content(view) == {1: reduce(lambda old, new: plainly(merge, old, new), values), 2: values[0]}
+
+
+@pytest.mark.parametrize("merge", [Merge.MIN, Merge.MAX])
+def test_times_with_a_zone_are_compared_where_some_are_null(merge: Merge) -> None:
+    kind = pa.timestamp("us", "UTC")
+    early, late = (dt.datetime(2024, 1, day, tzinfo=dt.UTC) for day in (1, 2))
+    view = view_of(kind)
+    add(view, [(1, None), (1, late), (2, None), (3, early)], kind, merge)
+    add(view, [(1, None), (2, None), (3, late), (3, None)], kind, merge)
+    assert content(view) == {1: late, 2: None, 3: plainly(merge, early, late)}
+
+
+@pytest.mark.parametrize("merge", [Merge.MIN, Merge.MAX])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.bool_(), pa.float16(), pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.month_day_nano_interval()],
+    ids=str,
+)
+def test_values_without_an_order_are_refused_at_once(merge: Merge, kind: pa.DataType) -> None:
+    view = view_of(kind)
+    with pytest.raises(InputError, match=f"cannot be merged by {merge.value}"):
+        add(view, [(1, None)], kind, merge)
+    assert content(view) == {}
 
 
 def test_nan_is_least_or_greatest_only_when_alone() -> None:

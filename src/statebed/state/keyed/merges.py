@@ -68,7 +68,14 @@ class ColumnMerges:
                 fix="say for each value column how it is merged",
             )
         for field in schema:
-            if self.columns[field.name] is Merge.SUM and not _has_sums(field.type):
+            merge = self.columns[field.name]
+            if merge in _EXTREMES and not _has_extremes(field.type):
+                raise InputError(
+                    f"values of the type {field.type} cannot be merged by {merge.value}",
+                    where=f"column {field.name!r}",
+                    fix="cast the column to a number, a time or text, or merge with a function of your own",
+                )
+            if merge is Merge.SUM and not _has_sums(field.type):
                 raise InputError(
                     f"values of the type {field.type} have no sum",
                     where=f"column {field.name!r}",
@@ -81,20 +88,44 @@ class ColumnMerges:
                 case Merge.SUM:
                     sums = pc.add_checked(old, new)
                     return pc.coalesce(sums, old, new) if sums.null_count else sums
-                case Merge.MIN:
-                    return pc.min_element_wise(old, new)
-                case Merge.MAX:
-                    return pc.max_element_wise(old, new)
                 case Merge.FIRST:
                     return old
                 case Merge.LAST:
                     return new
+                case extreme:
+                    return _extreme_of_two(extreme, old, new)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
                 f"values of the type {field.type} cannot be merged by {self.columns[field.name].value}: {error}",
                 where=f"column {field.name!r}",
                 fix="use a wider type, or merge with a function of your own",
             ) from error
+
+
+_EXTREMES = (Merge.MIN, Merge.MAX)
+
+
+def _extreme_of_two(merge: Merge, old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
+    function = pc.min_element_wise if merge is Merge.MIN else pc.max_element_wise
+    kind = new.type
+    if not _is_time(kind):
+        return function(old, new)
+    # Arrow does not compare times with a zone in this way; all times order as their numbers do.
+    number = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
+    found = function(one_chunk(old).view(number), one_chunk(new).view(number))
+    return pa.chunked_array([found.view(kind)])
+
+
+def _has_extremes(kind: pa.DataType) -> bool:
+    nothing = pa.chunked_array([], kind)
+    try:
+        return bool(_extreme_of_two(Merge.MIN, nothing, nothing).type == kind)
+    except pa.ArrowNotImplementedError:
+        return False
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
 
 
 def _has_sums(kind: pa.DataType) -> bool:
@@ -156,6 +187,6 @@ def _ordered_type(kind: pa.DataType) -> npt.DTypeLike | None:
     """The numpy type whose order is that of the column's bits, if there is one."""
     if _has_sums(kind):
         return _numpy_type(kind)
-    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+    if _is_time(kind):
         return np.dtype(f"i{kind.bit_width // 8}")
     return None

@@ -91,6 +91,15 @@ class RecordBatch:
     batch: pa.RecordBatch
     operation: DataOperation = field(default_factory=Insert)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.operation, DataOperation):
+            raise InputError(
+                f"{self.operation!r} is no operation on rows",
+                where="RecordBatch",
+                fix="give Insert(), DeleteKey(), DeleteTimeKey(), DeleteValue() or DeleteTimeRange(...): made, by "
+                "its parentheses",
+            )
+
 
 @dataclass(frozen=True)
 class CommitData:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 import pyarrow as pa
 
@@ -296,6 +296,8 @@ class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
                 self.view.delete_values(self._columns(data, keys), self._columns(data, values))
             case DeleteTimeRange(start_us, end_us):
                 self.view.delete_times(start_us, end_us)
+            case _:
+                assert_never(data.operation)
 
     def advance(self, moment: Moment) -> None:
         if moment.watermark_us is not None:
@@ -345,6 +347,8 @@ class ManagedKeyedTable(_RowTable[KeyedView]):
                 self.view.delete_values(self._columns(data, keys), self._columns(data, values))
             case DeleteTimeRange(start_us, end_us):
                 self.view.delete_times(start_us, end_us)
+            case _:
+                assert_never(data.operation)
 
     def leave_alone(self, epoch: int) -> None:
         self.view.leave_alone(epoch)

@@ -15,6 +15,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.state.arguments import checked_micros
 from statebed.state.columns import Mask
 from statebed.state.keyed.batch import (
     HashFunction,
@@ -183,6 +184,7 @@ class KeyedOperations:
 
     def advance(self, now_us: int) -> int:
         """Move the table's clock, never back, and give the number of rows that expired."""
+        now_us = checked_micros(now_us, "time", where=f"table {self.table.name!r}")
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
         return self._expire()
 

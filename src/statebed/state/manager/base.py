@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from statebed.errors import InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
 from statebed.format.ranges import overlaps
+from statebed.state.arguments import checked_micros, checked_number
 from statebed.state.global_keyed.table import StoredPart
 from statebed.state.messages import CheckpointCompleted, TaskInfo
 
@@ -14,6 +16,7 @@ Parts = Mapping[int, pb.OperatorCheckpointMetadata]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
+_EPOCHS_END = 10**names.EPOCH_DIGITS
 
 
 def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry:
@@ -127,12 +130,24 @@ def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointM
     )
 
 
-def micros(time: dt.datetime | int | None, *, where: str) -> int | None:
+def micros(time: dt.datetime | int | None, what: str, *, where: str) -> int | None:
     """Microseconds since 1970 of a time with its zone; they may be given themselves, and reach further."""
-    if time is None or isinstance(time, int):
-        return time
+    if time is None:
+        return None
+    if not isinstance(time, dt.datetime):
+        return checked_micros(time, what, where=where)
     if time.utcoffset() is None:
-        raise InputError(
-            f"the watermark {time} has no time zone", where=where, fix="use datetimes with tzinfo, e.g. UTC"
-        )
+        raise InputError(f"the {what} {time} has no time zone", where=where, fix="use datetimes with tzinfo, e.g. UTC")
     return (time - _EPOCH) // _MICROSECOND
+
+
+def checked_epochs(epoch: int, min_epoch: int, *, last: int, where: str) -> tuple[int, int]:
+    """The numbers of a checkpoint that may follow the last one."""
+    fix = "give run.next_epoch; numbers grow, and min_epoch is not above them"
+    epoch = checked_number(epoch, "epoch", where=where, fix=fix)
+    min_epoch = checked_number(min_epoch, "min_epoch", where=where, fix=fix)
+    if not last < epoch < _EPOCHS_END or min_epoch > epoch:
+        raise InputError(
+            f"the checkpoint of epoch {epoch} (min_epoch {min_epoch}) cannot follow epoch {last}", where=where, fix=fix
+        )
+    return epoch, min_epoch

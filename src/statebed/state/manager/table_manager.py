@@ -28,6 +28,7 @@ from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedView
 from statebed.state.manager.base import (
     check_stored,
+    checked_epochs,
     commit_data_of,
     micros,
     parts_of,
@@ -294,12 +295,7 @@ class TableManager:
         epoch, by which rows of tables with that clock expire.
         """
         self._check_usable()
-        if epoch <= self._last_epoch or min_epoch > epoch:
-            raise InputError(
-                f"the checkpoint of epoch {epoch} (min_epoch {min_epoch}) cannot follow epoch {self._last_epoch}",
-                where=self.task.where,
-                fix="give run.next_epoch; numbers grow, and min_epoch is not above them",
-            )
+        epoch, min_epoch = checked_epochs(epoch, min_epoch, last=self._last_epoch, where=self.task.where)
         moment = self._later(watermark, time)
         self._compactor.hand_over()
         if not self._pending.acquire(timeout=self._options.timeout_seconds):
@@ -322,7 +318,8 @@ class TableManager:
         return answer
 
     def _later(self, watermark: Time, time: Time) -> Moment:
-        return self._moment.later(*(micros(one, where=self.task.where) for one in (watermark, time)))
+        where = self.task.where
+        return self._moment.later(micros(watermark, "watermark", where=where), micros(time, "time", where=where))
 
     def _take_changes(self, epoch: int, moment: Moment) -> dict[str, Any]:
         try:

@@ -22,6 +22,7 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values
 from statebed.format.schema import KEY_HASH, TIME
+from statebed.state.arguments import checked_micros
 from statebed.state.compaction import ALL_BYTES, Edit, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
@@ -190,6 +191,7 @@ class TimeKeyedView:
 
     def advance(self, watermark_us: int) -> None:
         """Let the rows leave whose retention is over; the watermark never goes back."""
+        watermark_us = checked_micros(watermark_us, "watermark", where=f"table {self.table.name!r}")
         kept_from = max(self._kept_from_us, watermark_us - self._retention_us)
         if kept_from > self._kept_from_us:
             self._kept_from_us = kept_from

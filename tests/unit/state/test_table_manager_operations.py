@@ -206,6 +206,26 @@ def test_views_of_a_manager_that_ended_take_no_more_writes(ending: str) -> None:
     manager.close()
 
 
+@pytest.mark.parametrize("table", ["trips", "prices"])
+def test_a_view_of_a_closed_manager_is_not_read_without_the_rows_that_no_checkpoint_has(table: str) -> None:
+    cluster = Cluster(1, TABLES)
+    rows = batch([(1, 5, 7)], ["rider", "_time", "fare"])
+    (manager,) = cluster.managers
+    view = manager.get_time_keyed(table)
+    view.append(rows)
+    cluster.commit()
+    manager.close()
+    assert view.read().num_rows == sum(piece.num_rows for piece in view.scan()) == 1
+    cluster.restart(1)
+    (manager,) = cluster.managers
+    view = manager.get_time_keyed(table)
+    view.append(rows)
+    manager.close()
+    for read in (view.read, view.scan, view.prefetch):
+        with pytest.raises(InputError, match="given up with changes that no checkpoint has"):
+            read()
+
+
 def test_tables_of_rows_take_no_data_of_other_kinds() -> None:
     with TableManager(TASK, TABLES, ScopedStore(MemoryStore(), JOB)) as manager:
         for table in TABLES:

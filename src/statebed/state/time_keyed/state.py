@@ -76,6 +76,8 @@ class TimeKeyedState:
         self._settle = _settling(self.keys, combine, generational=kind.generational)
         self.tiers = tiers
         self.owner = owner
+        self.lost = False
+        """It was closed with rows that no checkpoint has: nothing is answered without them."""
         self.live = LiveFiles.restore(parts, owned=owned)
         self._store = store
         self._images = None if cache is None else Images(cache, store, owned=owned, memory=tiers.memory, owner=owner)
@@ -269,7 +271,8 @@ class TimeKeyedState:
         return [upload for _, upload in made]
 
     def close(self) -> None:
-        """Give up memory and local files."""
+        """Give up memory and local files; rows that no checkpoint has are lost."""
+        self.lost = self.lost or self.buffer.rows > 0
         self.buffer.close()
         with self._lock:
             segments, self._segments = self._segments, {}

@@ -259,7 +259,7 @@ class TimeKeyedView:
         self._closed = self._closed or reason
 
     def release(self) -> None:
-        """Give up memory and local files; the view is of no use afterwards."""
+        """Give up memory and local files. Without rows that no checkpoint has it can still be read, from the store."""
         self.close()
         self._state.close()
 
@@ -319,6 +319,11 @@ class TimeKeyedView:
         state.install(state.live.delete_rows(kind, deleted, fresh=state.buffer.spans()))
 
     def _wanted(self, start_us: int | None, end_us: int | None, keys: ArrowRows | None) -> Wanted:
+        if self._state.lost:
+            raise InputError(
+                f"the table {self.table.name!r} was given up with changes that no checkpoint has",
+                fix="restore a new view from the last committed record",
+            )
         return Wanted(
             BEGINNING if start_us is None else start_us,
             END if end_us is None else end_us,

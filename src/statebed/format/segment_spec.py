@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, SortOrder
@@ -35,6 +36,24 @@ def segment_schema(
     return canonical_schema(pa.schema([*bins, reserved[KEY_HASH], *keys, *times, reserved[SEQUENCE], *marks, *values]))
 
 
+def check_storable(field: pa.Field, *, where: str) -> None:
+    """Refuse a column of a type that no file can have, before there are rows of it that would be lost."""
+    what = f"the column {field.name!r} has the type {field.type}, which cannot be stored"
+    if _is_encoded(field.type):
+        raise InputError(what, where=where, fix="give it the type of its values: equal rows must have equal bytes")
+    try:
+        pa.nulls(1, field.type).take(pa.array([0]))  # rows are sorted before they are written
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{what}: {error}", where=where, fix="choose another type, for example string for text or struct for parts"
+        ) from error
+
+
+def _is_encoded(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind))
+
+
 @dataclass(frozen=True)
 class SegmentSpec:
     """What the files of one table have in common."""
@@ -57,7 +76,7 @@ class SegmentSpec:
                 fix="build the schema with segment_schema",
             )
         for field in self.schema:
-            if pa.types.is_dictionary(field.type) or pa.types.is_run_end_encoded(field.type):
+            if _is_encoded(field.type):
                 raise InputError(
                     f"the column {field.name!r} of table {self.table!r} has the encoded type {field.type}",
                     fix="cast it to its value type: equal rows must have equal bytes",

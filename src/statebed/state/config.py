@@ -16,6 +16,7 @@ from statebed.format import names
 from statebed.format.keyhash import check_key_type
 from statebed.format.order import check_order
 from statebed.format.schema import assign_field_ids, schema_to_bytes
+from statebed.format.segment_spec import check_storable
 from statebed.state.evolution.column_defaults import default_of, defaults_to_bytes
 
 TableConfig: TypeAlias = pb.TableConfig
@@ -165,6 +166,8 @@ def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
         )
     for key in keys:
         check_key_type(schema.field(key))
+    for field in schema:
+        check_storable(field, where=where)
     # Ids are the table's to give: those that a schema brings along, from a file perhaps, mean other columns.
     return schema_to_bytes(assign_field_ids(pa.schema([field.remove_metadata() for field in schema]), where=where))
 

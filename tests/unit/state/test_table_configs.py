@@ -102,3 +102,29 @@ def test_a_name_that_cannot_be_part_of_an_object_name_is_refused(name: str) -> N
 
 def test_hash_key_is_sparks_hash() -> None:
     assert hash_key((42, "abc")) == 2652500406119182346
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.month_day_nano_interval(),
+        pa.struct([]),
+        pa.string_view(),
+        pa.list_(pa.struct([("part", pa.string_view())])),
+        pa.binary(0),
+    ],
+    ids=str,
+)
+def test_a_type_that_no_checkpoint_could_write_is_refused_when_the_table_is_configured(kind: pa.DataType) -> None:
+    columns = pa.schema([("driver", pa.string()), ("notes", kind)])
+    kinds: list[Callable[[], Any]] = [
+        lambda: keyed_table_config("riders", "", ["driver"], columns),
+        lambda: timestamp_table_config("riders", "", HOUR, False, columns),
+    ]
+    for make in kinds:
+        with pytest.raises(InputError, match=r"'notes' has the type .* cannot be stored") as refused:
+            make()
+        assert str(kind) in refused.value.what
+        assert refused.value.where == "table 'riders'"
+        assert refused.value.fix

@@ -10,6 +10,7 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import owned_range
+from statebed.state.arguments import check_rows, checked_range
 
 # ---- who works ----------------------------------------------------------------------------------------------
 
@@ -71,11 +72,7 @@ class DeleteTimeRange:
     end_us: int
 
     def __post_init__(self) -> None:
-        if self.start_us > self.end_us:
-            raise InputError(
-                f"a range of time cannot end ({self.end_us}) before it starts ({self.start_us})",
-                fix="the start is the first time deleted, the end the first time not deleted",
-            )
+        checked_range(self.start_us, self.end_us, where="DeleteTimeRange")
 
 
 DataOperation: TypeAlias = Insert | DeleteTimeKey | DeleteKey | DeleteValue | DeleteTimeRange
@@ -92,6 +89,7 @@ class RecordBatch:
     operation: DataOperation = field(default_factory=Insert)
 
     def __post_init__(self) -> None:
+        check_rows(self.batch, "rows", where="RecordBatch")
         if not isinstance(self.operation, DataOperation):
             raise InputError(
                 f"{self.operation!r} is no operation on rows",

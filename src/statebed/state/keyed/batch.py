@@ -17,6 +17,7 @@ from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import Hashes, normalise_key
 from statebed.format.order import sort_indices
 from statebed.format.packed_text import PackedText
+from statebed.state.arguments import check_rows
 from statebed.state.columns import Column, Mask, Rows, TextColumn, column_over, plain, taken
 from statebed.state.keyed.merges import ColumnMerges
 
@@ -40,8 +41,10 @@ class KeyBatch:
     """Where in `columns` the keys are; None: they are just these."""
 
     @classmethod
-    def of(cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction) -> "KeyBatch":
-        arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys")]
+    def of(
+        cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction, *, where: str
+    ) -> "KeyBatch":
+        arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys", where=where)]
         over = [column_over(array) for array in arrays]
         # Packed text is hashed as it is, so that its bytes are read once.
         hashed = [one.packed if isinstance(one, TextColumn) else array for one, array in zip(over, arrays, strict=True)]
@@ -163,27 +166,43 @@ def latest_times(batch: KeyBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[n
 def call_merge(function: MergeFunction, old: pa.Table, new: pa.Table) -> pa.Table:
     """What the merge function makes of the rows, with the columns that it has to have."""
     merged = function(old, new)
+    where = "merge function"
+    check_rows(merged, "rows of the merge function", where=where)
     if merged.num_rows != new.num_rows:
         raise InputError(
             f"the merge function made {merged.num_rows} rows of {new.num_rows}",
+            where=where,
             fix="give back one row for each row, in the same order",
         )
-    columns = table_columns(merged, new.schema, what="rows of the merge function")
+    columns = table_columns(merged, new.schema, what="rows of the merge function", where=where)
     return pa.Table.from_arrays(columns, schema=new.schema)
 
 
-def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str) -> list[pa.Array]:
+def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str, where: str) -> list[pa.Array]:
     """The columns of the schema as arrays, whatever their order in the table; a difference is an error."""
+    check_rows(table, what, where=where)
     if sorted(table.schema.names) != sorted(schema.names):
-        raise InputError(f"the {what} have the columns {table.schema.names} instead of {schema.names}")
+        raise InputError(
+            f"the {what} have the columns {table.schema.names} instead of {schema.names}",
+            where=where,
+            fix="give each of these columns once, and no other",
+        )
     columns = []
     for field in schema:
         found = table.schema.field(field.name).type
         if found != field.type:
-            raise InputError(f"the column {field.name!r} of the {what} has the type {found} instead of {field.type}")
+            raise InputError(
+                f"the column {field.name!r} of the {what} has the type {found} instead of {field.type}",
+                where=where,
+                fix=f"cast the column to {field.type}",
+            )
         column = plain(table[field.name], field.type)
         if column.null_count and not field.nullable:
-            raise InputError(f"the column {field.name!r} of the {what} holds nulls, which it may not")
+            raise InputError(
+                f"the column {field.name!r} of the {what} holds nulls, which it may not",
+                where=where,
+                fix="leave such rows out, or fill them",
+            )
         columns.append(column)
     return columns
 

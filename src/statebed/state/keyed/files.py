@@ -86,7 +86,7 @@ def newest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
     hashes = uint64_values(rows[KEY_HASH])
     if (hashes[1:] > hashes[:-1]).all():
         return rows.combine_chunks()
-    batch = KeyBatch.of(rows.select(table.key_names), table.key_schema, lambda _: hashes)
+    batch = KeyBatch.of(rows.select(table.key_names), table.key_schema, lambda _: hashes, where=f"table {table.name!r}")
     return take_rows(rows, batch.order[batch.ends()])
 
 

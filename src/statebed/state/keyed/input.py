@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.columns import int64_values
+from statebed.state.arguments import check_rows, check_times
 from statebed.state.config import TimeToLiveClock
 from statebed.state.keyed.batch import table_columns
 from statebed.state.keyed.run import Times
@@ -17,9 +18,16 @@ Batch: TypeAlias = pa.Table | pa.RecordBatch
 
 def checked_values(table: KeyedTable, keys: Batch, values: Batch) -> pa.Table:
     """The values as the table has them, one row for each key."""
+    where = f"table {table.name!r}"
+    check_rows(keys, "keys", where=where)
+    check_rows(values, "values", where=where)
     if values.num_rows != keys.num_rows:
-        raise InputError(f"a write has {keys.num_rows} keys and {values.num_rows} rows of values")
-    columns = table_columns(values, table.value_schema, what="values")
+        raise InputError(
+            f"a write has {keys.num_rows} keys and {values.num_rows} rows of values",
+            where=where,
+            fix="give one row of values for each key",
+        )
+    columns = table_columns(values, table.value_schema, what="values", where=where)
     return pa.Table.from_arrays(columns, schema=table.value_schema)
 
 
@@ -29,7 +37,11 @@ def written_times(table: KeyedTable, count: int, times: pa.Array | None, *, now_
     if table.clock is TimeToLiveClock.EVENT_TIME:
         return given_times(table, count, times)
     if times is not None:
-        raise InputError("a write has times, but the rows of the table have no event time", where=where)
+        raise InputError(
+            "a write has times, but the rows of the table have no event time",
+            where=where,
+            fix="leave times= out, or give the table a time to live by event time",
+        )
     if not table.expires:
         return None
     if now_us is None:
@@ -40,6 +52,8 @@ def written_times(table: KeyedTable, count: int, times: pa.Array | None, *, now_
 def given_times(table: KeyedTable, count: int, times: pa.Array | pa.ChunkedArray | None) -> Times:
     """Times that were given, one for each row."""
     where = f"table {table.name!r}"
+    if times is not None:
+        check_times(times, where=where)
     if times is None or len(times) != count or times.null_count:
         raise InputError("a write needs the event time of each row", where=where, fix="give times=, without nulls")
     if times.type != pa.int64() and not (pa.types.is_timestamp(times.type) and times.type.unit == "us"):

@@ -15,7 +15,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.state.arguments import checked_micros
+from statebed.state.arguments import check_rows, checked_micros, checked_range
 from statebed.state.columns import Mask
 from statebed.state.keyed.batch import (
     HashFunction,
@@ -57,6 +57,7 @@ class KeyedOperations:
         hash_function: HashFunction,
     ) -> None:
         self.table = table
+        self._where = f"table {table.name!r}"
         self._durable = durable
         self._blocks = blocks
         self._memory = memory
@@ -133,6 +134,12 @@ class KeyedOperations:
         has to be associative. It is called with whole columns, and must not use the view. If it raises, nothing has
         changed.
         """
+        if not callable(function):
+            raise InputError(
+                f"the merge function is of the type {type(function).__name__}",
+                where=self._where,
+                fix="give a function of old and new rows, or merge_columns(...); upsert replaces rows without one",
+            )
         self._write(keys, values, times, function)
 
     def delete(self, keys: Batch) -> Mask:
@@ -163,6 +170,7 @@ class KeyedOperations:
     def delete_at(self, keys: Batch, times: pa.Array) -> Mask:
         """Delete keys that have exactly these times, and say which rows of the batch had their way."""
         check_timed(self.table, "deleting by key and time")
+        check_rows(keys, "keys", where=self._where)
         moments = given_times(self.table, keys.num_rows, times)
         return self._delete_equal(keys, {TIME: from_numpy(moments, TIMESTAMP)})
 
@@ -170,6 +178,7 @@ class KeyedOperations:
         """Delete the rows with start_us <= time < end_us, and give their number."""
         self._check_open()
         check_timed(self.table, "deleting by time")
+        start_us, end_us = checked_range(start_us, end_us, where=self._where)
         until = self._expired_until()
 
         def pick(marks: Marks, times: Times | None) -> Mask:
@@ -184,7 +193,7 @@ class KeyedOperations:
 
     def advance(self, now_us: int) -> int:
         """Move the table's clock, never back, and give the number of rows that expired."""
-        now_us = checked_micros(now_us, "time", where=f"table {self.table.name!r}")
+        now_us = checked_micros(now_us, "time", where=self._where)
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
         return self._expire()
 
@@ -197,7 +206,7 @@ class KeyedOperations:
     def _batch(self, keys: Batch) -> KeyBatch:
         if self._asked is not None and self._asked[0] is keys:
             return self._asked[1]
-        batch = KeyBatch.of(keys, self.table.key_schema, self._hash)
+        batch = KeyBatch.of(keys, self.table.key_schema, self._hash, where=self._where)
         if len(batch) and not in_range(batch.hashes[[0, -1]], self.owned).all():
             raise InputError(
                 f"keys of table {self.table.name!r} belong to another subtask",

@@ -13,6 +13,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk
 from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.ranges import in_range
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, reserved_field
+from statebed.state.arguments import check_rows
 from statebed.state.live.files import BEGINNING
 from statebed.state.live.row_set import RowSet, distinct
 from statebed.state.live.tombstones import Deleted
@@ -78,6 +79,7 @@ class GivenRows:
         return reserved_field(name) if name in {KEY_HASH, TIME} else self._table.columns.field(name)
 
     def _check_columns(self, rows: ArrowRows, names: Sequence[str]) -> None:
+        check_rows(rows, "rows", where=self._where)
         wanted = {name: self.schema.field(name).type for name in names}
         given = dict(zip(rows.schema.names, rows.schema.types, strict=True))
         if given != wanted or len(rows.schema.names) != len(wanted):

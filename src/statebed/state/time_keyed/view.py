@@ -22,7 +22,7 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import int64_values
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.state.arguments import checked_micros
+from statebed.state.arguments import check_rows, check_times, checked_micros, checked_range
 from statebed.state.compaction import ALL_BYTES, Edit, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
@@ -76,6 +76,7 @@ class TimeKeyedView:
             cache=cache,
         )
         self.table = self._state.table
+        self._where = f"table {self.table.name!r}"
         self._given = GivenRows(self.table, owned)
         self._retention_us = config.time_keyed.retention_us
         self._kept_from_us = BEGINNING
@@ -96,6 +97,7 @@ class TimeKeyedView:
         All of them are taken, or none when this raises.
         """
         self._check_open()
+        check_rows(rows, "rows", where=self._where)
         state = self._state
         late = 0
         if shown_bytes(rows) <= state.tiers.memory.segment_bytes:
@@ -165,6 +167,7 @@ class TimeKeyedView:
 
     def delete_at(self, keys: ArrowRows, times: pa.Array | pa.ChunkedArray) -> None:
         """Delete the rows of each key at its time."""
+        check_times(times, where=self._where)
         rows = self._beside(keys, pa.table({TIME: times}))
         self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, rows))
 
@@ -181,17 +184,11 @@ class TimeKeyedView:
     def delete_times(self, start_us: int, end_us: int) -> None:
         """Delete the rows with start_us <= time < end_us, without reading any."""
         self._check_open()
-        if start_us > end_us:
-            raise InputError(
-                f"a range of time cannot end ({end_us}) before it starts ({start_us})",
-                where=f"table {self.table.name!r}",
-                fix="the start is the first time deleted, the end the first time not deleted",
-            )
-        self._state.delete_range(start_us, end_us)
+        self._state.delete_range(*checked_range(start_us, end_us, where=self._where))
 
     def advance(self, watermark_us: int) -> None:
         """Let the rows leave whose retention is over; the watermark never goes back."""
-        watermark_us = checked_micros(watermark_us, "watermark", where=f"table {self.table.name!r}")
+        watermark_us = checked_micros(watermark_us, "watermark", where=self._where)
         kept_from = max(self._kept_from_us, watermark_us - self._retention_us)
         if kept_from > self._kept_from_us:
             self._kept_from_us = kept_from
@@ -305,10 +302,12 @@ class TimeKeyedView:
 
     def _beside(self, keys: ArrowRows, more: ArrowRows) -> pa.Table:
         """The columns of both; a table without keys has none of the first."""
+        check_rows(keys, "keys", where=self._where)
+        check_rows(more, "values", where=self._where)
         if keys.schema.names and keys.num_rows != more.num_rows:
             raise InputError(
                 f"there are {keys.num_rows} keys and {more.num_rows} times or values",
-                where=f"table {self.table.name!r}",
+                where=self._where,
                 fix="give one for each key",
             )
         return pa.table({name: rows.column(name) for rows in (keys, more) for name in rows.schema.names})
@@ -325,8 +324,8 @@ class TimeKeyedView:
                 fix="restore a new view from the last committed record",
             )
         return Wanted(
-            BEGINNING if start_us is None else start_us,
-            END if end_us is None else end_us,
+            BEGINNING if start_us is None else checked_micros(start_us, "start", where=self._where),
+            END if end_us is None else checked_micros(end_us, "end", where=self._where),
             None if keys is None else self._given.key_set(keys),
         )
 

@@ -17,12 +17,14 @@ from statebed.format.keyhash import check_key_type
 from statebed.format.order import check_order
 from statebed.format.schema import assign_field_ids, schema_to_bytes
 from statebed.format.segment_spec import check_storable
+from statebed.state.arguments import check_kind, checked_number
 from statebed.state.evolution.column_defaults import default_of, defaults_to_bytes
 
 TableConfig: TypeAlias = pb.TableConfig
 
 MAX_VERSION = (1 << 32) - 1
 _MICROSECOND = dt.timedelta(microseconds=1)
+_MOST_US = (1 << 63) - 1
 
 
 class TimeToLiveClock(Enum):
@@ -52,8 +54,11 @@ def global_table_config_with_version(
     name: str, description: str, version: int, *, phases: CommitPhases = CommitPhases.ONE
 ) -> dict[str, TableConfig]:
     """A global keyed table whose values have a version, to be migrated when it rises."""
+    fix = f"choose 0 to {MAX_VERSION}"
+    check_kind(phases, CommitPhases, "number of phases", where=f"table {name!r}", fix="give CommitPhases.ONE or TWO")
+    version = checked_number(version, "version", where=f"table {name!r}", fix=fix)
     if not 0 <= version <= MAX_VERSION:
-        raise InputError(f"{version} is no version of state", where=f"table {name!r}", fix=f"choose 0 to {MAX_VERSION}")
+        raise InputError(f"{version} is no version of state", where=f"table {name!r}", fix=fix)
     kind = pb.GlobalKeyedTableConfig(uses_two_phase_commit=phases.value)
     config = TableConfig(name=_checked(name), description=description, state_version=version, global_keyed=kind)
     return {name: config}
@@ -125,6 +130,9 @@ def keyed_table_config(
         defaults=_defaults(defaults or {}, schema, keys, where=where),
     )
     if ttl is not None:
+        check_kind(
+            ttl_clock, TimeToLiveClock, "clock", where=where, fix="give TimeToLiveClock.EVENT_TIME or EPOCH_TIME"
+        )
         kind.time_to_live_us = _positive(ttl, "time to live", where=where)
         kind.time_to_live_clock = ttl_clock.value
     return TableConfig(name=_checked(name), description=description, keyed=kind)
@@ -132,7 +140,11 @@ def keyed_table_config(
 
 def check_configs(configs: Mapping[str, TableConfig]) -> None:
     """Refuse configurations that are filed under another name, or are of no kind."""
+    check_kind(configs, Mapping, "set of tables", where="configs", fix="give a dictionary: {config.name: config}")
     for name, config in configs.items():
+        check_kind(
+            config, TableConfig, "configuration", where=f"table {name!r}", fix="use keyed_table_config or its like"
+        )
         _checked(config.name)
         if name != config.name:
             raise InputError(
@@ -151,10 +163,18 @@ def _checked(name: str) -> str:
 def _positive(span: dt.timedelta, what: str, *, where: str) -> int:
     if not isinstance(span, dt.timedelta) or span < _MICROSECOND:
         raise InputError(f"the {what} {span!r} is no positive span of time", where=where, fix="give a timedelta")
-    return span // _MICROSECOND
+    micros = span // _MICROSECOND
+    if micros > _MOST_US:
+        raise InputError(
+            f"the {what} {span!r} is too long to be stored",
+            where=where,
+            fix="give at most 100 million days; a keyed table without a time to live keeps rows for ever",
+        )
+    return micros
 
 
 def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
+    check_kind(schema, pa.Schema, "schema", where=where, fix="give a pyarrow schema: pa.schema([(name, type), ...])")
     if isinstance(keys, str):
         raise InputError(f"the keys {keys!r} are one text", where=where, fix=f"write keys=[{keys!r}]")
     missing = [key for key in keys if key not in schema.names]

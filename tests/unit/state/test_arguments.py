@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,10 +11,16 @@ from unit.state.table_cluster import JOB, OPERATOR
 from statebed.errors import InputError
 from statebed.state import (
     DeleteTimeRange,
+    ManagerOptions,
+    MemoryController,
     RecordBatch,
     TableManager,
     TaskInfo,
+    Tiers,
+    global_table_config,
+    global_table_config_with_version,
     keyed_table_config,
+    operator_entry,
     timestamp_table_config,
 )
 from statebed.storage import MemoryStore, ScopedStore
@@ -154,3 +160,63 @@ def test_a_range_ends_after_it_starts(manager: TableManager) -> None:
     riders, trips = manager.get_keyed("riders"), manager.get_time_keyed("trips")
     refused(lambda: riders.delete_times(9, 1), "cannot end (1)", where="'riders'", fix="first time")
     refused(lambda: trips.delete_times(9, 1), "cannot end (1)", where="'trips'", fix="first time")
+
+
+def test_a_message_and_a_record_are_what_they_are_called(manager: TableManager) -> None:
+    wrong: Any = None
+    refused(lambda: manager.send(wrong), "message", where=OPERATOR, fix="TableData")
+    refused(lambda: manager.refresh(wrong), "record", where=OPERATOR, fix="run.head")
+    refused(lambda: TableManager(TASK, TABLES, store(), restore_from=cast("Any", 5)), "record", where=OPERATOR, fix="")
+    waiting: Any = manager.checkpoint(1)
+    refused(lambda: operator_entry([waiting]), "answer of a subtask", where="operator_entry", fix="result()")
+    waiting.result(30)
+
+
+MANAGERS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "a list of tables": (lambda: TableManager(TASK, cast("Any", list(TABLES.values())), store()), "list", "dictionary"),
+    "one table": (lambda: TableManager(TASK, cast("Any", TABLES["trips"]), store()), "TableConfig", "dictionary"),
+    "no table": (lambda: TableManager(TASK, cast("Any", {"trips": SCHEMA}), store()), "Schema", "keyed_table_config"),
+    "a path": (lambda: TableManager(TASK, TABLES, cast("Any", "state")), "str", "ObjectStore"),
+    "rows of no table": (
+        lambda: TableManager(TASK, TABLES, store(), combines={"tripz": lambda rows: rows}),
+        "['tripz']",
+        "time-keyed",
+    ),
+    "rows of a keyed table": (
+        lambda: TableManager(TASK, TABLES, store(), combines={"riders": lambda rows: rows}),
+        "['riders']",
+        "time-keyed",
+    ),
+    "memory as text": (lambda: MemoryController(cast("Any", "64m")), "'64m'", "bytes"),
+    "memory as a number": (lambda: Tiers(cast("Any", 64 << 20)), "int", "MemoryController"),
+    "a mode as text": (lambda: ManagerOptions(compaction=cast("Any", "off")), "str", "CompactionMode"),
+    "half a checkpoint": (lambda: ManagerOptions(max_pending=cast("Any", 1.5)), "1.5", "numbers"),
+    "columns as a dictionary": (
+        lambda: keyed_table_config("riders", "", ["rider"], cast("Any", {"rider": pa.int64()})),
+        "dict",
+        "pa.schema",
+    ),
+    "a time to live for ever": (
+        lambda: keyed_table_config("riders", "", ["rider"], SCHEMA, dt.timedelta.max),
+        "too long",
+        "for ever",
+    ),
+    "a retention for ever": (lambda: timestamp_table_config("trips", "", dt.timedelta.max, False, SCHEMA), "long", ""),
+    "a clock as text": (
+        lambda: keyed_table_config("riders", "", ["rider"], SCHEMA, DAY, ttl_clock=cast("Any", "epoch")),
+        "str",
+        "TimeToLiveClock",
+    ),
+    "a version as text": (lambda: global_table_config_with_version("counters", "", cast("Any", "1")), "'1'", "choose"),
+    "phases as a truth": (
+        lambda: global_table_config("counters", "", phases=cast("Any", True)),
+        "bool",
+        "CommitPhases",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MANAGERS)
+def test_what_no_manager_can_be_made_of_is_refused(case: str) -> None:
+    make, what, fix = MANAGERS[case]
+    refused(make, what, where="", fix=fix)

@@ -7,9 +7,12 @@ from statebed.errors import InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import overlaps
-from statebed.state.arguments import checked_micros, checked_number
+from statebed.state.arguments import check_kind, checked_micros, checked_number
+from statebed.state.config import check_configs
 from statebed.state.global_keyed.table import StoredPart
 from statebed.state.messages import CheckpointCompleted, TaskInfo
+from statebed.state.time_keyed.row_merge import Combine
+from statebed.storage import ObjectStore
 
 Parts = Mapping[int, pb.OperatorCheckpointMetadata]
 """Metadata of an operator's subtasks, by their index."""
@@ -23,6 +26,9 @@ def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry
     """The entry of an operator in the record of an epoch, from the answers of all its subtasks."""
     if not completed:
         raise SubtaskError("no subtask answered", fix="wait for the checkpoints of all subtasks")
+    for one in completed:
+        fix = "give what each checkpoint answered: its future's result()"
+        check_kind(one, CheckpointCompleted, "answer of a subtask", where="operator_entry", fix=fix)
     first = completed[0]
     indices = sorted(one.task.subtask_index for one in completed)
     alike = {(one.task.job_id, one.task.operator_id, one.task.parallelism, one.epoch) for one in completed}
@@ -44,6 +50,8 @@ def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry
 
 def references_of(record: pb.CheckpointMetadata, task: TaskInfo) -> dict[int, pb.SubtaskReference]:
     """The references of the task's operator; none if the record does not name it."""
+    fix = "give a committed record: run.head, or what run.commit gave"
+    check_kind(record, pb.CheckpointMetadata, "record", where=task.where, fix=fix)
     if record.job_id != task.job_id:
         raise InputError(
             f"record {record.epoch} is of job {record.job_id!r}", where=task.where, fix="give a record of this job"
@@ -128,6 +136,27 @@ def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointM
         and sorted(one.tables) == sorted(other.tables)
         and all(one.tables[name] == other.tables[name] for name in one.tables)
     )
+
+
+def check_given(
+    task: TaskInfo, configs: Mapping[str, pb.TableConfig], store: ObjectStore, combines: Mapping[str, Combine]
+) -> None:
+    """Refuse what no manager can be made of."""
+    check_configs(configs)
+    if not hasattr(store, "put_if_absent"):
+        raise InputError(
+            f"the store is of the type {type(store).__name__}",
+            where=task.where,
+            fix="give an ObjectStore: get_storage_provider(url) makes one, ScopedStore is the job's folder in it",
+        )
+    kinds = {name: config.WhichOneof("kind") for name, config in configs.items()}
+    wrong = sorted(name for name in combines if kinds.get(name) != "time_keyed")
+    if wrong:
+        raise UnknownTableError(
+            f"rows of {wrong} are to be combined, which are no time-keyed tables of {sorted(kinds)}",
+            where=task.where,
+            fix="name registered time-keyed tables in combines=",
+        )
 
 
 def micros(time: dt.datetime | int | None, what: str, *, where: str) -> int | None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from statebed.errors import InputError
+from statebed.state.arguments import check_kind, checked_number
 
 
 class CompactionMode(Enum):
@@ -33,6 +34,10 @@ class ManagerOptions:
     """Bytes of files that are merged after one checkpoint; a single merge that is larger goes alone."""
 
     def __post_init__(self) -> None:
-        numbers = (self.upload_threads, self.max_upload_bytes, self.max_pending, self.max_compaction_bytes)
+        where, fix = "ManagerOptions", "use numbers from 1 on"
+        given = (self.upload_threads, self.max_upload_bytes, self.max_pending, self.max_compaction_bytes)
+        numbers = [checked_number(number, "number", where=where, fix=fix) for number in given]
+        modes = "give CompactionMode.BACKGROUND, IN_LINE or OFF"
+        check_kind(self.compaction, CompactionMode, "compaction", where=where, fix=modes)
         if min(numbers) < 1 or self.timeout_seconds <= 0:
-            raise InputError(f"the options {self} leave no way to store anything", fix="use numbers from 1 on")
+            raise InputError(f"the options {self} leave no way to store anything", where=where, fix=fix)

@@ -22,11 +22,12 @@ from typing import Any, Self, TypeVar, overload
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.state.config import check_configs
+from statebed.state.arguments import check_kind
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedView
 from statebed.state.manager.base import (
+    check_given,
     check_stored,
     checked_epochs,
     commit_data_of,
@@ -84,12 +85,12 @@ class TableManager:
         `merging_epoch` are being merged elsewhere: checkpoints leave them to that while they can. `cache` is what
         the processes of this host share: files are looked up in it, and what is written goes into it at once.
         """
+        check_given(task, configs, store, combines or {})
         self.task = task
         self._tiers = Tiers.shared() if tiers is None else tiers
         self._store = store
         self._options = options or ManagerOptions()
         self._on_completed = on_completed
-        check_configs(configs)
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
@@ -203,6 +204,7 @@ class TableManager:
         if isinstance(message, Compaction):
             return self.compact(*message.tables)
         self._check_usable()
+        check_kind(message, TableData, "message", where=self.task.where, fix="send TableData, Checkpoint or Compaction")
         self._table(message.table).apply(message.data)
         return None
 

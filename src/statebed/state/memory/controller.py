@@ -28,6 +28,7 @@ from typing import Self, TypeVar
 import pyarrow as pa
 
 from statebed.errors import InputError, SpillTimeoutError
+from statebed.state.arguments import checked_number
 from statebed.state.memory.eviction import Candidate, borrowed, choose_victims
 from statebed.state.memory.sizes import Held, Root, pieces, root_buffers
 
@@ -170,6 +171,7 @@ class MemoryController:
         guarantees: Mapping[str, int] | None = None,
         wait_seconds: float = 60.0,
     ) -> None:
+        checked_number(budget, "memory budget", where="MemoryController", fix="give bytes: 64 << 20")
         self._guarantees = dict(guarantees or {})
         if budget <= 0 or not 0 < low <= high <= 1:
             raise InputError(
@@ -192,9 +194,7 @@ class MemoryController:
         self._numbers = itertools.count(1)
         self._clock = itertools.count(1)
         self._under_pressure = False
-        self._spilling = 0
-        self._used = 0
-        self._peak = self._noted = 0
+        self._spilling = self._used = self._peak = self._noted = 0
         self._at_peak: dict[Account, int] = {}
         self._events: Counter[str] = Counter()
         self._moving = threading.local()

@@ -16,6 +16,7 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.order import first_disorder
 from statebed.format.segment import SegmentSpec
+from statebed.state.arguments import check_kind
 from statebed.state.memory.budget import budget_of
 from statebed.state.memory.controller import MemoryController
 from statebed.state.tiers.segments import Segment
@@ -44,6 +45,7 @@ class Tiers:
         folder: SpillFolder | Path | str | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
+        check_kind(memory, MemoryController, "memory", where="Tiers", fix="give MemoryController(64 << 20) or its like")
         self.memory = memory
         self.folder = folder if isinstance(folder, SpillFolder) else SpillFolder(folder)
         self.cache = LocalCache(cache_bytes)

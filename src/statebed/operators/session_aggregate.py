@@ -44,7 +44,7 @@ from statebed.operators.session_lists import (
 )
 from statebed.operators.windows import SessionWindow
 from statebed.state import Combine, TableConfig, keyed_table_config, timestamp_table_config
-from statebed.state.live.files import BEGINNING
+from statebed.state.live.files import BEGINNING, END
 
 SESSIONS = "sessions"
 TIMERS = "timers"
@@ -142,8 +142,9 @@ class SessionAggregate(WindowedAggregation):
         timers = tables.get_time_keyed(TIMERS)
         due = fed.slice(0, 0)
         if watermark_us is not None:
-            due = timers.read(None, watermark_us + 1).select(fed.schema.names)
-            timers.delete_times(BEGINNING, watermark_us + 1)
+            behind = min(watermark_us + 1, END)
+            due = timers.read(None, behind).select(fed.schema.names)
+            timers.delete_times(BEGINNING, behind)
         return distinct_keys(pa.concat_tables([fed, due.cast(fed.schema)]), fed.num_rows)
 
     def _kept(

@@ -335,17 +335,10 @@ def contents(cluster: Cluster, table: str) -> dict[Any, dict[str, Any]]:
     return {(row.pop("rider"), row.pop("_time")): row for row in trips(cluster)}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pa.timestamp("s"),
-        pa.timestamp("s", "UTC"),
-        pa.time32("s"),
-        pa.list_(pa.timestamp("s")),
-        pa.struct([("at", pa.time32("s"))]),
-    ],
-    ids=str,
-)
+SECONDS = [pa.timestamp("s"), pa.time32("s"), pa.list_(pa.timestamp("s", "UTC")), pa.struct([("at", pa.time32("s"))])]
+
+
+@pytest.mark.parametrize("kind", SECONDS, ids=str)
 def test_a_column_that_parquet_has_in_another_unit_is_read_after_another_one_came(kind: pa.DataType) -> None:
     value = [{"at": 1}, {"at": 2}] if pa.types.is_struct(kind) else [[1], [2]] if pa.types.is_list(kind) else [1, 2]
     values = pa.array(value, kind)

@@ -106,10 +106,11 @@ def next_time(view: TimeKeyedView, after_us: int) -> int | None:
 
 def take_due(view: TimeKeyedView, now_us: int) -> pa.Table:
     """Take the timers that are due out of the table: `_key_hash`, keys, `_time`, by time and key."""
-    rows = view.read(None, now_us + 1, hashed=True)
+    behind = min(now_us + 1, END)
+    rows = view.read(None, behind, hashed=True)
     if not rows.num_rows:
         return rows
-    view.delete_times(BEGINNING, now_us + 1)
+    view.delete_times(BEGINNING, behind)
     keys = [one_chunk(rows[key.name]) for key in view.table.keys]
     grouping = group_rows(int64_values(rows[TIME]), uint64_values(rows[KEY_HASH]), keys)
     return taken(rows, grouping.first_rows)

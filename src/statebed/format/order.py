@@ -91,22 +91,6 @@ def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return column if wanted == column.type else column.cast(kind).cast(wanted)
 
 
-def check_order(field: pa.Field, *, where: str) -> None:
-    """Refuse a column of a flat type whose values Arrow does not sort."""
-    if not is_sortable(field.type):
-        return
-    # Arrow sorts other types by several columns than by one, and looks at them only if there are rows.
-    rows = pa.table({"first": [0], "value": pa.nulls(1, field.type)})
-    try:
-        sort_indices(rows, ("first", "value"))
-    except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InputError(
-            f"values of the column {field.name!r} of the type {field.type} have no order",
-            where=where,
-            fix="cast it to a type that has one, for example a number, a string, a binary or a duration",
-        ) from error
-
-
 def _storage(kind: pa.DataType) -> pa.DataType:
     while isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type

@@ -14,7 +14,6 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.keyhash import check_key_type
-from statebed.format.order import check_order
 from statebed.format.schema import assign_field_ids, schema_to_bytes
 from statebed.format.segment_spec import check_storable
 from statebed.state.arguments import check_kind, checked_number
@@ -90,9 +89,6 @@ def timestamp_table_config(
         raise InputError(
             "a generational table has no keys: no row could replace another", where=where, fix="name its keys=[...]"
         )
-    for field in schema:
-        # Rows with one key and time are stored in the order of their values.
-        check_order(field, where=where)
     kind = pb.TimeKeyedTableConfig(
         retention_us=retention_us,
         generational=generational,

@@ -52,12 +52,6 @@ def test_a_keyed_table_says_when_its_rows_expire_and_by_which_clock() -> None:
     assert not keyed_table_config("riders", "", ["driver"], SCHEMA).keyed.HasField("time_to_live_us")
 
 
-@pytest.mark.parametrize("kind", [pa.month_day_nano_interval(), pa.string_view()], ids=str)
-def test_a_time_keyed_table_refuses_values_without_an_order(kind: pa.DataType) -> None:
-    with pytest.raises(InputError, match=r"(?s)'span' .* have no order.*'events'.*cast it"):
-        timestamp_table_config("events", "", HOUR, False, pa.schema([("span", kind)]))
-
-
 @pytest.mark.parametrize(
     "kind", [pa.float16(), pa.uuid(), pa.json_(), pa.bool8(), pa.decimal32(5, 2), pa.null(), pa.list_(pa.string())]
 )

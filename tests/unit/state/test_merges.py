@@ -201,3 +201,8 @@ def test_a_function_of_its_own_folds_groups_of_any_size_in_order() -> None:
     for driver, letter in zip(drivers.tolist(), letters, strict=True):
         expected[driver] = expected.get(driver, "") + letter
     assert content(view) == expected
+
+
+def test_a_merge_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"(?s)is of the type str.*'value'.*Merge.SUM, Merge.MIN"):
+        merge_columns(value="sum")  # type: ignore[arg-type]

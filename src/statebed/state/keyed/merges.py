@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import fixed_width_values, from_numpy, one_chunk, validity
+from statebed.state.arguments import check_kind
 
 _Rows = npt.NDArray[np.int64]
 _Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
@@ -36,6 +37,9 @@ class Merge(Enum):
 
 def merge_columns(**columns: Merge) -> "ColumnMerges":
     """A merge function from the names of all value columns."""
+    for name, merge in columns.items():
+        fix = f"give one of {', '.join(f'Merge.{one.name}' for one in Merge)}"
+        check_kind(merge, Merge, "merge", where=f"column {name!r}", fix=fix)
     return ColumnMerges(columns)
 
 

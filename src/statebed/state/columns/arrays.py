@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
+from statebed.format.order import sortable
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -48,9 +49,7 @@ class Places:
 
 def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:
     """Whether values are equal, one by one; null equals null."""
-    # Arrow compares neither values of extension types nor a column of nothing but nulls.
-    if isinstance(ours.type, pa.BaseExtensionType):
-        return equal_values(ours.storage, theirs.storage)
+    ours, theirs = sortable(ours), sortable(theirs)
     if pa.types.is_null(ours.type):
         return np.ones(len(ours), dtype=np.bool_)
     equal = boolean_values(pc.equal(ours, theirs))

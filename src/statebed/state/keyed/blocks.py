@@ -36,7 +36,7 @@ BLOCKS_IN_BUDGET = 16
 REMEMBERED_IN_BUDGET = 16
 """Keys asked for last are remembered where they take no more than this part of the budget, and half of it is free."""
 MOST_SPILLED_BYTES = 256 << 20
-"""In mapped files a block may be as large as the budget, but not larger: each batch pays for every block it touches."""
+"""Of mapped files of a block, which may be as large as the budget: each batch pays for every block that it touches."""
 RESTORED_BLOCKS = 4
 """A block of restored state that cannot be in memory as a whole is so many times as large."""
 _COPIES = 3

@@ -105,7 +105,7 @@ class _Compared:
     """One column of the set."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        array = normalise_key(sortable(_stored(one_chunk(column))))
+        array = normalise_key(sortable(one_chunk(column)))
         self._column: Column | None = None
         self._values: list[Any] = []
         if pa.types.is_nested(array.type):
@@ -114,16 +114,11 @@ class _Compared:
             self._column = column_of(array)
 
     def equals(self, rows: Numbers, array: pa.Array) -> Mask:
-        array = sortable(_stored(array))
+        array = sortable(array)
         if self._column is not None:
             return self._column.equals(rows, normalise_key(array))
         theirs = [_plain(value) for value in array.to_pylist()]
         return np.array([self._values[row] == value for row, value in zip(rows.tolist(), theirs, strict=True)])
-
-
-def _stored(array: pa.Array) -> pa.Array:
-    """Values of extension types are equal when what stands for them is: Arrow does not compare them itself."""
-    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ A hash never stands for a key: keys are compared.
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, validity
-from statebed.format.packed_text import NULL, OFFSET_TYPES, PackedText, byte_offsets, text_of
+from statebed.format.packed_text import NULL_WORD, OFFSET_TYPES, PackedText, byte_offsets, text_of
 from statebed.format.xxh64 import Text, hash_halves, hash_packed, hash_text, hash_words
 
 HASH_NAME = "xxhash64"
@@ -44,7 +44,7 @@ def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
     if not columns:
         raise InputError("a key has at least one column")
     hashes = np.full(len(columns[0]), HASH_SEED, dtype=np.uint64)
-    for column in columns:
+    for number, column in enumerate(columns):
         if not isinstance(column, PackedText):
             if pa.types.is_null(column.type):
                 continue
@@ -52,8 +52,9 @@ def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
         for start in range(0, len(column), _ROWS_AT_ONCE):
             piece = column.slice(start, _ROWS_AT_ONCE)
             so_far = hashes[start : start + _ROWS_AT_ONCE]
+            seeds = so_far if number else so_far[:1]
             with np.errstate(over="ignore"):
-                hashed, valid = _hash_packed(piece, so_far) if isinstance(piece, PackedText) else _hash(piece, so_far)
+                hashed, valid = _hash_packed(piece, seeds) if isinstance(piece, PackedText) else _hash(piece, seeds)
             if valid is None:
                 so_far[:] = hashed
             else:
@@ -127,13 +128,12 @@ def _one_row(value: Any) -> pa.Array:
 
 
 def _hash_packed(text: PackedText, seeds: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
-    first = text.words[0]
-    valid = (first & NULL) != NULL
+    valid = text.words[-1] < NULL_WORD
     return hash_packed(text.words, seeds), None if valid.all() else valid
 
 
 def _hash(column: pa.Array, seeds: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
-    """New hashes, from those so far, and where there are values; None: everywhere."""
+    """New hashes, from those so far (one for each row, or for all), and where values are; None: everywhere."""
     return _hash_column(column, seeds), validity(column) if column.null_count else None
 
 
@@ -149,7 +149,7 @@ def _hash_column(column: pa.Array, seeds: Hashes) -> Hashes:
 
 
 def _narrow_bits(column: pa.Array) -> Hashes:
-    """A fresh array of the 32 bits by which values are hashed."""
+    """The 32 bits by which values are hashed."""
     if pa.types.is_boolean(column.type):
         return boolean_values(column).astype(np.uint64)
     if pa.types.is_float32(column.type):
@@ -160,10 +160,10 @@ def _narrow_bits(column: pa.Array) -> Hashes:
 
 
 def _wide_bits(column: pa.Array) -> Hashes:
-    """A fresh array of the 64 bits by which values are hashed."""
+    """The 64 bits by which values are hashed."""
     if pa.types.is_float64(column.type):
         return _float_bits(fixed_width_values(column, np.float64)).view(np.uint64)
-    return fixed_width_values(column, np.uint64).astype(np.uint64)
+    return cast("Hashes", fixed_width_values(column, np.uint64))
 
 
 def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -176,7 +176,7 @@ def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _hash_decimal(column: pa.Array, seeds: Hashes) -> Hashes:
     words = fixed_width_values(column, np.dtype(("<u8", (2,)))).astype(np.uint64, copy=False)
     if column.type.precision <= _LONG_DECIMAL_DIGITS:
-        return hash_words(words[:, 0].copy(), seeds)
+        return hash_words(words[:, 0], seeds)
     flat = words.astype("<u8").view(np.uint8).reshape(len(column), 16)[:, ::-1]
     sign = np.where(flat[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
     # A leading byte can go while it repeats the sign and the byte after it still shows the sign.
@@ -188,6 +188,7 @@ def _hash_decimal(column: pa.Array, seeds: Hashes) -> Hashes:
 
 def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
     offsets = byte_offsets(column)
+    seeds = np.broadcast_to(seeds, len(column))
     if offsets[-1] - offsets[0] > _BYTES_AT_ONCE and len(column) > 1:
         half = len(column) // 2
         return np.concatenate([_hash_bytes(column[:half], seeds[:half]), _hash_bytes(column[half:], seeds[half:])])

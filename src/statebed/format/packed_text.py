@@ -1,8 +1,8 @@
 """Short text as a few words of eight bytes, so that it is hashed, compared, moved and written like numbers.
 
-The lowest byte of the first word is the length, 255 for null; the bytes of the value follow, and zeros. So values are
-equal when their words are, and another word of zeros makes room for longer values. Values of more than MOST_BYTES have
-no such form.
+Words hold the bytes of the value, and zeros; the highest byte of the last word is the length, 255 for null. So values
+are equal when their words are, and all words but the last are just those that the hash takes. Values of more than
+MOST_BYTES have no such form.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,11 @@ from statebed.format.xxh64 import Text
 Words = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 
-NULL = np.uint64(255)
+_NULL = 255
 _WORD = 8
+_TO_HIGHEST_BYTE = np.uint64(56)
+NULL_WORD = np.uint64(_NULL << 56)
+"""The last word of a null."""
 _MOST_WORDS = 5
 MOST_BYTES = _MOST_WORDS * _WORD - 1
 """Room for a UUID as text."""
@@ -43,13 +46,20 @@ class PackedText:
     @classmethod
     def of(cls, array: pa.Array) -> "PackedText | None":
         """A copy of the values; None when one is too long."""
-        longest = int(np.diff(_offsets(array)).max(initial=0))
+        offsets = _offsets(array)
+        lengths = np.diff(offsets)
+        longest = int(lengths.max(initial=0))
         if longest > MOST_BYTES:
             return None
         words = tuple(np.empty(len(array), dtype=np.uint64) for _ in range(longest // _WORD + 1))
+        even = longest >= _WORD and not array.null_count and int(lengths.min()) == longest
         for start in range(0, len(array), _ROWS_AT_ONCE):
             end = start + _ROWS_AT_ONCE
-            _pack(array.slice(start, _ROWS_AT_ONCE), [word[start:end] for word in words])
+            pieces = [word[start:end] for word in words]
+            if even:
+                _pack_evenly(array, int(offsets[start]), longest, pieces)
+            else:
+                _pack(array.slice(start, _ROWS_AT_ONCE), pieces)
         return cls(words)
 
     def __len__(self) -> int:
@@ -59,23 +69,32 @@ class PackedText:
         """Neighbouring values where they lie."""
         return PackedText(tuple(word[start : start + length] for word in self.words))
 
+    def widened(self, count: int) -> "PackedText":
+        """The values in so many words, or more where they have more."""
+        if count <= len(self.words):
+            return self
+        *others, last = self.words
+        lengths = last & NULL_WORD
+        zeros = [np.zeros_like(last) for _ in range(count - len(self.words) - 1)]
+        return PackedText((*others, last ^ lengths, *zeros, lengths))
+
     def array(self, kind: pa.DataType) -> pa.Array:
         """The values as an array."""
         rows = np.empty((len(self), len(self.words)), dtype="<u8")
         for number, word in enumerate(self.words):
             rows[:, number] = word
         text = rows.view(np.uint8)
-        lengths = text[:, 0].astype(OFFSET_TYPES[kind]) if len(text) else np.zeros(0, dtype=OFFSET_TYPES[kind])
-        valid = lengths != NULL
+        lengths = text[:, -1].astype(OFFSET_TYPES[kind])
+        valid = lengths != _NULL
         nulls = len(lengths) - int(np.count_nonzero(valid))
         if nulls:
             lengths[~valid] = 0
         offsets = np.zeros(len(lengths) + 1, dtype=OFFSET_TYPES[kind])
         np.cumsum(lengths, out=offsets[1:])
         if len(lengths) and (lengths == lengths[0]).all():
-            data = np.ascontiguousarray(text[:, 1 : 1 + int(lengths[0])])
+            data = np.ascontiguousarray(text[:, : int(lengths[0])])
         else:
-            data = text[:, 1:][np.arange(1, text.shape[1]) <= lengths[:, np.newaxis]]
+            data = text[np.arange(text.shape[1]) < lengths[:, np.newaxis]]
         bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
         return pa.Array.from_buffers(
             kind, len(lengths), [bitmap, pa.py_buffer(offsets), pa.py_buffer(data.reshape(-1))], nulls
@@ -102,21 +121,38 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.signedinteger]:
     return np.frombuffer(buffer, dtype=kind, count=len(column) + 1, offset=column.offset * kind.itemsize)
 
 
+def _pack_evenly(array: pa.Array, first: int, length: int, words: Sequence[Words]) -> None:
+    """Write the words of values of one length, at least a word; the bytes of the first begin at `first`."""
+    data = array.buffers()[2]
+    *others, last = words
+
+    def bytes_from(place: int) -> Words:
+        return np.ndarray(last.shape, dtype="<u8", buffer=data, offset=first + place, strides=(length,))
+
+    for number, word in enumerate(others):
+        word[:] = bytes_from(number * _WORD)
+    # The last eight bytes, without those that stand in other words: behind its end a value is not read.
+    left = length % _WORD
+    if left:
+        np.right_shift(bytes_from(length - _WORD), np.uint64(8 * (_WORD - left)), out=last)
+    else:
+        last[:] = 0
+    last |= np.uint64(length) << _TO_HIGHEST_BYTE
+
+
 def _pack(array: pa.Array, words: Sequence[Words]) -> None:
     """Write the words of each value."""
     text = text_of(array, byte_offsets(array))
-    first, *others = words
-    np.left_shift(text.words(np.zeros(1, dtype=np.int64)), np.uint64(8), out=first)
-    for number, word in enumerate(others, start=1):
-        # Behind its end a value is not read: there are other values, or nothing.
-        word[:] = text.words(np.minimum(number * _WORD - 1, text.lengths))
     for number, word in enumerate(words):
-        left = np.clip(text.lengths + 1 - number * _WORD, 0, _WORD)
+        # Behind its end a value is not read: there are other values, or nothing.
+        word[:] = text.words(np.minimum(number * _WORD, text.lengths))
+        left = np.clip(text.lengths - number * _WORD, 0, _WORD)
         if (left < _WORD).any():
             np.bitwise_and(word, _LOWEST_BYTES[left], out=word)
-    first |= text.lengths.astype(np.uint64)
+    last = words[-1]
+    last |= text.lengths.astype(np.uint64) << _TO_HIGHEST_BYTE
     if array.null_count:
         nulls = ~validity(array)
         for word in words:
             word[nulls] = 0
-        first[nulls] = NULL
+        last[nulls] = NULL_WORD

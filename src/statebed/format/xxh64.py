@@ -1,7 +1,8 @@
 """XXH64 of many values at once, in numpy, each with a seed of its own.
 
 Loops run over positions inside values, never over rows. Arrays are changed in place where they can be: fresh ones cost
-as much as the arithmetic. Callers hand over as many rows as the processor's cache holds.
+as much as the arithmetic. Callers hand over as many rows as the processor's cache holds. Seeds are one for each row, or
+one for all of them; so are hashes of empty values.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ _WORD = 8
 _HALF = 4
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 _LOWEST_BYTE = np.uint64(0xFF)
+_TO_HIGHEST_BYTE = np.uint64(56)
 _WORDS_OF_STRIPE = np.arange(0, _STRIPE, _WORD, dtype=np.int64)[:, np.newaxis]
 _LANE_SEEDS = np.array([[0x60EA27EEADC0B5D6], [0xC2B2AE3D27D4EB4F], [0], [0x61C8864E7A143579]], dtype=np.uint64)
 """P1 + P2, P2, 0, -P1."""
@@ -84,22 +86,19 @@ class Text:
 
 
 def hash_halves(values: Hashes, seeds: Hashes) -> Hashes:
-    """Values of four bytes each; they are overwritten."""
-    hashes = seeds + (_P5 + np.uint64(_HALF))
-    _mix_half(hashes, values)
-    return _finished(hashes)
+    """Values of four bytes each."""
+    return _finished(_mixed_half(seeds + (_P5 + np.uint64(_HALF)), values))
 
 
 def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
-    """Values of eight bytes each; they are overwritten."""
-    hashes = seeds + (_P5 + np.uint64(_WORD))
-    _mix_word(hashes, values)
-    return _finished(hashes)
+    """Values of eight bytes each."""
+    return _finished(_mixed_word(seeds + (_P5 + np.uint64(_WORD)), values))
 
 
 def hash_text(text: Text, seeds: Hashes) -> Hashes:
     """Values of any number of bytes."""
     lengths = text.lengths
+    seeds = np.broadcast_to(seeds, text.starts.shape)
     hashes = seeds + _P5
     stripes = lengths // _STRIPE
     if stripes.any():
@@ -113,74 +112,67 @@ def hash_text(text: Text, seeds: Hashes) -> Hashes:
     rest = lengths % _STRIPE
     place = lengths - rest
     while (whole := rest >= _WORD).any():
-        _mix_where(whole, _mix_word, hashes, text.words(place))
+        hashes = _mixed_where(whole, _mixed_word, hashes, text.words(place))
         place = place + _WORD * whole
         rest = rest - _WORD * whole
     if rest.any():
-        _mix_tail(hashes, text.words(place), rest)
+        hashes = _mixed_tail(hashes, text.words(place), rest)
     return _finished(hashes)
 
 
 def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
-    """Values of fewer than forty bytes: the lowest byte of their first word is their length, the bytes follow, and
-    zeros. What comes out where that byte is 255 is arbitrary.
+    """Values of fewer than forty bytes, and zeros; the highest byte of their last word is their length. What comes out
+    where that is 255 is arbitrary.
     """
-    lengths = words[0] & _LOWEST_BYTE
-    lengths *= lengths != _LOWEST_BYTE
+    lengths = words[-1] >> _TO_HIGHEST_BYTE
     if (lengths == lengths[0]).all():
         lengths = lengths[:1]
+    lengths *= lengths != _LOWEST_BYTE
     longest = int(lengths.max())
     hashes = seeds + _P5
     in_stripes = lengths >= _STRIPE
     if longest >= _STRIPE:
-        lanes = seeds + _LANE_SEEDS
-        for number, lane in enumerate(lanes):
-            _mix_lane(lane, _unpacked(words, number))
+        lanes = np.broadcast_to(seeds, words[0].shape) + _LANE_SEEDS
+        for lane, word in zip(lanes, words, strict=False):
+            _mix_lane(lane, word)
         merged = _merged_lanes(lanes)
         merged ^= hashes
         merged *= in_stripes.astype(np.uint64)
-        hashes ^= merged
-    hashes += lengths
+        merged ^= hashes
+        hashes = merged
+    hashes = hashes + lengths
     for number in range(min(longest, _STRIPE - 1) // _WORD):
         whole = lengths >= _WORD * (number + 1)
         whole &= ~in_stripes
-        _mix_where(whole, _mix_word, hashes, _unpacked(words, number))
+        hashes = _mixed_where(whole, _mixed_word, hashes, words[number])
     rest = lengths % _WORD
     if rest.any():
-        _mix_tail(hashes, _last_words(words, lengths // _WORD), rest)
+        hashes = _mixed_tail(hashes, _last_words(words, lengths // _WORD), rest)
     return _finished(hashes)
 
 
-def _unpacked(words: Sequence[Hashes], number: int) -> Hashes:
-    """A fresh array of a word of the bytes alone."""
-    word = words[number] >> np.uint64(8)
-    if number + 1 < len(words):
-        word |= words[number + 1] << np.uint64(56)
-    return word
-
-
 def _last_words(words: Sequence[Hashes], numbers: Hashes) -> Hashes:
-    """A fresh array of the words of these numbers; one for all rows, or one for each."""
+    """The words of these numbers; one for all rows, or one for each."""
     if len(numbers) == 1:
-        return _unpacked(words, int(numbers[0]))
+        return words[int(numbers[0])]
     last = np.zeros_like(words[0])
-    for number in range(int(numbers.max()) + 1):
-        word = _unpacked(words, number)
-        word *= (numbers == number).astype(np.uint64)
-        last |= word
+    for number, word in enumerate(words[: int(numbers.max()) + 1]):
+        last |= word * (numbers == number).astype(np.uint64)
     return last
 
 
-def _mix_tail(hashes: Hashes, tail: Hashes, rest: npt.NDArray[np.integer]) -> None:
-    """Mix the bytes behind the last whole word, fewer than eight; `tail` is overwritten."""
+def _mixed_tail(hashes: Hashes, tail: Hashes, rest: npt.NDArray[np.integer]) -> Hashes:
+    """With the bytes behind the last whole word, fewer than eight."""
     whole = rest >= _HALF
     if whole.any():
-        _mix_where(whole, _mix_half, hashes, tail & _LOWER_HALF)
-        tail >>= whole.astype(np.uint64) * np.uint64(8 * _HALF)
+        hashes = _mixed_where(whole, _mixed_half, hashes, tail & _LOWER_HALF)
     rest = rest % _HALF
+    if rest.any():
+        tail = tail >> whole.astype(np.uint64) * np.uint64(8 * _HALF)
     for left in range(int(rest.max())):
-        _mix_where(rest > left, _mix_byte, hashes, tail & _LOWEST_BYTE)
+        hashes = _mixed_where(rest > left, _mixed_byte, hashes, tail & _LOWEST_BYTE)
         tail >>= np.uint64(8)
+    return hashes
 
 
 def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
@@ -197,69 +189,72 @@ def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
 
 
 def _mix_lane(lanes: Hashes, words: Hashes) -> None:
-    words *= _P2
-    lanes += words
+    lanes += words * _P2
     _rotate(lanes, 31)
     lanes *= _P1
 
 
 def _merged_lanes(lanes: Hashes) -> Hashes:
-    """What the four lanes give; they are overwritten."""
+    """What the four lanes give."""
     merged: Hashes = np.zeros_like(lanes[0])
     for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
         rotated = lane.copy()
         _rotate(rotated, bits)
         merged += rotated
-    _scramble(lanes)
-    for lane in lanes:
+    for lane in _scrambled(lanes):
         merged ^= lane
         merged *= _P1
         merged += _P4
     return merged
 
 
-def _mix_where(
-    rows: npt.NDArray[np.bool_], mix: Callable[[Hashes, Hashes], None], hashes: Hashes, words: Hashes
-) -> None:
-    """Mix words into the hashes of some rows; `rows` is one answer for all, or one for each."""
+def _mixed_where(
+    rows: npt.NDArray[np.bool_], mixed: Callable[[Hashes, Hashes], Hashes], hashes: Hashes, words: Hashes
+) -> Hashes:
+    """The hashes, those of some rows with words; `rows` is one answer for all, or one for each."""
     if rows.all():
-        mix(hashes, words)
-    elif rows.any():
-        mixed = hashes.copy()
-        mix(mixed, words)
-        # What changed, times one or zero: several times faster than a copy through a mask.
-        mixed ^= hashes
-        mixed *= rows.astype(np.uint64)
-        hashes ^= mixed
+        return mixed(hashes, words)
+    if not rows.any():
+        return hashes
+    changed = mixed(hashes, words)
+    # What changed, times one or zero: several times faster than a copy through a mask.
+    changed ^= hashes
+    changed *= rows.astype(np.uint64)
+    changed ^= hashes
+    return changed
 
 
-def _mix_word(hashes: Hashes, words: Hashes) -> None:
-    _scramble(words)
-    hashes ^= words
-    _rotate(hashes, 27)
-    hashes *= _P1
-    hashes += _P4
+def _mixed_word(hashes: Hashes, words: Hashes) -> Hashes:
+    mixed = _scrambled(words)
+    mixed ^= hashes
+    _rotate(mixed, 27)
+    mixed *= _P1
+    mixed += _P4
+    return mixed
 
 
-def _mix_half(hashes: Hashes, halves: Hashes) -> None:
-    halves *= _P1
-    hashes ^= halves
-    _rotate(hashes, 23)
-    hashes *= _P2
-    hashes += _P3
+def _mixed_half(hashes: Hashes, halves: Hashes) -> Hashes:
+    mixed = halves * _P1
+    mixed ^= hashes
+    _rotate(mixed, 23)
+    mixed *= _P2
+    mixed += _P3
+    return mixed
 
 
-def _mix_byte(hashes: Hashes, lowest: Hashes) -> None:
-    lowest *= _P5
-    hashes ^= lowest
-    _rotate(hashes, 11)
-    hashes *= _P1
+def _mixed_byte(hashes: Hashes, lowest: Hashes) -> Hashes:
+    mixed = lowest * _P5
+    mixed ^= hashes
+    _rotate(mixed, 11)
+    mixed *= _P1
+    return mixed
 
 
-def _scramble(words: Hashes) -> None:
-    words *= _P2
-    _rotate(words, 31)
-    words *= _P1
+def _scrambled(words: Hashes) -> Hashes:
+    scrambled: Hashes = words * _P2
+    _rotate(scrambled, 31)
+    scrambled *= _P1
+    return scrambled
 
 
 def _rotate(values: Hashes, bits: int) -> None:

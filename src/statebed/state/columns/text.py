@@ -42,12 +42,12 @@ class TextColumn:
 
     def put(self, rows: Rows, array: pa.Array) -> "TextColumn | HeapColumn":
         """Write in place; the column to go on with."""
-        other = TextColumn.of(array)
+        other = PackedText.of(array)
         if other is None:
             return self._heap().put(rows, array)
-        self.words = (*self.words, *(np.zeros(len(self), dtype=np.uint64) for _ in other.words[len(self.words) :]))
-        for number, word in enumerate(self.words):
-            word[rows] = other.words[number] if number < len(other.words) else 0
+        self.words = self.packed.widened(len(other.words)).words
+        for ours, theirs in zip(self.words, other.widened(len(self.words)).words, strict=True):
+            ours[rows] = theirs
         return self
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
@@ -58,10 +58,10 @@ class TextColumn:
         """As `equals`, with a column."""
         if not isinstance(other, TextColumn):
             return other.equals(np.arange(len(rows), dtype=np.int64), self.take(rows))
-        # Values of one length have no words beyond those that both columns have.
+        ours = PackedText(tuple(word.take(rows) for word in self.words)).widened(len(other.words))
         equal = np.ones(len(rows), dtype=np.bool_)
-        for ours, theirs in zip(self.words, other.words, strict=False):
-            equal &= ours.take(rows) == theirs
+        for one, another in zip(ours.words, other.packed.widened(len(self.words)).words, strict=True):
+            equal &= one == another
         return equal
 
     def repeats(self, maybe: Mask) -> Mask:
@@ -82,15 +82,11 @@ class TextColumn:
         if not isinstance(other, TextColumn):
             return self._heap().merged(other, places)
         count = max(len(self.words), len(other.words))
-        pairs = zip(_filled(self, count), _filled(other, count), strict=True)
+        pairs = zip(self.packed.widened(count).words, other.packed.widened(count).words, strict=True)
         return TextColumn(self.kind, [places.merge(ours, theirs) for ours, theirs in pairs])
 
     def _heap(self) -> HeapColumn:
         return HeapColumn.over(self.take(np.arange(len(self), dtype=np.int64)))
-
-
-def _filled(column: TextColumn, count: int) -> list[Words]:
-    return [*column.words, *(np.zeros(len(column), dtype=np.uint64) for _ in range(count - len(column.words)))]
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -37,15 +37,16 @@ def values_of(name: str, numbers: list[int]) -> pa.Array:
 @pytest.mark.parametrize("name", KINDS)
 def test_many_small_runs_merged_into_one_are_all_their_rows_in_order(name: str) -> None:
     random = np.random.default_rng(4)
-    numbers = np.sort(random.choice(100_000, 2000, replace=False))
+    numbers = np.sort(random.choice(100_000, 2000, replace=False)).astype(np.uint64)
     column = column_of(values_of(name, numbers.tolist()))
     for _ in range(40):
-        more = np.sort(random.integers(0, 100_000, int(random.integers(0, 300))))
-        before = np.searchsorted(numbers, more)
-        other = column_of(values_of(name, more.tolist()))
-        places = Places(before, len(numbers))
-        column = column.merged(other, places)
-        numbers = places.merge(numbers, more)
+        more = [
+            np.sort(random.integers(0, 100_000, int(random.integers(0, 300)), dtype=np.uint64))
+            for _ in range(int(random.integers(1, 4)))
+        ]
+        places = Places([numbers, *more])
+        column = column.merged([column_of(values_of(name, one.tolist())) for one in more], places)
+        numbers = places.merge([numbers, *more])
         rows = random.integers(0, len(numbers), 50)
         taken = values_of(name, numbers[rows].tolist())
         assert column.take(rows).equals(taken)
@@ -59,9 +60,9 @@ def test_many_small_runs_merged_into_one_are_all_their_rows_in_order(name: str) 
 
 def test_merging_with_no_rows_changes_nothing() -> None:
     full, empty = FixedColumn.of(pa.array([1, 2, 3])), FixedColumn.of(pa.array([], pa.int64()))
-    nowhere = np.zeros(0, dtype=np.int64)
-    assert full.merged(empty, Places(nowhere, 3)).take(np.arange(3)).to_pylist() == [1, 2, 3]
-    assert empty.merged(full, Places(np.zeros(3, dtype=np.int64), 0)).take(np.arange(3)).to_pylist() == [1, 2, 3]
+    three, none = np.arange(3, dtype=np.uint64), np.zeros(0, dtype=np.uint64)
+    assert full.merged([empty], Places([three, none])).take(np.arange(3)).to_pylist() == [1, 2, 3]
+    assert empty.merged([full], Places([none, three])).take(np.arange(3)).to_pylist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -102,10 +103,10 @@ def test_text_is_packed_while_it_is_short_and_becomes_a_heap_when_it_is_not() ->
 
 def test_a_heap_takes_text_that_is_packed_and_the_other_way_round() -> None:
     packed, heap = column_of(pa.array(["b", None, "d"])), column_of(pa.array(["a" * 50, "c" * 50]))
-    places = Places(np.array([0, 2]), 3)
-    merged = packed.merged(heap, places)
+    seconds, firsts = np.array([1, 2, 4], dtype=np.uint64), np.array([0, 3], dtype=np.uint64)
+    merged = packed.merged([heap], Places([seconds, firsts]))
     assert merged.take(np.arange(5)).to_pylist() == ["a" * 50, "b", None, "c" * 50, "d"]
-    back = heap.merged(packed, Places(np.array([1, 1, 2]), 2))
+    back = heap.merged([packed], Places([firsts, seconds]))
     assert back.take(np.arange(5)).to_pylist() == ["a" * 50, "b", None, "c" * 50, "d"]
     assert packed.matches(np.array([0, 1]), heap).tolist() == [False, False]
     assert heap.matches(np.array([0, 1]), packed.slice(0, 2)).tolist() == [False, False]

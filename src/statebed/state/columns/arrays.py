@@ -1,5 +1,7 @@
 """What all kinds of columns share: rows by number, where rows of two runs go, arrays compared and changed."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +18,8 @@ Mask = npt.NDArray[np.bool_]
 N = TypeVar("N", bound=np.generic)
 
 _WIDE = 64
+_AT_ONCE = 1 << 16
+"""Rows of the largest run that are looked at together: what that takes stays in the processor's cache."""
 
 
 class AnyColumn(Protocol):
@@ -31,19 +35,31 @@ class AnyColumn(Protocol):
 
 
 class Places:
-    """Where the rows of two sorted runs go when they become one."""
+    """Where the rows of sorted runs go when they become one."""
 
-    def __init__(self, before: Rows, count: int) -> None:
-        """The other run's row i goes right before our row `before[i]`; we have `count` rows."""
-        self._theirs = before + np.arange(len(before), dtype=np.int64)
-        ours = np.ones(count + len(before), dtype=np.bool_)
-        ours[self._theirs] = False
-        self._ours = np.flatnonzero(ours)
+    def __init__(self, hashes: Sequence[npt.NDArray[np.uint64]]) -> None:
+        """Of each run its hashes."""
+        self._at = [np.empty(len(one), dtype=np.int64) for one in hashes]
+        self._count = sum(len(one) for one in hashes)
+        edges = max(hashes, key=len)[_AT_ONCE::_AT_ONCE]
+        cuts = [[0, *np.searchsorted(one, edges).tolist(), len(one)] for one in hashes]
+        for starts, ends in itertools.pairwise(zip(*cuts, strict=True)):
+            parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+            # A stable sort finds what is in order already, and merges that.
+            joined = np.concatenate([one[part] for one, part in zip(hashes, parts, strict=True)])
+            order = np.argsort(joined, kind="stable")
+            places = np.empty_like(order)
+            places[order] = np.arange(sum(starts), sum(ends), dtype=np.int64)
+            before = 0
+            for at, part in zip(self._at, parts, strict=True):
+                at[part] = places[before : before + part.stop - part.start]
+                before += part.stop - part.start
 
-    def merge(self, ours: npt.NDArray[N], theirs: npt.NDArray[N]) -> npt.NDArray[N]:
-        merged = np.empty(len(self._ours) + len(self._theirs), dtype=ours.dtype)
-        merged[self._ours] = ours
-        merged[self._theirs] = theirs
+    def merge(self, parts: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
+        """What each run has for its rows, as one array."""
+        merged = np.empty(self._count, dtype=parts[0].dtype)
+        for at, part in zip(self._at, parts, strict=True):
+            merged[at] = part
         return merged
 
 

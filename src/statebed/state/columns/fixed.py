@@ -1,5 +1,7 @@
 """Columns of numbers, times and booleans: numpy arrays of their bits, so that a write is a scatter."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -83,12 +85,13 @@ class FixedColumn:
         """Neighbouring rows where they lie: not to be written."""
         return FixedColumn(self.kind, self.bits[start:end], None if self.valid is None else self.valid[start:end])
 
-    def merged(self, other: AnyColumn, places: Places) -> "FixedColumn":
-        assert isinstance(other, FixedColumn)
+    def merged(self, others: Sequence[AnyColumn], places: Places) -> "FixedColumn":
+        """This column and others as one."""
+        columns = [self, *(other for other in others if isinstance(other, FixedColumn))]
         valid = None
-        if self.valid is not None or other.valid is not None:
-            valid = places.merge(self.filled_validity(), other.filled_validity())
-        return FixedColumn(self.kind, places.merge(self.bits, other.bits), valid)
+        if any(column.valid is not None for column in columns):
+            valid = places.merge([column.filled_validity() for column in columns])
+        return FixedColumn(self.kind, places.merge([column.bits for column in columns]), valid)
 
     def filled_validity(self) -> Mask:
         return np.ones(len(self.bits), dtype=np.bool_) if self.valid is None else self.valid

@@ -47,7 +47,7 @@ class HeapColumn:
         if not len(rows):
             return self
         self.at[rows] = self._add([pa.concat_arrays([array])]) + np.arange(len(array), dtype=np.int64)
-        if self._heap_rows() > 2 * len(self.at) + _SPARE_HEAP_ROWS:
+        if _is_sparse(self.heap_rows, len(self.at)):
             self.pieces = [self._values(self.at)]
             self.at = np.arange(len(self.at), dtype=np.int64)
         return self
@@ -74,16 +74,21 @@ class HeapColumn:
         """Neighbouring rows where they lie: not to be written."""
         return HeapColumn(self.pieces, self.at[start:end])
 
-    def merged(self, other: AnyColumn, places: Places) -> "HeapColumn":
-        theirs = other if isinstance(other, HeapColumn) else HeapColumn.over(other.take(np.arange(len(other))))
-        at = places.merge(self.at, theirs.at + self._heap_rows())
-        if len(self.at) > _SMALL_AGAINST * len(theirs.at):
-            # Little is added to an overlay, batch after batch: copying all of it each time would cost most.
+    def merged(self, others: Sequence[AnyColumn], places: Places) -> "HeapColumn":
+        """This column and others as one."""
+        columns = [self, *(_as_heap(other) for other in others)]
+        starts = np.cumsum([0, *(column.heap_rows for column in columns[:-1])], dtype=np.int64)
+        at = places.merge([column.at + start for column, start in zip(columns, starts, strict=True)])
+        pieces = [piece for column in columns for piece in column.pieces]
+        if _is_sparse(sum(len(piece) for piece in pieces), len(at)):
+            return HeapColumn(pieces, at).select(np.arange(len(at), dtype=np.int64))
+        if len(self.at) > _SMALL_AGAINST * (len(at) - len(self.at)):
+            # Little is added to a large run: copying all of it each time would cost most.
             column = HeapColumn(self.pieces, at)
-            column._add(theirs.pieces)
+            column._add(pieces[len(self.pieces) :])
             return column
         # Large runs are merged seldom and read often: one piece is read fastest.
-        return HeapColumn([pa.concat_arrays([*self.pieces, *theirs.pieces])], at)
+        return HeapColumn([pa.concat_arrays(pieces)], at)
 
     def _values(self, at: Rows) -> pa.Array:
         if len(self.pieces) == 1:
@@ -98,12 +103,25 @@ class HeapColumn:
 
     def _add(self, pieces: Sequence[pa.Array]) -> int:
         """Append pieces, keep each one at least as large as all after it, and give the place of the first new value."""
-        first = self._heap_rows()
+        first = self.heap_rows
         self.pieces = [piece for piece in (*self.pieces, *pieces) if len(piece)] or list(pieces[:1])
         while len(self.pieces) > 1 and len(self.pieces[-2]) < 2 * len(self.pieces[-1]):
             last = self.pieces.pop()
             self.pieces[-1] = pa.concat_arrays([self.pieces[-1], last])
         return first
 
-    def _heap_rows(self) -> int:
+    @property
+    def heap_rows(self) -> int:
+        """Values of all pieces, whether a row points to them or not."""
         return sum(len(piece) for piece in self.pieces)
+
+
+def _as_heap(column: AnyColumn) -> HeapColumn:
+    if isinstance(column, HeapColumn):
+        return column
+    return HeapColumn.over(column.take(np.arange(len(column), dtype=np.int64)))
+
+
+def _is_sparse(heap_rows: int, rows: int) -> bool:
+    """Whether more values are left behind than rows point to."""
+    return heap_rows > 2 * rows + _SPARE_HEAP_ROWS

@@ -78,12 +78,14 @@ class TextColumn:
         """Neighbouring rows where they lie: not to be written."""
         return TextColumn(self.kind, [word[start:end] for word in self.words])
 
-    def merged(self, other: AnyColumn, places: Places) -> "TextColumn | HeapColumn":
-        if not isinstance(other, TextColumn):
-            return self._heap().merged(other, places)
-        count = max(len(self.words), len(other.words))
-        pairs = zip(self.packed.widened(count).words, other.packed.widened(count).words, strict=True)
-        return TextColumn(self.kind, [places.merge(ours, theirs) for ours, theirs in pairs])
+    def merged(self, others: Sequence[AnyColumn], places: Places) -> "TextColumn | HeapColumn":
+        """This column and others as one."""
+        columns = [self, *(other for other in others if isinstance(other, TextColumn))]
+        if len(columns) <= len(others):
+            return self._heap().merged(others, places)
+        count = max(len(column.words) for column in columns)
+        parts = zip(*(column.packed.widened(count).words for column in columns), strict=True)
+        return TextColumn(self.kind, [places.merge(words) for words in parts])
 
     def _heap(self) -> HeapColumn:
         return HeapColumn.over(self.take(np.arange(len(self), dtype=np.int64)))

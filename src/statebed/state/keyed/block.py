@@ -1,8 +1,7 @@
 """A block: the rows of one range of hashes, in memory, in mapped files, or in the files of the store alone.
 
-In memory a block holds a large run, and in front of it smaller ones with the keys that came since; no key is in two of
-them. Values change in place in each. A run is merged into the next larger one when it has grown to a part of it, so
-that many small batches of new keys cost what few large ones cost.
+In memory a block holds a large run, and small ones with the keys that came since (`LooseRuns`); no key is in two of
+them. Values change in place in each.
 
 Spilled, its rows are frozen runs in mapped files, newest first, and what is in memory wins over them: a write to a row
 of a frozen run lays a new row over it, with the mark that says whether files hold the key. Spilling again freezes what
@@ -17,8 +16,9 @@ import pyarrow as pa
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import KeyBatch
-from statebed.state.keyed.cuts import cut_at, edges_of, ranges_between
-from statebed.state.keyed.found import Found, Missing
+from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, ranges_between
+from statebed.state.keyed.found import Found
+from statebed.state.keyed.loose import LooseRuns
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times
 from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, merged_parts, newest
 from statebed.state.keyed.table import KeyedTable
@@ -28,9 +28,6 @@ from statebed.state.tiers.spill_folder import SpillFolder
 
 BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
-_TIMES_AS_LARGE = 4
-_LARGEST = 2
-"""How much larger than the next one a run of memory is, and the largest one: that is merged seldom, at most cost."""
 
 Pick = Callable[[Marks, Times | None], Mask]
 """Which rows are wanted, by their marks and times."""
@@ -44,12 +41,12 @@ class Block:
     ) -> None:
         self.owned = owned
         self._table = table
-        self._loose: tuple[Run, ...] = () if main is None else (main,)
-        """What is in memory, the largest run first."""
+        self._loose = LooseRuns(owned, main)
+        """What is in memory."""
         self._frozen = frozen
         self.asked = 0
         """Keys looked up since it was spilled."""
-        self._located: tuple[KeyBatch, int, int, list[Found], Missing] | None = None
+        self._located: tuple[KeyBatch, int, int, list[Found], Rows] | None = None
         """What was looked up last: who reads keys often writes them next. Given up when its runs change."""
 
     # ---- what it holds -----------------------------------------------------------------------------------
@@ -57,7 +54,7 @@ class Block:
     @property
     def present(self) -> bool:
         """Whether its rows are here, in memory or in mapped files."""
-        return bool(self._loose) or bool(self._frozen)
+        return bool(self._loose.runs) or bool(self._frozen)
 
     @property
     def spilled(self) -> bool:
@@ -70,7 +67,7 @@ class Block:
     @property
     def held_bytes(self) -> int:
         """Bytes of memory."""
-        return sum(run.held_bytes for run in self._loose)
+        return self._loose.held_bytes
 
     @property
     def disk_bytes(self) -> int:
@@ -89,7 +86,7 @@ class Block:
 
     @property
     def dirty_rows(self) -> int:
-        return sum(run.dirty_rows for run in self._loose) + sum(one.dirty_rows for one in self._frozen)
+        return sum(run.dirty_rows for run in self._loose.runs) + sum(one.dirty_rows for one in self._frozen)
 
     @property
     def dirty_bytes(self) -> int:
@@ -97,39 +94,31 @@ class Block:
         return self.dirty_rows * (self.held_bytes + self.disk_bytes) // max(self.rows, 1)
 
     def _runs(self) -> Iterator[tuple[Run, FrozenRun | None]]:
-        """Its runs, newest first; the large one of memory first, which has most keys."""
-        for run in self._loose:
+        """Its runs: those of memory, then frozen ones, newest first."""
+        for run in self._loose.runs:
             yield run, None
         for one in self._frozen:
             yield one.run, one
 
     # ---- reading -----------------------------------------------------------------------------------------
 
-    def locate(self, batch: KeyBatch, start: int, end: int, *, remember: bool = False) -> tuple[list[Found], Missing]:
+    def locate(self, batch: KeyBatch, start: int, end: int, *, remember: bool = False) -> tuple[list[Found], Rows]:
         """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
         self.asked += end - start
         if self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end):
             return self._located[3], self._located[4]
-        pieces: list[Found] = []
-        rows = np.arange(start, end, dtype=np.int64)
         part = batch.slice(start, end)
-        before = None
-        for run, frozen in self._runs():
+        pieces, rows = self._loose.find(part, np.arange(start, end, dtype=np.int64))
+        for frozen in self._frozen:
             if not len(rows):
                 break
-            at = run.find(part)
-            missing = np.flatnonzero(at < 0)
-            if self._loose and run is self._loose[-1]:
-                before = ~at.take(missing)
-            if not len(missing):
-                pieces.append(Found(run, frozen, at, rows))
-                rows = rows[:0]
-            elif len(missing) < len(rows):
-                held = np.flatnonzero(at >= 0)
-                pieces.append(Found(run, frozen, at.take(held), rows.take(held)))
-                part, rows = part.select(missing), rows.take(missing)
-        self._located = (batch, start, end, pieces, Missing(rows, before)) if remember else None
-        return pieces, Missing(rows, before)
+            at = frozen.run.find(part.select(rows - start))
+            held = np.flatnonzero(at >= 0)
+            if len(held):
+                pieces.append(Found(frozen.run, frozen, at.take(held), rows.take(held)))
+                rows = rows.compress(at < 0)
+        self._located = (batch, start, end, pieces, rows) if remember else None
+        return pieces, rows
 
     def forget_found(self) -> None:
         """Remember no keys that were looked up."""
@@ -151,10 +140,20 @@ class Block:
                     times = None if run.times is None else run.times[start:end]
                     rows = start + np.flatnonzero(pick(run.marks[start:end], times))
                 if frozen is not None:
-                    rows = _not_in(run, rows, newer)
+                    rows = self._newest_of(run, rows, newer)
                 if len(rows):
                     yield run, rows, run.marks[rows] if frozen is None else frozen.marks_at(rows)
-            newer.append(run)
+            if frozen is not None:
+                newer.append(run)
+
+    def _newest_of(self, frozen: Run, rows: Rows, newer: Sequence[Run]) -> Rows:
+        """Those rows of a frozen run whose keys are neither in memory nor in newer frozen ones."""
+        if len(rows):
+            rows = self._loose.find(batch_of(frozen, rows), rows)[1]
+        for one in newer:
+            if len(rows):
+                rows = rows[one.find(batch_of(frozen, rows)) < 0]
+        return rows
 
     def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks]]:
         """Rows in a range of hashes that files must learn of; a key that came and went between checkpoints is none."""
@@ -173,7 +172,7 @@ class Block:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def put(
-        self, pieces: Sequence[Found], missing: Missing, batch: KeyBatch, values: Written, times: Times | None
+        self, pieces: Sequence[Found], missing: Rows, batch: KeyBatch, values: Written, times: Times | None
     ) -> None:
         """Write rows of a batch, each key once: those that were found, and those that were not."""
         over: list[tuple[Rows, Marks]] = []
@@ -183,12 +182,12 @@ class Block:
             else:
                 over.append((piece.rows, (piece.frozen.marks_at(piece.at) & STORED) | DIRTY))
         at_once = values.at if over else values.new
-        if len(missing.rows):
-            over.append((missing.rows, np.full(len(missing.rows), DIRTY, dtype=np.uint8)))
+        if len(missing):
+            over.append((missing, np.full(len(missing), DIRTY, dtype=np.uint8)))
         if over:
             rows, marks = _by_row(over)
             run = Run.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
-            self._lay_over(run, before=missing.before)
+            self._lay_over(run)
         self._located = None
 
     def delete(self, pieces: Sequence[Found]) -> None:
@@ -229,18 +228,9 @@ class Block:
         times = None if run.times is None else np.zeros(len(rows), dtype=np.int64)
         self._lay_over(Run.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
 
-    def _lay_over(self, run: Run, *, before: Rows | None = None) -> None:
-        """Add rows whose keys are in no run of memory; `before`: where in the smallest one they go."""
-        larger = list(self._loose)
-        while larger and len(larger[-1]) < (_TIMES_AS_LARGE if len(larger) > 1 else _LARGEST) * len(run):
-            run, before = larger.pop().merged(run, before=before, forget=self._forgetful), None
-        self._have(*larger, run)
-
-    def _have(self, *loose: Run) -> None:
-        """Have these runs in memory, the largest first."""
-        if self._loose and loose:
-            loose[0].index.succeeds(self._loose[0].index)
-        self._loose = loose
+    def _lay_over(self, run: Run) -> None:
+        """Add rows whose keys are in no run of memory."""
+        self._loose.add(run, forget=self._forgetful)
         self._located = None
 
     @property
@@ -256,27 +246,26 @@ class Block:
         if isinstance(rows, tuple):
             self._frozen = rows
         else:
-            self._loose = (rows,)
+            self._have(rows)
 
     def loose(self) -> Run | None:
         """What lies in memory, as one run; None: nothing."""
-        return self._settle() if self._loose else None
+        return self._settle() if self._loose.runs else None
 
     def freeze(self, frozen: FrozenRun) -> None:
         """Leave memory: what was loose is in a mapped file now."""
         self._frozen = (frozen, *self._frozen)
-        self._loose = ()
-        self._located = None
+        self._have(None)
         self.asked = 0
 
     def thaw(self) -> None:
         """Come back to memory."""
-        self._loose = (newest(self._frozen, self.loose()),)
+        self._have(newest(self._frozen, self.loose()))
         self._drop_files()
 
     def forget(self) -> None:
         """Give everything up, to be read from the files of the store again."""
-        self._loose = ()
+        self._have(None)
         self._drop_files()
 
     def to_merge(self, *, most_bytes: int) -> int:
@@ -328,36 +317,27 @@ class Block:
         """The block or, in its place, several that do not take too much memory."""
         if self._frozen or self.held_bytes <= block_bytes:
             return [self]
-        return self._parts(self._settle(), parts=max(-(-self.held_bytes // block_bytes), 2))
-
-    def _parts(self, run: Run, *, parts: int) -> "list[Block]":
-        edges = edges_of(run.hashes, parts=parts)
+        edges = edges_of(self._loose.runs[0].hashes, parts=max(-(-self.held_bytes // block_bytes), 2))
         if not len(edges):
             return [self]
-        ranges = ranges_between(self.owned, edges)
-        return [Block(owned, self._table, main=part) for owned, part in zip(ranges, cut_at(run, edges), strict=True)]
+        parts = zip(ranges_between(self.owned, edges), merged_at(self._loose.runs, edges), strict=True)
+        return [Block(owned, self._table, main=part) for owned, part in parts]
 
     def _settle(self) -> Run:
         """All rows of memory as one run."""
-        *larger, run = self._loose
-        while larger:
-            run = larger.pop().merged(run, forget=self._forgetful)
-        self._have(run)
-        return run
+        self._located = None
+        return self._loose.as_one(forget=self._forgetful)
+
+    def _have(self, loose: Run | None) -> None:
+        """Have this run in memory, or none."""
+        self._loose = LooseRuns(self.owned, loose)
+        self._located = None
 
     def _drop_files(self) -> None:
         for one in self._frozen:
             one.remove()
         self._frozen = ()
         self._located = None
-
-
-def _not_in(run: Run, rows: Rows, newer: Sequence[Run]) -> Rows:
-    """Those of the rows whose keys no newer run has."""
-    for one in newer:
-        if len(rows):
-            rows = rows[one.find(batch_of(run, rows)) < 0]
-    return rows
 
 
 def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:

@@ -35,6 +35,18 @@ def cut_at(run: Run, edges: Hashes) -> list[Run]:
     return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in itertools.pairwise(cuts)]
 
 
+def merged_at(runs: Sequence[Run], edges: Hashes) -> list[Run]:
+    """Runs that share no key as one, cut before each of the edges; without rows that can be forgotten."""
+    if len(runs) == 1:
+        return cut_at(runs[0], edges)
+    cuts = [[0, *np.searchsorted(run.hashes, edges).tolist(), len(run)] for run in runs]
+    made = []
+    for part in range(len(edges) + 1):
+        first, *others = (run.slice(cut[part], cut[part + 1]) for run, cut in zip(runs, cuts, strict=True))
+        made.append(first.merged(others))
+    return made
+
+
 def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, most: float) -> list[pb.HashRange]:
     """Neighbours as one range, as long as their sizes sum up to no more."""
     result: list[pb.HashRange] = []

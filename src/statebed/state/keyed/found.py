@@ -18,13 +18,4 @@ class Found:
     rows: Rows
 
     def where(self, mask: Mask) -> "Found":
-        return self if mask.all() else Found(self.run, self.frozen, self.at[mask], self.rows[mask])
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Rows of a batch whose keys a block does not have."""
-
-    rows: Rows
-    before: Rows | None = None
-    """Where in the smallest run of memory they go, if that is known."""
+        return self if mask.all() else Found(self.run, self.frozen, self.at.compress(mask), self.rows.compress(mask))

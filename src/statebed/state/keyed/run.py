@@ -106,9 +106,9 @@ class Run:
 
     def alive(self, rows: Rows, expired_until: int | None) -> Mask:
         """Which of the rows are part of the state."""
-        alive: Mask = (self.marks[rows] & DELETED) == 0
+        alive: Mask = (self.marks.take(rows) & DELETED) == 0
         if self.times is not None and expired_until is not None:
-            alive &= self.times[rows] > expired_until
+            alive &= self.times.take(rows) > expired_until
         return alive
 
     def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
@@ -118,11 +118,11 @@ class Run:
             self.times[rows] = times
             # A deleted row may come back with any time.
             self._oldest = None if self._oldest is None else min(self._oldest, int(times.min(initial=FOR_EVER)))
-        before = self.marks[rows]
+        before = self.marks.take(rows)
         self._mark(rows, before, (before & STORED) | DIRTY)
 
     def delete(self, rows: Rows) -> None:
-        before = self.marks[rows]
+        before = self.marks.take(rows)
         self._mark(rows, before, before | DELETED | DIRTY)
 
     def may_expire(self, until_us: int) -> bool:
@@ -155,22 +155,18 @@ class Run:
         changed = self._changed[0] if self._changed else np.zeros(0, dtype=np.int64)
         return changed[slice(*np.searchsorted(changed, [start, end]).tolist())]
 
-    def merged(self, other: "Run", *, before: Rows | None = None, forget: bool = True) -> "Run":
-        """Both runs, which share no key, as one; without the rows that can be forgotten, unless told not to.
-
-        `before`: where the other's rows go, if that is known.
-        """
-        places = Places(self.index.find(other.hashes)[0] if before is None else before, len(self))
-        times = None
-        if self.times is not None and other.times is not None:
-            times = places.merge(self.times, other.times)
+    def merged(self, others: "Sequence[Run]", *, forget: bool = True) -> "Run":
+        """This run and others, which share no key, as one; without rows that can be forgotten, unless told not to."""
+        runs = [self, *others]
+        places = Places([run.hashes for run in runs])
+        times = [run.times for run in runs if run.times is not None]
         run = Run(
-            hashes=places.merge(self.hashes, other.hashes),
-            keys=merged_columns(self.keys, other.keys, places),
-            values=merged_columns(self.values, other.values, places),
-            times=times,
-            marks=places.merge(self.marks, other.marks),
-            dirty_rows=self.dirty_rows + other.dirty_rows,
+            hashes=places.merge([run.hashes for run in runs]),
+            keys=merged_columns([run.keys for run in runs], places),
+            values=merged_columns([run.values for run in runs], places),
+            times=places.merge(times) if times else None,
+            marks=places.merge([run.marks for run in runs]),
+            dirty_rows=sum(run.dirty_rows for run in runs),
         )
         return run.without_forgotten() if forget else run
 
@@ -193,7 +189,10 @@ class Run:
     def between(self, first: int, last: int) -> "Run":
         """The rows in a range of hashes, where they lie: not to be written. Only such hashes are to be looked for."""
         start = int(np.searchsorted(self.hashes, np.uint64(first)))
-        end = int(np.searchsorted(self.hashes, np.uint64(last), side="right"))
+        return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(last), side="right")))
+
+    def slice(self, start: int, end: int) -> "Run":
+        """Neighbouring rows where they lie: not to be written."""
         if (start, end) == (0, len(self)):
             return self
         part = Run(
@@ -202,6 +201,7 @@ class Run:
             values=tuple(column.slice(start, end) for column in self.values),
             times=None if self.times is None else self.times[start:end],
             marks=self.marks[start:end],
+            dirty_rows=int(np.count_nonzero(self.marks[start:end] & DIRTY)) if self.dirty_rows else 0,
         )
         part.index = self.index.between(start, end)
         return part
@@ -218,6 +218,6 @@ class Run:
                 self._changed, self._changes = None, 0
 
 
-def merged_columns(ours: Iterable[Column], theirs: Iterable[Column], places: Places) -> tuple[Column, ...]:
-    """Columns of two runs as those of one."""
-    return tuple(one.merged(other, places) for one, other in zip(ours, theirs, strict=True))
+def merged_columns(runs: Iterable[Iterable[Column]], places: Places) -> tuple[Column, ...]:
+    """The columns of some runs as those of one."""
+    return tuple(first.merged(others, places) for first, *others in zip(*runs, strict=True))

@@ -91,15 +91,15 @@ class FrozenRun:
         rows = start + np.flatnonzero(kept)
         # Column by column, so that no second copy of all of them is made on the way.
         hashes = self.run.hashes[rows]
-        places = Places(np.searchsorted(hashes, newer.hashes), len(rows))
+        places = Places([hashes, newer.hashes])
         times = None
         if self.run.times is not None and newer.times is not None:
-            times = places.merge(self.run.times[rows], newer.times)
-        marks = places.merge(self.marks_at(rows), newer.marks)
+            times = places.merge([self.run.times[rows], newer.times])
+        marks = places.merge([self.marks_at(rows), newer.marks])
         return Run(
-            places.merge(hashes, newer.hashes),
-            merged_columns((key.select(rows) for key in self.run.keys), newer.keys, places),
-            merged_columns((value.select(rows) for value in self.run.values), newer.values, places),
+            places.merge([hashes, newer.hashes]),
+            merged_columns([(key.select(rows) for key in self.run.keys), newer.keys], places),
+            merged_columns([(value.select(rows) for value in self.run.values), newer.values], places),
             times,
             marks,
             dirty_rows=int(np.count_nonzero(marks & DIRTY)),

@@ -1,0 +1,119 @@
+"""New keys of a block in memory: found whichever of its small runs has them, and copied a few times at most."""
+
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import Hashes, hash_columns
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state.columns import FixedColumn
+from statebed.state.keyed import loose
+from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.loose import LooseRuns, how_many_become_one
+from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run
+
+KEYS = pa.schema([("id", pa.int64())])
+MOST_SMALL = 8
+Ids = npt.NDArray[np.int64]
+
+
+def crowded(columns: object) -> Hashes:
+    """A hash that many keys share."""
+    return hash_columns(columns) & np.uint64(0xFF00000000000003)  # type: ignore[arg-type]
+
+
+def batch_of(ids: Ids, *, many_collide: bool) -> KeyBatch:
+    keys = pa.table([pa.array(ids)], schema=KEYS)
+    return KeyBatch.of(keys, KEYS, crowded if many_collide else hash_columns, where="test")
+
+
+def run_of(ids: Ids, *, many_collide: bool, marks: np.uint8 = DIRTY) -> Run:
+    batch = batch_of(ids, many_collide=many_collide)
+    return Run.of(batch.hashes, batch.keys, [batch.keys[0].take(np.arange(len(ids)))], None, marks)
+
+
+def ids_of(run: Run, at: npt.NDArray[np.int64]) -> list[int]:
+    column = run.keys[0]
+    assert isinstance(column, FixedColumn)
+    return [int(one) for one in column.bits[at].astype(np.int64)]
+
+
+@pytest.mark.parametrize("many_collide", [False, True], ids=["spread", "colliding"])
+@given(
+    sizes=st.lists(st.one_of(st.integers(1, 30), st.integers(200, 600)), min_size=1, max_size=30),
+    hinted=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60)
+def test_keys_are_found_in_the_run_that_has_them_and_others_nowhere(
+    sizes: list[int], hinted: bool, seed: int, many_collide: bool
+) -> None:
+    ids = np.random.default_rng(seed).permutation(20_000)
+    cuts = [0, *itertools.accumulate([2000, *sizes])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loose, "_FEW_ROWS", 0 if hinted else 1 << 20)
+        runs = LooseRuns(WHOLE_SPACE)
+        for start, end in itertools.pairwise(cuts):
+            runs.add(run_of(ids[start:end], many_collide=many_collide), forget=True)
+        assert sum(len(run) for run in runs.runs) == cuts[-1]
+        assert len(runs.runs) <= 1 + MOST_SMALL
+        there, nowhere = ids[: cuts[-1] : 3], ids[cuts[-1] : cuts[-1] + 500]
+        batch = batch_of(np.concatenate([there, nowhere]), many_collide=many_collide)
+        rows = np.arange(len(batch), dtype=np.int64) + 7
+        pieces, missing = runs.find(batch, rows)
+    wanted = np.concatenate([there, nowhere])[batch.order]
+    for piece in pieces:
+        assert any(piece.run is run for run in runs.runs)
+        assert ids_of(piece.run, piece.at) == wanted[piece.rows - 7].tolist()
+    assert sorted(wanted[missing - 7].tolist()) == sorted(nowhere.tolist())
+    assert sorted(np.concatenate([missing, *(piece.rows for piece in pieces)]).tolist()) == rows.tolist()
+    assert sorted(ids_of(runs.as_one(forget=True), np.arange(cuts[-1]))) == sorted(ids[: cuts[-1]].tolist())
+
+
+@pytest.mark.parametrize("owned", [WHOLE_SPACE, pb.HashRange(first=1 << 62, last=(1 << 62) + 5)], ids=["all", "few"])
+def test_hints_hold_to_the_ends_of_the_range(owned: pb.HashRange) -> None:
+    hashes = np.array([owned.first, owned.first + 1, owned.last - 1, owned.last], dtype=np.uint64)
+    hints = loose._Hints(owned, places=1000)
+    hints.add(3, hashes[[0, 3]])
+    hints.add(5, hashes[[1, 2]])
+    assert ((hints.of(hashes) & np.uint8(8)) != 0)[[0, 3]].all()
+    assert ((hints.of(hashes) & np.uint8(32)) != 0)[[1, 2]].all()
+    hints.forget_from(5)
+    assert not (hints.of(hashes) & np.uint8(32)).any()
+    assert (hints.of(hashes)[[0, 3]] == 8).all()
+
+
+@given(sizes=st.lists(st.integers(1, 1 << 22), min_size=1, max_size=MOST_SMALL + 1))
+def test_there_is_a_bit_for_each_small_run_whatever_their_sizes(sizes: list[int]) -> None:
+    count = how_many_become_one(sizes)
+    assert 1 <= count <= len(sizes)
+    assert len(sizes) - count + 1 <= MOST_SMALL
+
+
+@pytest.mark.parametrize(("rows", "batches", "times"), [(10, 400, 20), (3000, 64, 2), (20_000, 256, 4)])
+def test_a_row_of_a_small_run_is_copied_a_few_times(rows: int, batches: int, times: int) -> None:
+    sizes: list[int] = []
+    copied = 0
+    for _ in range(batches):
+        sizes.append(rows)
+        count = how_many_become_one(sizes)
+        if count > 1:
+            copied += sum(sizes[-count:])
+            sizes[-count:] = [sum(sizes[-count:])]
+        assert len(sizes) <= MOST_SMALL
+    assert copied <= times * batches * rows
+
+
+def test_what_is_deleted_and_in_no_file_goes_when_runs_are_merged() -> None:
+    ids = np.arange(1000)
+    runs = LooseRuns(WHOLE_SPACE)
+    runs.add(run_of(ids[:900], many_collide=False), forget=True)
+    runs.add(run_of(ids[900:950], many_collide=False, marks=DELETED | DIRTY), forget=True)
+    runs.add(run_of(ids[950:], many_collide=False, marks=DELETED | DIRTY | STORED), forget=True)
+    assert len(runs.as_one(forget=True)) == 950

@@ -155,15 +155,10 @@ def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
         valid = validity(column)
         values = np.where(valid, values, np.zeros(1, dtype=values.dtype))
         valid = np.logical_or.reduceat(valid, starts)
-    if values.dtype.kind == "f":
-        return from_numpy(np.add.reduceat(values, starts), column.type, valid=valid)
-    if not _surely_fits(cast("_Integers", values), starts):
+    if values.dtype.kind in "iu" and not _surely_fits(cast("_Integers", values), starts):
         return None
-    # Differences of sums so far, which may leave 64 bits on the way and come back.
-    so_far = np.zeros(len(values) + 1, dtype=np.uint64)
-    np.cumsum(values, dtype=np.uint64, out=so_far[1:])
-    sums = np.diff(so_far.take(starts), append=so_far[-1:])
-    return from_numpy(sums.astype(values.dtype), column.type, valid=valid)
+    # Without its type numpy adds small integers up in 64 bits.
+    return from_numpy(np.add.reduceat(values, starts, dtype=values.dtype), column.type, valid=valid)
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:

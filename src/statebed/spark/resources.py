@@ -16,7 +16,7 @@ from statebed.spark.session import configuration
 from statebed.state import MemoryController, Tiers
 from statebed.state.host_cache import HostCache
 from statebed.state.memory.budget import available_memory
-from statebed.state.memory.pages import keep_few_pages
+from statebed.state.memory.pages import keep_pages
 
 _KEPT = 4
 """A worker serves few jobs with different budgets."""
@@ -41,5 +41,5 @@ def resources(share: TaskShare) -> tuple[Tiers, HostCache]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _made(_process: int, share: TaskShare) -> tuple[Tiers, HostCache]:
-    keep_few_pages(share.memory_bytes)
+    keep_pages(share.memory_bytes)
     return Tiers(MemoryController(share.memory_bytes)), share.open_cache()

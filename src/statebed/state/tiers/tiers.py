@@ -19,6 +19,7 @@ from statebed.format.segment import SegmentSpec
 from statebed.state.arguments import check_kind
 from statebed.state.memory.budget import budget_of
 from statebed.state.memory.controller import MemoryController
+from statebed.state.memory.pages import keep_pages
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
 from statebed.state.tiers.spill_cache import LocalCache
@@ -60,7 +61,9 @@ class Tiers:
         with cls._sharing:
             # A forked child has none of its parent's threads, and must not touch its folder.
             if cls._shared is None or cls._shared[0] != os.getpid():
-                cls._shared = (os.getpid(), cls(MemoryController(budget_of())))
+                budget = budget_of()
+                keep_pages(budget)
+                cls._shared = (os.getpid(), cls(MemoryController(budget)))
             return cls._shared[1]
 
     def segment(self, rows: pa.Table, *, spec: SegmentSpec, owner: str, layout: Layout = Layout.PARQUET) -> Segment:

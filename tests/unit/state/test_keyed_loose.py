@@ -15,6 +15,7 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.columns import FixedColumn
 from statebed.state.keyed import loose
 from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.cuts import edges_of, merged_at
 from statebed.state.keyed.loose import LooseRuns, how_many_become_one
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run
 
@@ -117,3 +118,25 @@ def test_what_is_deleted_and_in_no_file_goes_when_runs_are_merged() -> None:
     runs.add(run_of(ids[900:950], many_collide=False, marks=DELETED | DIRTY), forget=True)
     runs.add(run_of(ids[950:], many_collide=False, marks=DELETED | DIRTY | STORED), forget=True)
     assert len(runs.as_one(forget=True)) == 950
+
+
+def test_runs_that_are_cut_hold_the_values_of_their_rows_alone() -> None:
+    random = np.random.default_rng(5)
+    runs = []
+    for count in (30_000, 9000):
+        ids = random.choice(1 << 40, count, replace=False)
+        batch = batch_of(ids, many_collide=False)
+        texts = pa.array([f"{one:060}" for one in ids[batch.order]])
+        runs.append(Run.of(batch.hashes, batch.keys, [texts], None, DIRTY))
+    edges = edges_of(runs[0].hashes, parts=2)
+    parts = merged_at(runs, edges)
+    whole = sum(run.values[0].held_bytes for run in runs)
+    assert sum(part.values[0].held_bytes for part in parts) <= 1.05 * whole
+    assert [len(part) for part in parts] == [
+        sum(np.diff([0, *np.searchsorted(run.hashes, edges), len(run)])[number] for run in runs) for number in range(2)
+    ]
+    for part in parts:
+        every = np.arange(len(part))
+        assert part.values[0].take(every).to_pylist() == [f"{one:060}" for one in ids_of(part, every)]
+        assert (part.hashes[1:] >= part.hashes[:-1]).all()
+        assert part.dirty_rows == len(part)

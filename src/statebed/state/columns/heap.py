@@ -13,6 +13,8 @@ from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_v
 
 _SPARE_HEAP_ROWS = 4096
 _SMALL_AGAINST = 5
+_SPARSE = 1.25
+"""More values for each row than this, and runs that become one leave the others behind."""
 
 
 class HeapColumn:
@@ -47,7 +49,7 @@ class HeapColumn:
         if not len(rows):
             return self
         self.at[rows] = self._add([pa.concat_arrays([array])]) + np.arange(len(array), dtype=np.int64)
-        if _is_sparse(self.heap_rows, len(self.at)):
+        if self.heap_rows > 2 * len(self.at) + _SPARE_HEAP_ROWS:
             self.pieces = [self._values(self.at)]
             self.at = np.arange(len(self.at), dtype=np.int64)
         return self
@@ -80,7 +82,8 @@ class HeapColumn:
         starts = np.cumsum([0, *(column.heap_rows for column in columns[:-1])], dtype=np.int64)
         at = places.merge([column.at + start for column, start in zip(columns, starts, strict=True)])
         pieces = [piece for column in columns for piece in column.pieces]
-        if _is_sparse(sum(len(piece) for piece in pieces), len(at)):
+        if sum(len(piece) for piece in pieces) > _SPARSE * len(at) + _SPARE_HEAP_ROWS:
+            # Most often these are parts of columns, and have all of their values.
             return HeapColumn(pieces, at).select(np.arange(len(at), dtype=np.int64))
         if len(self.at) > _SMALL_AGAINST * (len(at) - len(self.at)):
             # Little is added to a large run: copying all of it each time would cost most.
@@ -120,8 +123,3 @@ def _as_heap(column: AnyColumn) -> HeapColumn:
     if isinstance(column, HeapColumn):
         return column
     return HeapColumn.over(column.take(np.arange(len(column), dtype=np.int64)))
-
-
-def _is_sparse(heap_rows: int, rows: int) -> bool:
-    """Whether more values are left behind than rows point to."""
-    return heap_rows > 2 * rows + _SPARE_HEAP_ROWS

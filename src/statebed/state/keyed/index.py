@@ -16,8 +16,10 @@ from statebed.state.columns import Mask, Rows
 Starts = npt.NDArray[np.int32]
 
 _SMALL_RUN = 4096
-_WORTH_A_DIRECTORY = 4
-"""Runs that are replaced before a fourth as many keys were looked up as they have rows do without one."""
+_WORTH_A_DIRECTORY = 16
+"""Runs that are replaced before a sixteenth as many keys were looked up as they have rows do without one: what a search
+takes longer is what a directory takes for sixteen rows.
+"""
 _CROWDED = 16
 """More rows than this in one place of the directory, and a binary search is faster."""
 _AT_ONCE = 1 << 16

@@ -13,14 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import validity
-from statebed.format.xxh64 import Text
+from statebed.format.xxh64 import TO_HIGHEST_BYTE, Text
 
 Words = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 
 _NULL = 255
 _WORD = 8
-_TO_HIGHEST_BYTE = np.uint64(56)
 NULL_WORD = np.uint64(_NULL << 56)
 """The last word of a null."""
 _MOST_WORDS = 5
@@ -137,7 +136,7 @@ def _pack_evenly(array: pa.Array, first: int, length: int, words: Sequence[Words
         np.right_shift(bytes_from(length - _WORD), np.uint64(8 * (_WORD - left)), out=last)
     else:
         last[:] = 0
-    last |= np.uint64(length) << _TO_HIGHEST_BYTE
+    last |= np.uint64(length) << TO_HIGHEST_BYTE
 
 
 def _pack(array: pa.Array, words: Sequence[Words]) -> None:
@@ -150,7 +149,7 @@ def _pack(array: pa.Array, words: Sequence[Words]) -> None:
         if (left < _WORD).any():
             np.bitwise_and(word, _LOWEST_BYTES[left], out=word)
     last = words[-1]
-    last |= text.lengths.astype(np.uint64) << _TO_HIGHEST_BYTE
+    last |= text.lengths.astype(np.uint64) << TO_HIGHEST_BYTE
     if array.null_count:
         nulls = ~validity(array)
         for word in words:

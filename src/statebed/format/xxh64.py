@@ -24,7 +24,7 @@ _WORD = 8
 _HALF = 4
 _LOWER_HALF = np.uint64(0xFFFFFFFF)
 _LOWEST_BYTE = np.uint64(0xFF)
-_TO_HIGHEST_BYTE = np.uint64(56)
+TO_HIGHEST_BYTE = np.uint64(56)
 _WORDS_OF_STRIPE = np.arange(0, _STRIPE, _WORD, dtype=np.int64)[:, np.newaxis]
 _LANE_SEEDS = np.array([[0x60EA27EEADC0B5D6], [0xC2B2AE3D27D4EB4F], [0], [0x61C8864E7A143579]], dtype=np.uint64)
 """P1 + P2, P2, 0, -P1."""
@@ -124,7 +124,7 @@ def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
     """Values of fewer than forty bytes, and zeros; the highest byte of their last word is their length. What comes out
     where that is 255 is arbitrary.
     """
-    lengths = words[-1] >> _TO_HIGHEST_BYTE
+    lengths = words[-1] >> TO_HIGHEST_BYTE
     if (lengths == lengths[0]).all():
         lengths = lengths[:1]
     lengths *= lengths != _LOWEST_BYTE
@@ -225,29 +225,27 @@ def _mixed_where(
 
 
 def _mixed_word(hashes: Hashes, words: Hashes) -> Hashes:
-    mixed = _scrambled(words)
-    mixed ^= hashes
-    _rotate(mixed, 27)
-    mixed *= _P1
+    mixed = _stirred(_scrambled(words), hashes, bits=27, factor=_P1)
     mixed += _P4
     return mixed
 
 
 def _mixed_half(hashes: Hashes, halves: Hashes) -> Hashes:
-    mixed = halves * _P1
-    mixed ^= hashes
-    _rotate(mixed, 23)
-    mixed *= _P2
+    mixed = _stirred(halves * _P1, hashes, bits=23, factor=_P2)
     mixed += _P3
     return mixed
 
 
 def _mixed_byte(hashes: Hashes, lowest: Hashes) -> Hashes:
-    mixed = lowest * _P5
-    mixed ^= hashes
-    _rotate(mixed, 11)
-    mixed *= _P1
-    return mixed
+    return _stirred(lowest * _P5, hashes, bits=11, factor=_P1)
+
+
+def _stirred(values: Hashes, hashes: Hashes, *, bits: int, factor: np.uint64) -> Hashes:
+    """The values with the hashes; they are overwritten."""
+    values ^= hashes
+    _rotate(values, bits)
+    values *= factor
+    return values
 
 
 def _scrambled(words: Hashes) -> Hashes:

@@ -1,6 +1,7 @@
 """New keys of a block in memory: found whichever of its small runs has them, and copied a few times at most."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes, hash_columns
+from statebed.format.packed_text import PackedText
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.columns import FixedColumn
 from statebed.state.keyed import loose
@@ -24,9 +26,9 @@ MOST_SMALL = 8
 Ids = npt.NDArray[np.int64]
 
 
-def crowded(columns: object) -> Hashes:
+def crowded(columns: Sequence[pa.Array | PackedText]) -> Hashes:
     """A hash that many keys share."""
-    return hash_columns(columns) & np.uint64(0xFF00000000000003)  # type: ignore[arg-type]
+    return hash_columns(columns) & np.uint64(0xFF00000000000003)
 
 
 def batch_of(ids: Ids, *, many_collide: bool) -> KeyBatch:

@@ -34,6 +34,11 @@ class AnyColumn(Protocol):
         """Whether the value in each row is the one of the array."""
 
 
+def cuts_at(hashes: npt.NDArray[np.uint64], edges: npt.NDArray[np.uint64]) -> list[int]:
+    """Where sorted hashes are cut before each of the edges, with both ends."""
+    return [0, *np.searchsorted(hashes, edges).tolist(), len(hashes)]
+
+
 class Places:
     """Where the rows of sorted runs go when they become one."""
 
@@ -42,7 +47,7 @@ class Places:
         self._at = [np.empty(len(one), dtype=np.int64) for one in hashes]
         self._count = sum(len(one) for one in hashes)
         edges = max(hashes, key=len)[_AT_ONCE::_AT_ONCE]
-        cuts = [[0, *np.searchsorted(one, edges).tolist(), len(one)] for one in hashes]
+        cuts = [cuts_at(one, edges) for one in hashes]
         for starts, ends in itertools.pairwise(zip(*cuts, strict=True)):
             parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
             # A stable sort finds what is in order already, and merges that.

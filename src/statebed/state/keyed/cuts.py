@@ -9,6 +9,7 @@ import numpy as np
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
+from statebed.state.columns import cuts_at
 from statebed.state.keyed.run import Run
 
 
@@ -31,18 +32,17 @@ def ranges_between(owned: pb.HashRange, edges: Hashes) -> list[pb.HashRange]:
 
 def cut_at(run: Run, edges: Hashes) -> list[Run]:
     """The run, cut before each of the edges."""
-    cuts = [0, *np.searchsorted(run.hashes, edges).tolist(), len(run)]
-    return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in itertools.pairwise(cuts)]
+    cuts = itertools.pairwise(cuts_at(run.hashes, edges))
+    return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in cuts]
 
 
 def merged_at(runs: Sequence[Run], edges: Hashes) -> list[Run]:
     """Runs that share no key as one, cut before each of the edges; without rows that can be forgotten."""
     if len(runs) == 1:
         return cut_at(runs[0], edges)
-    cuts = [[0, *np.searchsorted(run.hashes, edges).tolist(), len(run)] for run in runs]
     made = []
-    for part in range(len(edges) + 1):
-        first, *others = (run.slice(cut[part], cut[part + 1]) for run, cut in zip(runs, cuts, strict=True))
+    for starts, ends in itertools.pairwise(zip(*(cuts_at(run.hashes, edges) for run in runs), strict=True)):
+        first, *others = (run.slice(start, end) for run, start, end in zip(runs, starts, ends, strict=True))
         made.append(first.merged(others))
     return made
 

@@ -27,7 +27,7 @@ _SMALL_BITS = 10
 """Runs of fewer bits of rows are all of one size."""
 _PLACES_PER_ROW = 3
 _FEW_ROWS = 1 << 12
-"""Of all small runs: those are looked through without hints, which would take as much memory as they do."""
+"""Of all small runs: so few are searched as fast without hints, and hints take memory in each of many small blocks."""
 
 
 class LooseRuns:

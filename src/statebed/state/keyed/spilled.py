@@ -14,7 +14,7 @@ import numpy as np
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
-from statebed.state.columns import Places, Rows
+from statebed.state.columns import Places, Rows, cuts_at
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, merged_columns
 from statebed.state.keyed.run_files import Marks, append_index, append_run, kinds_of, run_over
@@ -141,7 +141,7 @@ def merged_parts(
     `complete`: nothing lies below them, so that what is deleted and in no file can be forgotten.
     """
     parts: list[FrozenRun] = []
-    cuts = [[0, *np.searchsorted(one.run.hashes, edges).tolist(), len(one.run)] for one in frozen]
+    cuts = [cuts_at(one.run.hashes, edges) for one in frozen]
     try:
         for part in range(len(edges) + 1):
             bounds = [(cut[part], cut[part + 1]) for cut in cuts]

@@ -14,6 +14,7 @@ LAYERS = [
     "errors",
     "logs",
     "java",
+    "compiled",
     "format",
     "storage",
     "protocol",

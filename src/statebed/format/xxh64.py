@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from statebed.compiled import loops_for
+
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.int64]
 
@@ -92,6 +94,10 @@ def hash_halves(values: Hashes, seeds: Hashes) -> Hashes:
 
 def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
     """Values of eight bytes each."""
+    if (loops := loops_for(len(values))) is not None:
+        hashes = np.empty(len(values), dtype=np.uint64)
+        loops.hash_words(values, seeds, hashes)
+        return hashes
     return _finished(_mixed_word(seeds + (_P5 + np.uint64(_WORD)), values))
 
 
@@ -124,6 +130,10 @@ def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
     """Values of fewer than forty bytes, and zeros; the highest byte of their last word is their length. What comes out
     where that is 255 is arbitrary.
     """
+    if len(words) * _WORD <= _STRIPE and (loops := loops_for(len(words[0]))) is not None:
+        hashes = np.empty(len(words[0]), dtype=np.uint64)
+        loops.hash_packed(tuple(words), seeds, hashes)
+        return hashes
     lengths = words[-1] >> TO_HIGHEST_BYTE
     if (lengths == lengths[0]).all():
         lengths = lengths[:1]

@@ -38,7 +38,9 @@ def batch_of(ids: Ids, *, many_collide: bool) -> KeyBatch:
 
 def run_of(ids: Ids, *, many_collide: bool, marks: np.uint8 = DIRTY) -> Run:
     batch = batch_of(ids, many_collide=many_collide)
-    return Run.of(batch.hashes, batch.keys, [batch.keys[0].take(np.arange(len(ids)))], None, marks)
+    rows = np.arange(len(ids))
+    keys = batch.taken(rows)
+    return Run.of(batch.hashes, keys, [keys[0].take(rows)], None, marks)
 
 
 def ids_of(run: Run, at: npt.NDArray[np.int64]) -> list[int]:
@@ -129,7 +131,7 @@ def test_runs_that_are_cut_hold_the_values_of_their_rows_alone() -> None:
         ids = random.choice(1 << 40, count, replace=False)
         batch = batch_of(ids, many_collide=False)
         texts = pa.array([f"{one:060}" for one in ids[batch.order]])
-        runs.append(Run.of(batch.hashes, batch.keys, [texts], None, DIRTY))
+        runs.append(Run.of(batch.hashes, batch.taken(np.arange(len(batch))), [texts], None, DIRTY))
     edges = edges_of(runs[0].hashes, parts=2)
     parts = merged_at(runs, edges)
     whole = sum(run.values[0].held_bytes for run in runs)

@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.compiled import loops_for
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
 from statebed.format.order import sortable
 
@@ -44,8 +45,13 @@ class Places:
 
     def __init__(self, hashes: Sequence[npt.NDArray[np.uint64]]) -> None:
         """Of each run its hashes."""
-        self._at = [np.empty(len(one), dtype=np.int64) for one in hashes]
         self._count = sum(len(one) for one in hashes)
+        if (loops := loops_for(self._count)) is not None:
+            self._at = [np.arange(len(one), dtype=np.int64) for one in hashes]
+            for first, second in itertools.combinations(range(len(hashes)), 2):
+                loops.make_room(hashes[first], hashes[second], self._at[first], self._at[second])
+            return
+        self._at = [np.empty(len(one), dtype=np.int64) for one in hashes]
         edges = max(hashes, key=len)[_AT_ONCE::_AT_ONCE]
         cuts = [cuts_at(one, edges) for one in hashes]
         for starts, ends in itertools.pairwise(zip(*cuts, strict=True)):
@@ -66,6 +72,19 @@ class Places:
         for at, part in zip(self._at, parts, strict=True):
             merged[at] = part
         return merged
+
+
+def equal_words(
+    ours: tuple[npt.NDArray[Any], ...], rows: Rows, theirs: tuple[npt.NDArray[Any], ...], others: Rows
+) -> Mask:
+    """Whether each of some rows is the same in all of our arrays as its other row is in all of theirs."""
+    equal = np.ones(len(rows), dtype=np.bool_)
+    if (loops := loops_for(len(rows))) is not None:
+        loops.compare(ours, rows, theirs, others, equal)
+        return equal
+    for one, other in zip(ours, theirs, strict=True):
+        equal &= one.take(rows) == other.take(others)
+    return equal
 
 
 def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:

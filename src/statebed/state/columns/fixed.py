@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
-from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, taken
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_words, taken
 
 _BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -58,16 +58,16 @@ class FixedColumn:
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         """Whether the value in each row is the one of the array: nulls and equal bits are equal."""
-        return self.matches(rows, FixedColumn.over(array))
+        return self.matches(rows, FixedColumn.over(array), np.arange(len(rows), dtype=np.int64))
 
-    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
-        """As `equals`, with a column."""
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it."""
         assert isinstance(other, FixedColumn)
-        equal: Mask = self.bits.take(rows) == other.bits
+        equal = equal_words((self.bits,), rows, (other.bits,), others)
         if other.valid is None and self.valid is None:
             return equal
         ours = np.ones(len(rows), dtype=np.bool_) if self.valid is None else self.valid.take(rows)
-        equal &= ours if other.valid is None else ours == other.valid
+        equal &= ours if other.valid is None else ours == other.valid.take(others)
         return equal
 
     def repeats(self, maybe: Mask) -> Mask:

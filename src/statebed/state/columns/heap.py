@@ -58,9 +58,9 @@ class HeapColumn:
         """Whether the value in each row is the one of the array; null equals null."""
         return equal_values(self.take(rows), array)
 
-    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
-        """As `equals`, with a column."""
-        return self.equals(rows, other.take(np.arange(len(rows), dtype=np.int64)))
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it."""
+        return self.equals(rows, other.take(others))
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

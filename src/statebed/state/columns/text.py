@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.format.packed_text import OFFSET_TYPES, PackedText, Words
-from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_words
 from statebed.state.columns.heap import HeapColumn
 
 
@@ -52,17 +52,18 @@ class TextColumn:
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         """Whether the value in each row is the one of the array; null equals null."""
-        return self.matches(rows, TextColumn.of(array) or HeapColumn.over(array))
+        other = TextColumn.of(array) or HeapColumn.over(array)
+        return self.matches(rows, other, np.arange(len(rows), dtype=np.int64))
 
-    def matches(self, rows: Rows, other: AnyColumn) -> Mask:
-        """As `equals`, with a column."""
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it."""
         if not isinstance(other, TextColumn):
-            return other.equals(np.arange(len(rows), dtype=np.int64), self.take(rows))
-        ours = PackedText(tuple(word.take(rows) for word in self.words)).widened(len(other.words))
-        equal = np.ones(len(rows), dtype=np.bool_)
-        for one, another in zip(ours.words, other.packed.widened(len(self.words)).words, strict=True):
-            equal &= one == another
-        return equal
+            return other.equals(others, self.take(rows))
+        if len(self.words) == len(other.words):
+            return equal_words(self.words, rows, other.words, others)
+        count, every = max(len(self.words), len(other.words)), np.arange(len(rows), dtype=np.int64)
+        ours, theirs = (one.select(at).packed.widened(count).words for one, at in ((self, rows), (other, others)))
+        return equal_words(ours, every, theirs, every)
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

@@ -5,13 +5,14 @@ key: neighbours with equal hashes are compared.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.compiled import loops_for
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import Hashes, normalise_key
@@ -32,36 +33,39 @@ class KeyBatch:
 
     hashes: Hashes
     columns: tuple[Column, ...]
-    """The keys in the order of the hashes, and perhaps others."""
-    came_from: Rows
-    """For each row of the columns its row in the batch as it came."""
+    """The keys, and perhaps others."""
+    came_from: Rows | None = None
+    """For each row of the columns its row in the batch as it came; None: they are as they came."""
     repeats: Mask | None = None
     """Where a key equals the one before it; None: nowhere."""
     places: Rows | None = None
-    """Where in `columns` the keys are; None: they are just these."""
+    """Where in `columns` the keys are; None: they are just these, in the order of the hashes."""
 
     @classmethod
     def of(
         cls, keys: pa.Table | pa.RecordBatch, schema: pa.Schema, hash_function: HashFunction, *, where: str
     ) -> "KeyBatch":
         arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys", where=where)]
-        over = [column_over(array) for array in arrays]
+        over = tuple(column_over(array) for array in arrays)
         # Packed text is hashed as it is, so that its bytes are read once.
         hashed = [one.packed if isinstance(one, TextColumn) else array for one, array in zip(over, arrays, strict=True)]
         order, hashes = _stable_order(hash_function(hashed))
-        columns = tuple(one.select(order) for one in over)
+        if loops_for(len(hashes)) is not None:
+            # Compiled, keys are compared where they lie.
+            batch = cls(hashes, over, places=order)
+        else:
+            batch = cls(hashes, tuple(one.select(order) for one in over), came_from=order)
         same_hash = hashes[1:] == hashes[:-1]
         if not same_hash.any():
-            return cls(hashes, columns, order)
-        equal = _repeats(columns, same_hash)
+            return batch
+        equal = batch._equal_neighbours(same_hash)
         if not np.array_equal(equal, same_hash):
             # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
             names = [str(index) for index in range(len(arrays) + 1)]
             table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(arrays, order)], names=names)
-            sorted_rows = _rows_of(sort_indices(table, names))
-            order, columns = order[sorted_rows], tuple(column.select(sorted_rows) for column in columns)
-            equal = _repeats(columns, same_hash)
-        return cls(hashes, columns, order, np.append(False, equal) if equal.any() else None)
+            batch = cls(hashes, over, places=order[_rows_of(sort_indices(table, names))])
+            equal = batch._equal_neighbours(same_hash)
+        return replace(batch, repeats=np.append(False, equal)) if equal.any() else batch
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -69,32 +73,46 @@ class KeyBatch:
     @cached_property
     def order(self) -> Rows:
         """For each key its row in the batch as it came."""
+        if self.came_from is None:
+            return np.arange(len(self), dtype=np.int64) if self.places is None else self.places
         return self.came_from if self.places is None else self.came_from.take(self.places)
-
-    @cached_property
-    def keys(self) -> tuple[Column, ...]:
-        """The keys in the order of the hashes."""
-        places = self.places
-        return self.columns if places is None else tuple(column.select(places) for column in self.columns)
 
     def taken(self, rows: Rows) -> tuple[Column, ...]:
         """A copy of the keys in some rows."""
-        places = rows if self.places is None else self.places.take(rows)
+        places = self.place(rows)
         return tuple(column.select(places) for column in self.columns)
+
+    def place(self, rows: Rows) -> Rows:
+        """Where in the columns the keys of some rows are."""
+        return rows if self.places is None else self.places.take(rows)
 
     def select(self, rows: Rows) -> "KeyBatch":
         """Some rows, in ascending order and free of repeats."""
         if len(rows) == len(self):
             return self
-        places = rows if self.places is None else self.places.take(rows)
-        return KeyBatch(self.hashes.take(rows), self.columns, self.came_from, None, places)
+        return KeyBatch(self.hashes.take(rows), self.columns, self.came_from, None, self.place(rows))
 
     def slice(self, start: int, end: int) -> "KeyBatch":
         if (start, end) == (0, len(self)):
             return self
         repeats = None if self.repeats is None else self.repeats[start:end]
-        columns = tuple(column.slice(start, end) for column in self.keys)
+        if self.places is not None:
+            return KeyBatch(self.hashes[start:end], self.columns, self.came_from, repeats, self.places[start:end])
+        columns = tuple(column.slice(start, end) for column in self.columns)
         return KeyBatch(self.hashes[start:end], columns, self.order[start:end], repeats)
+
+    def _equal_neighbours(self, maybe: Mask) -> Mask:
+        """Which keys from the second on are the one before them; those are asked that may be."""
+        if self.places is None:
+            for column in self.columns:
+                maybe = column.repeats(maybe)
+            return maybe
+        equal = maybe.copy()
+        rows = np.flatnonzero(maybe)
+        before, here = self.places.take(rows), self.places.take(rows + 1)
+        for column in self.columns:
+            equal[rows] &= column.matches(before, column, here)
+        return equal
 
     def starts(self) -> Rows:
         """The first row of each key."""
@@ -209,6 +227,10 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
 
 def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
     """The rows by hash, equal hashes in the order of the rows, and the hashes in that order."""
+    if (loops := loops_for(len(hashes))) is not None:
+        order, found = np.empty(len(hashes), dtype=np.int64), np.empty_like(hashes)
+        if loops.order_by_hash(hashes, order, found):
+            return order, found
     rows = np.uint64((1 << max(len(hashes) - 1, 1).bit_length()) - 1)
     # Sorting numbers is several times faster than a stable argsort: the upper bits of the hash, then the row.
     packed = hashes & ~rows
@@ -221,12 +243,6 @@ def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
         order = np.argsort(hashes, kind="stable")
         found = hashes.take(order)
     return order, found
-
-
-def _repeats(columns: Sequence[Column], maybe: Mask) -> Mask:
-    for column in columns:
-        maybe = column.repeats(maybe)
-    return maybe
 
 
 def _rows_of(indices: pa.Array) -> Rows:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from statebed.compiled import loops_for
 from statebed.format.keyhash import Hashes
 from statebed.state.columns import Mask, Rows
 
@@ -123,14 +124,18 @@ class _Directory:
     def find(self, hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
         if self.crowded:
             return _searched(hashes, wanted)
+        if (loops := loops_for(len(wanted))) is not None:
+            at, equal = np.empty(len(wanted), dtype=np.int64), np.empty(len(wanted), dtype=np.bool_)
+            loops.find(self.starts, self.lowest, self.shift, hashes, wanted, at, equal)
+            return at, equal
         inside = wanted
         if len(wanted) and (wanted[0] < hashes[0] or wanted[-1] > hashes[-1]):
             inside = np.clip(wanted, hashes[0], hashes[-1])
         place = inside - self.lowest
         place >>= self.shift
-        at: Rows = self.starts.take(place.view(np.int64)).astype(np.int64)
+        at = self.starts.take(place.view(np.int64)).astype(np.int64)
         there = hashes.take(at)
-        equal: Mask = there == wanted
+        equal = there == wanted
         below = np.flatnonzero(there < wanted)
         next_row, left = at.take(below) + 1, wanted.take(below)
         while len(below):

@@ -81,12 +81,12 @@ class Run:
         """The row of each key of the batch; where it is not in the run, ~row of the first row it may go before."""
         at, same_hash = self.index.find(batch.hashes)
         waiting = np.flatnonzero(same_hash)
-        if len(waiting) == len(batch) and self._equal(at, batch.keys).all():
+        if len(waiting) == len(batch) and self._equal(at, batch.columns, batch.place(waiting)).all():
             return at
         found = ~at
         at = at.take(waiting)
         while len(waiting):
-            equal = self._equal(at, batch.taken(waiting))
+            equal = self._equal(at, batch.columns, batch.place(waiting))
             if equal.all():
                 found[waiting] = at
                 break
@@ -97,11 +97,11 @@ class Run:
             waiting, at = waiting[held], at[held]
         return found
 
-    def _equal(self, at: Rows, keys: Sequence[Column]) -> Mask:
-        """Whether the keys of rows are those given."""
+    def _equal(self, at: Rows, keys: Sequence[Column], rows: Rows) -> Mask:
+        """Whether the keys in some rows are those in rows of other columns."""
         equal = np.ones(len(at), dtype=np.bool_)
         for column, key in zip(self.keys, keys, strict=True):
-            equal &= column.matches(at, key)
+            equal &= column.matches(at, key, rows)
         return equal
 
     def alive(self, rows: Rows, expired_until: int | None) -> Mask:

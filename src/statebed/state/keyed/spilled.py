@@ -192,5 +192,4 @@ def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, pi
 
 def batch_of(run: Run, rows: Rows) -> KeyBatch:
     """The keys of some rows of a run, in its order."""
-    keys = tuple(key.select(rows) for key in run.keys)
-    return KeyBatch(run.hashes[rows], keys, np.arange(len(rows), dtype=np.int64), None)
+    return KeyBatch(run.hashes[rows], run.keys, places=rows)

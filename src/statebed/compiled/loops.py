@@ -1,0 +1,182 @@
+"""The loops: importing this module needs numba. Code is compiled when it is first called, and kept on disk.
+
+Numbers are unsigned words throughout, because numba makes a float of such a word and a plain integer.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_word = np.uint64
+_P1 = _word(0x9E3779B185EBCA87)
+_P2 = _word(0xC2B2AE3D27D4EB4F)
+_P3 = _word(0x165667B19E3779F9)
+_P4 = _word(0x85EBCA77C2B2AE63)
+_P5 = _word(0x27D4EB2F165667C5)
+_DIGIT_BITS = 11
+_DIGITS = 3
+_PLACES = 1 << _DIGIT_BITS
+_DIGIT = _word(_PLACES - 1)
+_LOWEST_DIGIT = 64 - _DIGITS * _DIGIT_BITS
+
+
+def _compiled(function: F) -> F:
+    try:
+        return cast("F", numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        # Neither the folder of this file nor one of the user's can be written: it is compiled in each process.
+        return cast("F", numba.njit(nogil=True)(function))
+
+
+@_compiled
+def _rotated(value: np.uint64, bits: np.uint64) -> np.uint64:
+    return (value << bits) | (value >> (_word(64) - bits))
+
+
+@_compiled
+def _with_word(value: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotated(value ^ (_rotated(word * _P2, _word(31)) * _P1), _word(27)) * _P1 + _P4
+
+
+@_compiled
+def _finished(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> _word(33))) * _P2
+    value = (value ^ (value >> _word(29))) * _P3
+    return value ^ (value >> _word(32))
+
+
+@_compiled
+def hash_words(values: Words, seeds: Words, hashes: Words) -> None:
+    """XXH64 of words, each with a seed of its own, or one for all."""
+    step = 0 if len(seeds) == 1 else 1
+    for row in range(len(values)):
+        hashes[row] = _finished(_with_word(seeds[row * step] + (_P5 + _word(8)), values[row]))
+
+
+@_compiled
+def hash_packed(words: tuple[Words, ...], seeds: Words, hashes: Words) -> None:
+    """XXH64 of packed text of fewer than 32 bytes, each with a seed of its own, or one for all; of nulls something."""
+    step = 0 if len(seeds) == 1 else 1
+    last = words[-1]
+    for row in range(len(last)):
+        length = last[row] >> _word(56)
+        if length == _word(255):
+            length = _word(0)
+        value = seeds[row * step] + (_P5 + length)
+        whole = length >> _word(3)
+        for number in range(whole):
+            value = _with_word(value, words[number][row])
+        left = length & _word(7)
+        if left:
+            tail = words[whole][row]
+            if left >= _word(4):
+                value ^= (tail & _word(0xFFFFFFFF)) * _P1
+                value = _rotated(value, _word(23)) * _P2 + _P3
+                tail >>= _word(32)
+                left -= _word(4)
+            while left:
+                value ^= (tail & _word(0xFF)) * _P5
+                value = _rotated(value, _word(11)) * _P1
+                tail >>= _word(8)
+                left -= _word(1)
+        hashes[row] = _finished(value)
+
+
+@_compiled
+def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
+    """The rows by hash, equal hashes as they came, and the hashes in that order; False: too many upper bits are equal.
+
+    Sorted by the upper bits, a digit at a time from the lowest one, and then by shifting the few that are still wrong.
+    """
+    count = len(hashes)
+    bits = 1
+    while (1 << bits) < count:
+        bits += 1
+    rows = _word((1 << bits) - 1)
+    these, those = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    places = np.zeros((_DIGITS, _PLACES), np.int32)
+    for row in range(count):
+        value = hashes[row]
+        these[row] = (value & ~rows) | _word(row)
+        for digit in range(_DIGITS):
+            places[digit, (value >> _word(_LOWEST_DIGIT + _DIGIT_BITS * digit)) & _DIGIT] += 1
+    for digit in range(_DIGITS):
+        before = 0
+        for place in range(_PLACES):
+            here = places[digit, place]
+            places[digit, place] = before
+            before += here
+        shift = _word(_LOWEST_DIGIT + _DIGIT_BITS * digit)
+        for row in range(count):
+            value = these[row]
+            where = (value >> shift) & _DIGIT
+            place = places[digit, where]
+            places[digit, where] = place + 1
+            those[place] = value
+        these, those = those, these
+    shifted = 0
+    for row in range(count):
+        came_from = these[row] & rows
+        value = hashes[came_from]
+        place = row
+        while place and found[place - 1] > value:
+            found[place], order[place] = found[place - 1], order[place - 1]
+            place -= 1
+            shifted += 1
+            if shifted > count:
+                return False
+        found[place], order[place] = value, came_from
+    return True
+
+
+@_compiled
+def find(  # noqa: PLR0917 - compiled code takes no keywords quickly
+    starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words, at: Rows, equal: Mask
+) -> None:
+    """For each hash the first row of a sorted run with it or a greater one, by a directory, and whether it has it."""
+    first, last = hashes[0], hashes[-1]
+    for number in range(len(wanted)):
+        value = wanted[number]
+        if value > last:
+            at[number], equal[number] = len(hashes), False
+            continue
+        row = 0 if value < first else starts[(value - lowest) >> shift]
+        while hashes[row] < value:
+            row += 1
+        at[number], equal[number] = row, hashes[row] == value
+
+
+@_compiled
+def compare(ours: tuple[Values, ...], rows: Rows, theirs: tuple[Values, ...], others: Rows, equal: Mask) -> None:
+    """Have `equal` false where a row of some arrays differs from a row of others."""
+    for number in range(len(rows)):
+        if equal[number]:
+            row, other = rows[number], others[number]
+            same = True
+            for part in range(len(ours)):
+                same &= ours[part][row] == theirs[part][other]
+            equal[number] = same
+
+
+@_compiled
+def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> None:
+    """Of two sorted arrays, add to the place of each number how many of the other array go before it; equal ones of the
+    first array go before those of the second.
+    """
+    before = 0
+    for number in range(len(first)):
+        while before < len(second) and second[before] < first[number]:
+            at_second[before] += number
+            before += 1
+        at_first[number] += before
+    for number in range(before, len(second)):
+        at_second[number] += len(first)

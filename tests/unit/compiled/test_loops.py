@@ -1,0 +1,216 @@
+"""What is compiled gives the bits that numpy's passes give; and it is not needed."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statebed import compiled
+from statebed.errors import InputError
+from statebed.format.keyhash import hash_columns
+from statebed.format.packed_text import PackedText
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
+from statebed.state.columns.arrays import Places, equal_words
+from statebed.state.keyed.batch import KeyBatch, _stable_order
+from statebed.state.keyed.index import _Directory
+from statebed.storage import MemoryStore
+
+Hashes = npt.NDArray[np.uint64]
+
+
+@contextlib.contextmanager
+def least_rows(rows: int | None) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_least_rows", lambda: rows)
+        yield
+
+
+def both(function: Callable[[], Any]) -> tuple[Any, Any]:
+    """What a function gives with compiled loops, and without."""
+    with least_rows(0):
+        assert compiled.loops_for(0) is not None
+        ours = function()
+    with least_rows(None):
+        return ours, function()
+
+
+def hashes_of(seed: int, count: int, *, bits: int, distinct: int) -> Hashes:
+    random = np.random.default_rng(seed)
+    few = random.integers(0, 1 << bits, distinct, dtype=np.uint64) << np.uint64(random.integers(0, 65 - bits))
+    return few[random.integers(0, distinct, count)]
+
+
+some_hashes = st.builds(
+    hashes_of, st.integers(0, 999), st.integers(1, 3000), bits=st.sampled_from([1, 8, 20, 40, 63]),
+    distinct=st.sampled_from([1, 5, 300, 5000]),
+)  # fmt: skip
+text = st.one_of(st.none(), st.binary(max_size=9), st.binary(max_size=31), st.binary(max_size=39))
+
+
+@given(st.lists(text, min_size=1, max_size=50), st.integers(0, 3))
+def test_text_has_the_same_hash(values: list[bytes | None], offset: int) -> None:
+    array = pa.array([None, b"xyz", b"", *values], pa.binary())[offset:]
+    packed = PackedText.of(array)
+    assert packed is not None
+    numbers = pa.array(range(len(array)), pa.int64())
+    for columns in ([packed], [array], [numbers, packed], [packed, numbers], [packed, packed]):
+        ours, theirs = both(lambda columns=columns: hash_columns(columns))  # type: ignore[misc]
+        assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("us"), pa.decimal128(18, 2), pa.int32()])
+def test_numbers_have_the_same_hash(kind: pa.DataType) -> None:
+    numbers = [0, 1, None, -1, 77, 2**31 - 1]
+    array = pa.array([Decimal(one) if one is not None and pa.types.is_decimal(kind) else one for one in numbers], kind)
+    ours, theirs = both(lambda: hash_columns([array, array[::-1]]))
+    assert ours.tolist() == theirs.tolist()
+
+
+@given(some_hashes)
+@settings(max_examples=200)
+def test_rows_are_brought_into_the_same_order(hashes: Hashes) -> None:
+    (order, found), (expected, sorted_hashes) = both(lambda: _stable_order(hashes))
+    assert order.tolist() == expected.tolist() == np.argsort(hashes, kind="stable").tolist()
+    assert found.tolist() == sorted_hashes.tolist()
+
+
+def test_hashes_that_differ_in_their_lowest_bits_alone_are_left_to_numpy() -> None:
+    hashes = np.arange(5000, dtype=np.uint64)[::-1].copy()
+    loops = compiled.loops_for(1 << 20)
+    assert loops is not None
+    assert not loops.order_by_hash(hashes, np.empty(5000, dtype=np.int64), np.empty_like(hashes))
+    with least_rows(0):
+        assert _stable_order(hashes)[0].tolist() == list(range(4999, -1, -1))
+
+
+@given(some_hashes, some_hashes, st.sampled_from([0.5, 1.0]))
+@settings(max_examples=200)
+def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_per_row: float) -> None:
+    held, wanted = np.unique(held), np.sort(np.concatenate([wanted, held[::3]]))
+    held.setflags(write=False)
+    directory = _Directory.of(held, places_per_row=places_per_row)
+    (at, equal), (expected, same) = both(lambda: directory.find(held, wanted))
+    assert at.tolist() == expected.tolist() == np.searchsorted(held, wanted).tolist()
+    assert equal.tolist() == same.tolist() == np.isin(wanted, held).tolist()
+
+
+@given(st.integers(0, 99), st.sampled_from([np.uint8, np.uint16, np.uint32, np.uint64]), st.integers(1, 5))
+def test_rows_are_compared_alike(seed: int, kind: Any, count: int) -> None:
+    random = np.random.default_rng(seed)
+    ours, theirs = (tuple(random.integers(0, 2, 50).astype(kind) for _ in range(count)) for _ in range(2))
+    rows, others = random.integers(0, 50, 200), random.integers(0, 50, 200)
+    equal, expected = both(lambda: equal_words(ours, rows, theirs, others))
+    pairs = zip(rows, others, strict=True)
+    by_row = [all(one[a] == other[b] for one, other in zip(ours, theirs, strict=True)) for a, b in pairs]
+    assert equal.tolist() == expected.tolist() == by_row
+
+
+@given(st.lists(some_hashes, min_size=1, max_size=5))
+def test_runs_become_one_in_the_same_order(runs: list[Hashes]) -> None:
+    runs = [np.sort(run) for run in runs]
+    numbers = [np.arange(len(run)) + 10_000 * index for index, run in enumerate(runs)]
+    ours, theirs = both(lambda: Places(runs).merge(numbers).tolist())
+    assert ours == theirs == np.concatenate(numbers)[np.argsort(np.concatenate(runs), kind="stable")].tolist()
+
+
+KEYS = pa.schema([("group", pa.int32()), ("name", pa.string())])
+
+
+def batch_of(seed: int, rows: int) -> tuple[pa.Table, pa.Table]:
+    ids = np.random.default_rng(seed).zipf(1.2, rows) % 7000
+    names = [None if one % 97 == 0 else f"n{one:05d}" * (1 + one % 3) for one in ids.tolist()]
+    keys = pa.table([pa.array(ids % 11, pa.int32()), pa.array(names)], schema=KEYS)
+    return keys, pa.table({"value": pa.array(ids)})
+
+
+def state_after_batches() -> tuple[Any, ...]:
+    config = keyed_table_config("t", "", KEYS.names, pa.schema([*KEYS, ("value", pa.int64())]))
+    view = KeyedView(config, owned=WHOLE_SPACE, store=MemoryStore("m"))
+    for seed in range(6):
+        keys, values = batch_of(seed, 6000)
+        view.merge(keys, values, merge_columns(value=Merge.SUM))
+    deleted = view.delete(batch_of(7, 500)[0])
+    found = view.get(batch_of(8, 6000)[0])
+    checkpoint = view.checkpoint(lambda digest: f"file-{digest}")
+    files = [upload.content() for upload in checkpoint.uploads]
+    return deleted.tolist(), found[0].to_pylist(), found[1].tolist(), pa.concat_tables(view.scan()).to_pylist(), files
+
+
+def test_state_and_its_files_are_the_same() -> None:
+    ours, theirs = both(state_after_batches)
+    assert ours == theirs
+    assert len(ours[3]) > 3000
+
+
+def test_keys_that_share_a_hash_are_told_apart() -> None:
+    keys, _ = batch_of(1, 5000)
+    schema = KEYS
+
+    def few(columns: Any) -> Hashes:
+        return hash_columns(columns) % np.uint64(50)
+
+    def groups() -> list[tuple[Any, int]]:
+        batch = KeyBatch.of(keys, schema, few, where="test")
+        starts = batch.starts()
+        names = [tuple(row.values()) for row in keys.take(pa.array(batch.order[starts])).to_pylist()]
+        return list(zip(names, np.diff(starts, append=len(batch)).tolist(), strict=True))
+
+    ours, theirs = both(groups)
+    assert ours == theirs
+    assert len(ours) == keys.group_by(KEYS.names).aggregate([]).num_rows
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+def test_without_numba_everything_works() -> None:
+    code = "import sys; sys.modules['numba'] = None\nfrom statebed.compiled import loops_for\nprint(loops_for(10**6))"
+    assert run(code) == "None"
+
+
+def test_small_batches_do_not_load_the_compiler() -> None:
+    code = "import sys\nfrom statebed.format.keyhash import hash_key\nhash_key(5)\nprint('numba' in sys.modules)"
+    assert run(code) == "False"
+    assert run(code, **{compiled.VARIABLE: "always"}) == "True"
+
+
+def test_it_can_be_switched_off_and_a_wrong_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from statebed.compiled import loops_for\nprint(loops_for(10**6))"
+    assert run(code, **{compiled.VARIABLE: "off"}) == "None"
+    monkeypatch.setenv(compiled.VARIABLE, "perhaps")
+    with pytest.raises(InputError, match=r"(?s)STATEBED_COMPILED is 'perhaps'.*auto, always, off"):
+        compiled._least_rows.__wrapped__()
+
+
+def test_it_is_compiled_in_each_process_where_nothing_can_be_kept() -> None:
+    code = """
+import numba
+njit = numba.njit
+def refuse(**options):
+    if options.pop("cache", False):
+        raise RuntimeError("cannot cache function: no locator available")
+    return njit(**options)
+numba.njit = refuse
+import numpy as np
+from statebed.compiled import loops
+numba.njit = njit
+at = np.arange(2), np.arange(2)
+loops.make_room(np.array([1, 3], dtype=np.uint64), np.array([2, 4], dtype=np.uint64), *at)
+print(*at)
+"""
+    assert run(code) == "[0 2] [1 3]"

@@ -88,8 +88,9 @@ test: check test-unit test-crash mutants test-s3 test-conformance test-spark tes
 check: env  ## ruff, mypy strict, import directions
 	$(call timed,check,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(PYTEST) tests/architecture)
 
-test-unit: env  ## unit and model tests
+test-unit: env  ## unit and model tests; those of keyed tables also with compiled loops for the smallest batches
 	$(call timed,unit,$(PYTEST) $(BOTH_CORES) tests/model tests/unit)
+	$(call timed,unit compiled,STATEBED_COMPILED=always $(PYTEST) $(BOTH_CORES) tests/model/test_engine_model.py tests/model/test_keyed_view.py tests/unit/state/test_keyed*)
 
 test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
 	$(call timed,crash sweep,$(PYTEST) $(BOTH_CORES) tests/simulation)

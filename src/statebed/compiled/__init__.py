@@ -37,9 +37,12 @@ def _least_rows() -> int | None:
 @cache
 def _loops() -> ModuleType | None:
     try:
-        from statebed.compiled import loops  # noqa: PLC0415 - takes a fifth of a second, and numba may be missing
+        # Takes a fifth of a second, and numba may be missing.
+        from numba import config  # noqa: PLC0415
+
+        from statebed.compiled import loops  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
         return None
-    return loops
+    return None if config.DISABLE_JIT else loops

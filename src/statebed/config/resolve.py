@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from statebed import compiled
 from statebed.config.settings import DECLARATIONS, Declaration, Place, Settings, Source
 from statebed.errors import InputError, StatebedError, UnknownSettingError
 from statebed.storage import get_storage_provider
@@ -19,6 +20,8 @@ from statebed.storage import get_storage_provider
 FILE_NAME = "statebed.toml"
 SPARK_PREFIX = "spark.statebed."
 VARIABLE_PREFIX = "STATEBED_"
+_OF_A_PROCESS = (compiled.VARIABLE,)
+"""Variables that are no settings of a job."""
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -68,7 +71,7 @@ def _given(
         if key.startswith(SPARK_PREFIX):
             yield key.removeprefix(SPARK_PREFIX), value, Place(Source.SPARK_CONF, f"Spark configuration {key}"), folder
     for key, value in sorted(environ.items()):
-        if key.startswith(VARIABLE_PREFIX) and value.strip():
+        if key.startswith(VARIABLE_PREFIX) and key not in _OF_A_PROCESS and value.strip():
             name = key.removeprefix(VARIABLE_PREFIX).lower()
             yield name, value, Place(Source.ENVIRONMENT, f"environment {key}"), folder
     file = find_file(folder)

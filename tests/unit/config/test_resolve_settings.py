@@ -56,6 +56,12 @@ def test_keyword_goes_before_spark_before_environment_before_file(tmp_path: Path
     assert settled(tmp_path).attempts == 3
 
 
+def test_a_variable_of_a_process_is_no_setting_of_a_job(tmp_path: Path) -> None:
+    assert settled(tmp_path, environ={"STATEBED_COMPILED": "off"}) == settled(tmp_path)
+    with pytest.raises(UnknownSettingError, match="compiled"):
+        settled(tmp_path, {"compiled": "off"})
+
+
 def test_a_keyword_that_is_none_and_an_empty_variable_say_nothing(tmp_path: Path) -> None:
     found = settled(tmp_path, {"memory": None}, environ={"STATEBED_MEMORY": "", "STATEBED_ATTEMPTS": " "})
     assert (found.memory, found.attempts) == (None, 3)

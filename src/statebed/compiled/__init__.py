@@ -45,4 +45,4 @@ def _loops() -> ModuleType | None:
         if error.name != "numba":
             raise
         return None
-    return None if config.DISABLE_JIT else loops
+    return None if vars(config)["DISABLE_JIT"] else loops

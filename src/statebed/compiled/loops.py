@@ -102,7 +102,8 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
     while (1 << bits) < count:
         bits += 1
     rows = _word((1 << bits) - 1)
-    these, those = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    # What is filled in the end holds what is sorted until then.
+    these, those = found, order.view(np.uint64)
     places = np.zeros((_DIGITS, _PLACES), np.int32)
     for row in range(count):
         value = hashes[row]
@@ -142,22 +143,28 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
 def find(  # noqa: PLR0917 - compiled code takes no keywords quickly
     starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words, at: Rows, equal: Mask
 ) -> None:
-    """For each hash the first row of a sorted run with it or a greater one, by a directory, and whether it has it."""
+    """For each hash the first row of a sorted run with it or a greater one, by a directory, and whether it has it.
+
+    A directory that does not fit, from a damaged file, gives wrong rows, but nothing beside the arrays is read.
+    """
     first, last = hashes[0], hashes[-1]
+    last_row, last_place = len(hashes) - 1, _word(len(starts) - 1)
     for number in range(len(wanted)):
         value = wanted[number]
         if value > last:
             at[number], equal[number] = len(hashes), False
             continue
-        row = 0 if value < first else starts[(value - lowest) >> shift]
-        while hashes[row] < value:
+        row = 0
+        if value > first:
+            row = min(max(starts[min((value - lowest) >> shift, last_place)], 0), last_row)
+        while row < last_row and hashes[row] < value:
             row += 1
         at[number], equal[number] = row, hashes[row] == value
 
 
 @_compiled
 def compare(ours: tuple[Values, ...], rows: Rows, theirs: tuple[Values, ...], others: Rows, equal: Mask) -> None:
-    """Have `equal` false where a row of some arrays differs from a row of others."""
+    """Have `equal` false also where a row of some arrays differs from a row of others."""
     for number in range(len(rows)):
         if equal[number]:
             row, other = rows[number], others[number]
@@ -180,3 +187,14 @@ def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> N
         at_first[number] += before
     for number in range(before, len(second)):
         at_second[number] += len(first)
+
+
+@_compiled
+def add_up(values: Values, order: Rows, starts: Rows, sums: Values) -> None:
+    """The sums of integers by groups of rows that are neighbours in this order, the groups beginning at `starts`."""
+    for group in range(len(starts)):
+        end = starts[group + 1] if group + 1 < len(starts) else len(order)
+        total = values[order[starts[group]]]
+        for place in range(starts[group] + 1, end):
+            total += values[order[place]]
+        sums[group] = total

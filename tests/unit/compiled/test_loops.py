@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from statebed import compiled
@@ -94,6 +94,7 @@ def test_hashes_that_differ_in_their_lowest_bits_alone_are_left_to_numpy() -> No
 
 
 @given(some_hashes, some_hashes, st.sampled_from([0.5, 1.0]))
+@example(np.array([0, 2**64 - 1], dtype=np.uint64), np.array([5, 2**63, 2**64 - 2], dtype=np.uint64), 0.5)
 @settings(max_examples=200)
 def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_per_row: float) -> None:
     held, wanted = np.unique(held), np.sort(np.concatenate([wanted, held[::3]]))
@@ -104,14 +105,26 @@ def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_
     assert equal.tolist() == same.tolist() == np.isin(wanted, held).tolist()
 
 
+def test_a_damaged_directory_leads_nowhere_outside() -> None:
+    held = np.sort(np.random.default_rng(1).integers(0, 1 << 63, 5000, dtype=np.uint64))
+    directory = _Directory.of(held)
+    loops = compiled.loops_for(1 << 20)
+    assert loops is not None
+    for starts in (directory.starts[:1], directory.starts + np.int32(1 << 30), -directory.starts):
+        at, equal = np.empty(len(held), dtype=np.int64), np.empty(len(held), dtype=np.bool_)
+        loops.find(starts, directory.lowest, directory.shift, held, held, at, equal)
+        assert ((at >= 0) & (at < len(held))).all()
+        assert (held[at] == held)[equal].all()
+
+
 @given(st.integers(0, 99), st.sampled_from([np.uint8, np.uint16, np.uint32, np.uint64]), st.integers(1, 5))
 def test_rows_are_compared_alike(seed: int, kind: Any, count: int) -> None:
     random = np.random.default_rng(seed)
     ours, theirs = (tuple(random.integers(0, 2, 50).astype(kind) for _ in range(count)) for _ in range(2))
-    rows, others = random.integers(0, 50, 200), random.integers(0, 50, 200)
-    equal, expected = both(lambda: equal_words(ours, rows, theirs, others))
-    pairs = zip(rows, others, strict=True)
-    by_row = [all(one[a] == other[b] for one, other in zip(ours, theirs, strict=True)) for a, b in pairs]
+    rows, others, maybe = random.integers(0, 50, 200), random.integers(0, 50, 200), random.random(200) < 0.8
+    equal, expected = both(lambda: equal_words(ours, rows, theirs, others, maybe))
+    pairs = zip(maybe, rows, others, strict=True)
+    by_row = [may and all(one[a] == other[b] for one, other in zip(ours, theirs, strict=True)) for may, a, b in pairs]
     assert equal.tolist() == expected.tolist() == by_row
 
 
@@ -121,6 +134,17 @@ def test_runs_become_one_in_the_same_order(runs: list[Hashes]) -> None:
     numbers = [np.arange(len(run)) + 10_000 * index for index, run in enumerate(runs)]
     ours, theirs = both(lambda: Places(runs).merge(numbers).tolist())
     assert ours == theirs == np.concatenate(numbers)[np.argsort(np.concatenate(runs), kind="stable")].tolist()
+
+
+@given(st.integers(0, 99), st.sampled_from([np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64]))
+def test_sums_of_groups_are_the_same(seed: int, kind: Any) -> None:
+    random = np.random.default_rng(seed)
+    values, order = random.integers(0, 3, 40).astype(kind), random.permutation(40)
+    starts = np.unique(np.append(0, random.integers(0, 40, 15)))
+    merge, table = merge_columns(value=Merge.SUM), pa.table({"value": pa.array(values)})
+    ours, theirs = both(lambda: merge.fold(table, order, starts))
+    assert ours.equals(theirs)
+    assert ours["value"].to_pylist() == [int(part.sum()) for part in np.split(values[order], starts[1:])]
 
 
 KEYS = pa.schema([("group", pa.int32()), ("name", pa.string())])

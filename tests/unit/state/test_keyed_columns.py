@@ -82,12 +82,14 @@ def test_rows_are_equal_when_their_values_are_and_null_equals_null(name: str) ->
     listed = array.to_pylist()
     expected = [one == other for one, other in zip(listed[1:], listed[:-1], strict=True)]
     sliced = pa.concat_arrays([values_of(name, [1, 2, 3]), array])[3:]
+    every = np.ones(7, dtype=np.bool_)
     for one in (array, sliced):
         for column in (column_of(one), column_over(one)):
             assert column.repeats(np.ones(7, dtype=np.bool_)).tolist() == expected
             assert column.repeats(np.arange(7) == 2).tolist() == [False, False, expected[2], *[False] * 4]
             assert column.equals(np.arange(8), array).all()
-            assert column.matches(np.arange(1, 8), column, np.arange(7)).tolist() == expected
+            assert column.matches(np.arange(1, 8), column, np.arange(7), every).tolist() == expected
+            assert column.matches(np.arange(1, 8), column, np.arange(7), ~every).tolist() == [False] * 7
 
 
 def test_text_is_packed_while_it_is_short_and_becomes_a_heap_when_it_is_not() -> None:
@@ -108,13 +110,17 @@ def test_a_heap_takes_text_that_is_packed_and_the_other_way_round() -> None:
     assert merged.take(np.arange(5)).to_pylist() == ["a" * 50, "b", None, "c" * 50, "d"]
     back = heap.merged([packed], Places([firsts, seconds]))
     assert back.take(np.arange(5)).to_pylist() == ["a" * 50, "b", None, "c" * 50, "d"]
-    assert packed.matches(np.array([0, 1]), heap, np.array([1, 0])).tolist() == [False, False]
-    assert heap.matches(np.array([0, 1]), packed, np.array([2, 1])).tolist() == [False, False]
-    assert packed.matches(np.arange(3), HeapColumn.of(pa.array([None, "b", "e"])), np.array([1, 0, 2])).tolist() == [
-        True,
-        True,
+    assert packed.matches(np.array([0, 1]), heap, np.array([1, 0]), np.ones(2, dtype=np.bool_)).tolist() == [
+        False,
         False,
     ]
+    assert heap.matches(np.array([0, 1]), packed, np.array([2, 1]), np.ones(2, dtype=np.bool_)).tolist() == [
+        False,
+        False,
+    ]
+    others = HeapColumn.of(pa.array([None, "b", "e"]))
+    matching = packed.matches(np.arange(3), others, np.array([1, 0, 2]), np.ones(3, dtype=np.bool_))
+    assert matching.tolist() == [True, True, False]
 
 
 short_or_long = st.one_of(st.none(), st.binary(max_size=12), st.binary(max_size=45))
@@ -129,7 +135,8 @@ def test_packed_text_does_what_a_list_does(ours: list[bytes | None], theirs: lis
     assert column.take(rows).validate(full=True) is None
     count = min(len(expected), len(theirs))
     equal = [one == other for one, other in zip(expected, theirs, strict=False)]
-    assert column.matches(rows[:count], column_over(others[:count]), rows[:count]).tolist() == equal
+    every = np.ones(count, dtype=np.bool_)
+    assert column.matches(rows[:count], column_over(others[:count]), rows[:count], every).tolist() == equal
     column = column.put(rows[::-1][:count].copy(), others[:count])
     expected[len(expected) - count :] = theirs[:count][::-1]
     assert column.take(rows).to_pylist() == expected

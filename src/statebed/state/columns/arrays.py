@@ -75,10 +75,10 @@ class Places:
 
 
 def equal_words(
-    ours: tuple[npt.NDArray[Any], ...], rows: Rows, theirs: tuple[npt.NDArray[Any], ...], others: Rows
+    ours: tuple[npt.NDArray[Any], ...], rows: Rows, theirs: tuple[npt.NDArray[Any], ...], others: Rows, maybe: Mask
 ) -> Mask:
-    """Whether each of some rows is the same in all of our arrays as its other row is in all of theirs."""
-    equal = np.ones(len(rows), dtype=np.bool_)
+    """Whether each row is the same in all of our arrays as its other row in all of theirs, of those that may be."""
+    equal = maybe.copy()
     if (loops := loops_for(len(rows))) is not None:
         loops.compare(ours, rows, theirs, others, equal)
         return equal

@@ -58,12 +58,13 @@ class FixedColumn:
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         """Whether the value in each row is the one of the array: nulls and equal bits are equal."""
-        return self.matches(rows, FixedColumn.over(array), np.arange(len(rows), dtype=np.int64))
+        every = np.arange(len(rows), dtype=np.int64)
+        return self.matches(rows, FixedColumn.over(array), every, np.ones(len(rows), dtype=np.bool_))
 
-    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it."""
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
         assert isinstance(other, FixedColumn)
-        equal = equal_words((self.bits,), rows, (other.bits,), others)
+        equal = equal_words((self.bits,), rows, (other.bits,), others, maybe)
         if other.valid is None and self.valid is None:
             return equal
         ours = np.ones(len(rows), dtype=np.bool_) if self.valid is None else self.valid.take(rows)

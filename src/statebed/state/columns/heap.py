@@ -58,9 +58,12 @@ class HeapColumn:
         """Whether the value in each row is the one of the array; null equals null."""
         return equal_values(self.take(rows), array)
 
-    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it."""
-        return self.equals(rows, other.take(others))
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        equal = maybe.copy()
+        asked = np.flatnonzero(maybe)
+        equal[asked] = self.equals(rows.take(asked), other.take(others.take(asked)))
+        return equal
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

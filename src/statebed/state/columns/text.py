@@ -52,18 +52,18 @@ class TextColumn:
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         """Whether the value in each row is the one of the array; null equals null."""
-        other = TextColumn.of(array) or HeapColumn.over(array)
-        return self.matches(rows, other, np.arange(len(rows), dtype=np.int64))
+        other, every = TextColumn.of(array) or HeapColumn.over(array), np.arange(len(rows), dtype=np.int64)
+        return self.matches(rows, other, every, np.ones(len(rows), dtype=np.bool_))
 
-    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it."""
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
         if not isinstance(other, TextColumn):
-            return other.equals(others, self.take(rows))
+            return maybe & other.equals(others, self.take(rows))
         if len(self.words) == len(other.words):
-            return equal_words(self.words, rows, other.words, others)
+            return equal_words(self.words, rows, other.words, others, maybe)
         count, every = max(len(self.words), len(other.words)), np.arange(len(rows), dtype=np.int64)
         ours, theirs = (one.select(at).packed.widened(count).words for one, at in ((self, rows), (other, others)))
-        return equal_words(ours, every, theirs, every)
+        return equal_words(ours, every, theirs, every, maybe)
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

@@ -103,16 +103,12 @@ class KeyBatch:
 
     def _equal_neighbours(self, maybe: Mask) -> Mask:
         """Which keys from the second on are the one before them; those are asked that may be."""
-        if self.places is None:
-            for column in self.columns:
-                maybe = column.repeats(maybe)
-            return maybe
-        equal = maybe.copy()
-        rows = np.flatnonzero(maybe)
-        before, here = self.places.take(rows), self.places.take(rows + 1)
         for column in self.columns:
-            equal[rows] &= column.matches(before, column, here)
-        return equal
+            if self.places is None:
+                maybe = column.repeats(maybe)
+            else:
+                maybe = column.matches(self.places[:-1], column, self.places[1:], maybe)
+        return maybe
 
     def starts(self) -> Rows:
         """The first row of each key."""
@@ -136,13 +132,13 @@ def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[
     """Each key once, its rows folded by the merge function, earlier row first."""
     if isinstance(function, ColumnMerges):
         function.check(values.schema)
-    values = take_rows(values, batch.order)
     if batch.repeats is None:
-        return batch, values
+        return batch, take_rows(values, batch.order)
     starts = batch.starts()
     unique = batch.select(starts)
-    if isinstance(function, ColumnMerges) and (at_once := function.fold(values, starts)) is not None:
+    if isinstance(function, ColumnMerges) and (at_once := function.fold(values, batch.order, starts)) is not None:
         return unique, at_once
+    values = take_rows(values, batch.order)
     counts = np.diff(starts, append=len(batch))
     several = np.flatnonzero(counts > 1)
     # Most keys may stand alone: only the others take part in the folding.

@@ -158,4 +158,5 @@ def _span(hashes: Hashes, *, places_per_row: float) -> tuple[np.uint64, np.uint6
     """The lowest hash, and by how much a distance from it is shifted to give a place."""
     bits = (len(hashes) - 1).bit_length() - (1 if places_per_row < 1 else 0)
     span = int(hashes[-1]) - int(hashes[0])
-    return hashes[0], np.uint64(max(span.bit_length() - bits, 0))
+    # A processor knows no shift by 64.
+    return hashes[0], np.uint64(min(max(span.bit_length() - bits, 0), 63))

@@ -17,9 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.compiled import loops_for
 from statebed.errors import InputError
 from statebed.format.columns import fixed_width_values, from_numpy, one_chunk, validity
 from statebed.state.arguments import check_kind
+from statebed.state.columns import taken
 
 _Rows = npt.NDArray[np.int64]
 _Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
@@ -54,11 +56,13 @@ class ColumnMerges:
         merged = [self._pairs(field, old[field.name], new[field.name]) for field in new.schema]
         return pa.Table.from_arrays(merged, schema=new.schema)
 
-    def fold(self, values: pa.Table, starts: _Rows) -> pa.Table | None:
-        """One row for each group of neighbours, the groups beginning at `starts`; None: these need pairs of rows."""
+    def fold(self, values: pa.Table, order: _Rows, starts: _Rows) -> pa.Table | None:
+        """One row for each group of rows that are neighbours in this order, the groups beginning at `starts`; None:
+        these need pairs of rows.
+        """
         folded = []
         for field in values.schema:
-            column = _folded(self.columns[field.name], one_chunk(values[field.name]), starts)
+            column = _folded(self.columns[field.name], one_chunk(values[field.name]), order, starts)
             if column is None:
                 return None
             folded.append(column)
@@ -136,29 +140,35 @@ def _has_sums(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-def _folded(merge: Merge, column: pa.Array, starts: _Rows) -> pa.Array | None:
+def _folded(merge: Merge, column: pa.Array, order: _Rows, starts: _Rows) -> pa.Array | None:
     match merge:
         case Merge.FIRST:
-            return column.take(from_numpy(starts, pa.int64()))
+            return taken(column, order.take(starts))
         case Merge.LAST:
-            return column.take(from_numpy(np.append(starts[1:], len(column)) - 1, pa.int64()))
+            return taken(column, order.take(np.append(starts[1:], len(column)) - 1))
         case Merge.SUM:
-            return _sums(column, starts)
+            return _sums(column, order, starts)
         case _:
-            return _extremes(merge, column, starts)
+            return _extremes(merge, column, order, starts)
 
 
-def _sums(column: pa.Array, starts: _Rows) -> pa.Array | None:
+def _sums(column: pa.Array, order: _Rows, starts: _Rows) -> pa.Array | None:
     values = fixed_width_values(column, _numpy_type(column.type))
     valid = None
     if column.null_count:
         valid = validity(column)
         values = np.where(valid, values, np.zeros(1, dtype=values.dtype))
-        valid = np.logical_or.reduceat(valid, starts)
-    if values.dtype.kind in "iu" and not _surely_fits(cast("_Integers", values), starts):
+        valid = np.logical_or.reduceat(valid.take(order), starts)
+    integers = values.dtype.kind in "iu"
+    if integers and not _surely_fits(cast("_Integers", values), starts):
         return None
-    # Without its type numpy adds small integers up in 64 bits.
-    return from_numpy(np.add.reduceat(values, starts, dtype=values.dtype), column.type, valid=valid)
+    if integers and (loops := loops_for(len(values))) is not None:
+        sums = np.empty(len(starts), dtype=values.dtype)
+        loops.add_up(values, order, starts, sums)
+    else:
+        # Without its type numpy adds small integers up in 64 bits.
+        sums = np.add.reduceat(values.take(order), starts, dtype=values.dtype)
+    return from_numpy(sums, column.type, valid=valid)
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:
@@ -172,11 +182,11 @@ def _surely_fits(values: _Integers, starts: _Rows) -> bool:
     return fit(len(values)) or fit(int(np.diff(starts, append=len(values)).max()))
 
 
-def _extremes(merge: Merge, column: pa.Array, starts: _Rows) -> pa.Array | None:
+def _extremes(merge: Merge, column: pa.Array, order: _Rows, starts: _Rows) -> pa.Array | None:
     kind = _ordered_type(column.type)
     if kind is None or column.null_count:
         return None
-    values = fixed_width_values(column, kind)
+    values = fixed_width_values(column, kind).take(order)
     # These leave NaN out; for other types they are the plain minimum and maximum.
     function = np.fmin if merge is Merge.MIN else np.fmax
     return from_numpy(function.reduceat(values, starts), column.type)

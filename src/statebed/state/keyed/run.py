@@ -101,7 +101,7 @@ class Run:
         """Whether the keys in some rows are those in rows of other columns."""
         equal = np.ones(len(at), dtype=np.bool_)
         for column, key in zip(self.keys, keys, strict=True):
-            equal &= column.matches(at, key, rows)
+            equal = column.matches(at, key, rows, equal)
         return equal
 
     def alive(self, rows: Rows, expired_until: int | None) -> Mask:

@@ -49,8 +49,8 @@ class MappedColumn:
             equal |= ~validity(ours) & ~validity(array)
         return equal
 
-    def matches(self, rows: Rows, other: AnyColumn, others: Rows) -> Mask:
-        return other.equals(others, self.take(rows))
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
+        return maybe & other.equals(others, self.take(rows))
 
     def select(self, rows: Rows) -> Column:
         return column_of(self.take(rows))

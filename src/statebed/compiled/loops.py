@@ -163,6 +163,44 @@ def find(  # noqa: PLR0917 - compiled code takes no keywords quickly
 
 
 @_compiled
+def search(hashes: Words, wanted: Words, at: Rows, equal: Mask) -> None:
+    """As `find`, without a directory: from where the hash before was found, in steps that double, then by halves."""
+    count, low, before = len(hashes), 0, _word(0)
+    for number in range(len(wanted)):
+        value = wanted[number]
+        if value < before:
+            low = 0
+        before = value
+        high, step = low, 1
+        while high < count and hashes[high] < value:
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, count)
+        while low < high:
+            middle = (low + high) >> 1
+            if hashes[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        at[number], equal[number] = low, low < count and hashes[low] == value
+
+
+@_compiled
+def fill_directory(hashes: Words, lowest: np.uint64, shift: np.uint64, ends: Values) -> int:
+    """Where the rows of each place end, of a sorted run, in an array of zeros; gives the most rows of a place."""
+    for row in range(len(hashes)):
+        ends[(hashes[row] - lowest) >> shift] += 1
+    most, before = 0, 0
+    for place in range(len(ends)):
+        here = ends[place]
+        most = max(most, here)
+        before += here
+        ends[place] = before
+    return most
+
+
+@_compiled
 def compare(ours: tuple[Values, ...], rows: Rows, theirs: tuple[Values, ...], others: Rows, equal: Mask) -> None:
     """Have `equal` false also where a row of some arrays differs from a row of others."""
     for number in range(len(rows)):

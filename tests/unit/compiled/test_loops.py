@@ -22,7 +22,7 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.state.columns.arrays import Places, equal_words
 from statebed.state.keyed.batch import KeyBatch, _stable_order
-from statebed.state.keyed.index import _Directory
+from statebed.state.keyed.index import _Directory, _searched
 from statebed.storage import MemoryStore
 
 Hashes = npt.NDArray[np.uint64]
@@ -99,10 +99,21 @@ def test_hashes_that_differ_in_their_lowest_bits_alone_are_left_to_numpy() -> No
 def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_per_row: float) -> None:
     held, wanted = np.unique(held), np.sort(np.concatenate([wanted, held[::3]]))
     held.setflags(write=False)
-    directory = _Directory.of(held, places_per_row=places_per_row)
-    (at, equal), (expected, same) = both(lambda: directory.find(held, wanted))
-    assert at.tolist() == expected.tolist() == np.searchsorted(held, wanted).tolist()
-    assert equal.tolist() == same.tolist() == np.isin(wanted, held).tolist()
+    directory, expected_directory = both(lambda: _Directory.of(held, places_per_row=places_per_row))
+    assert directory.starts.tolist() == expected_directory.starts.tolist()
+    assert directory.crowded == expected_directory.crowded
+    shuffled = np.random.default_rng(1).permutation(wanted)
+    for find, some in ((directory.find, wanted), (_searched, wanted), (_searched, shuffled)):
+        (at, equal), (expected, same) = both(lambda find=find, some=some: find(held, some))  # type: ignore[misc]
+        assert at.tolist() == expected.tolist() == np.searchsorted(held, some).tolist()
+        assert equal.tolist() == same.tolist() == np.isin(some, held).tolist()
+
+
+def test_nothing_is_found_in_an_empty_run() -> None:
+    nothing, wanted = np.empty(0, dtype=np.uint64), np.array([0, 7], dtype=np.uint64)
+    (at, equal), (expected, same) = both(lambda: _searched(nothing, wanted))
+    assert at.tolist() == expected.tolist() == [0, 0]
+    assert equal.tolist() == same.tolist() == [False, False]
 
 
 def test_a_damaged_directory_leads_nowhere_outside() -> None:

@@ -110,6 +110,9 @@ class _Directory:
         lowest, shift = _span(hashes, places_per_row=places_per_row)
         starts = np.zeros((int(hashes[-1] - lowest) >> int(shift)) + 2, dtype=np.int32)
         counts = starts[1:]
+        if (loops := loops_for(len(hashes))) is not None:
+            most = loops.fill_directory(hashes, lowest, shift, counts)
+            return cls(starts, lowest, shift, crowded=most > _CROWDED)
         for first in range(0, len(hashes), _AT_ONCE):
             places = hashes[first : first + _AT_ONCE] - lowest
             places >>= shift
@@ -149,6 +152,10 @@ class _Directory:
 
 
 def _searched(hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
+    if (loops := loops_for(len(wanted))) is not None:
+        at, equal = np.empty(len(wanted), dtype=np.int64), np.empty(len(wanted), dtype=np.bool_)
+        loops.search(hashes, wanted, at, equal)
+        return at, equal
     at = np.searchsorted(hashes, wanted)
     # A hash that is greater than all of them is not equal to the last one.
     return at, hashes.take(at, mode="clip") == wanted if len(hashes) else np.zeros(len(wanted), dtype=np.bool_)

@@ -214,8 +214,22 @@ def run(code: str, **environment: str) -> str:
 
 
 def test_without_numba_everything_works() -> None:
-    code = "import sys; sys.modules['numba'] = None\nfrom statebed.compiled import loops_for\nprint(loops_for(10**6))"
-    assert run(code) == "None"
+    code = """
+import sys
+sys.modules["numba"] = None
+import pyarrow as pa
+from statebed.compiled import loops_for
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
+from statebed.storage import MemoryStore
+
+config = keyed_table_config("t", "", ["id"], pa.schema([("id", pa.int64()), ("value", pa.int64())]))
+view = KeyedView(config, owned=WHOLE_SPACE, store=MemoryStore("m"))
+ids = pa.array([one % 5000 for one in range(10_000)])
+view.merge(pa.table({"id": ids}), pa.table({"value": ids}), merge_columns(value=Merge.SUM))
+print(loops_for(10**6), sum(sum(part["value"].to_pylist()) for part in view.scan()))
+"""
+    assert run(code) == f"None {2 * sum(range(5000))}"
 
 
 def test_small_batches_do_not_load_the_compiler() -> None:

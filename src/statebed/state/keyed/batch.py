@@ -73,9 +73,10 @@ class KeyBatch:
     @cached_property
     def order(self) -> Rows:
         """For each key its row in the batch as it came."""
-        if self.came_from is None:
-            return np.arange(len(self), dtype=np.int64) if self.places is None else self.places
-        return self.came_from if self.places is None else self.came_from.take(self.places)
+        if self.places is None:
+            assert self.came_from is not None
+            return self.came_from
+        return self.places if self.came_from is None else self.came_from.take(self.places)
 
     def taken(self, rows: Rows) -> tuple[Column, ...]:
         """A copy of the keys in some rows."""

@@ -1,7 +1,7 @@
 """Loops over rows as machine code, where numba is installed: `pip install 'statebed[fast]'`.
 
 What is hot is done in passes of numpy, each over all rows of a batch. A few steps take many of them: hashing keys,
-sorting hashes, finding them in a run, comparing keys. Compiled, each of these is one loop, two to three times as fast.
+sorting hashes, finding them in a run, comparing keys. Compiled, each of these is one loop, about twice as fast.
 Both ways give the same bits. Numpy's is always there, and the only one for small batches: a process that never has a
 large one does not load the compiler.
 """
@@ -37,12 +37,9 @@ def _least_rows() -> int | None:
 @cache
 def _loops() -> ModuleType | None:
     try:
-        # Takes a fifth of a second, and numba may be missing.
-        from numba import config  # noqa: PLC0415
-
-        from statebed.compiled import loops  # noqa: PLC0415
+        from statebed.compiled import loops  # noqa: PLC0415 - takes a fifth of a second, and numba may be missing
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
         return None
-    return None if vars(config)["DISABLE_JIT"] else loops
+    return loops if loops.ENABLED else None

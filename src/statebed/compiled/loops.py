@@ -16,6 +16,9 @@ Mask = npt.NDArray[np.bool_]
 Values = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
+ENABLED = not vars(numba.config)["DISABLE_JIT"]
+"""Numba can be told to leave loops to the interpreter; these would take a thousand times as long there."""
+
 _word = np.uint64
 _P1 = _word(0x9E3779B185EBCA87)
 _P2 = _word(0xC2B2AE3D27D4EB4F)
@@ -55,18 +58,21 @@ def _finished(value: np.uint64) -> np.uint64:
 
 
 @_compiled
-def hash_words(values: Words, seeds: Words, hashes: Words) -> None:
+def hash_words(values: Words, seeds: Words) -> Words:
     """XXH64 of words, each with a seed of its own, or one for all."""
+    hashes = np.empty(len(values), np.uint64)
     step = 0 if len(seeds) == 1 else 1
     for row in range(len(values)):
         hashes[row] = _finished(_with_word(seeds[row * step] + (_P5 + _word(8)), values[row]))
+    return hashes
 
 
 @_compiled
-def hash_packed(words: tuple[Words, ...], seeds: Words, hashes: Words) -> None:
+def hash_packed(words: tuple[Words, ...], seeds: Words) -> Words:
     """XXH64 of packed text of fewer than 32 bytes, each with a seed of its own, or one for all; of nulls something."""
     step = 0 if len(seeds) == 1 else 1
     last = words[-1]
+    hashes = np.empty(len(last), np.uint64)
     for row in range(len(last)):
         length = last[row] >> _word(56)
         if length == _word(255):
@@ -89,6 +95,7 @@ def hash_packed(words: tuple[Words, ...], seeds: Words, hashes: Words) -> None:
                 tail >>= _word(8)
                 left -= _word(1)
         hashes[row] = _finished(value)
+    return hashes
 
 
 @_compiled
@@ -140,15 +147,14 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
 
 
 @_compiled
-def find(  # noqa: PLR0917 - compiled code takes no keywords quickly
-    starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words, at: Rows, equal: Mask
-) -> None:
+def find(starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
     """For each hash the first row of a sorted run with it or a greater one, by a directory, and whether it has it.
 
     A directory that does not fit, from a damaged file, gives wrong rows, but nothing beside the arrays is read.
     """
     first, last = hashes[0], hashes[-1]
     last_row, last_place = len(hashes) - 1, _word(len(starts) - 1)
+    at, equal = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.bool_)
     for number in range(len(wanted)):
         value = wanted[number]
         if value > last:
@@ -160,12 +166,14 @@ def find(  # noqa: PLR0917 - compiled code takes no keywords quickly
         while row < last_row and hashes[row] < value:
             row += 1
         at[number], equal[number] = row, hashes[row] == value
+    return at, equal
 
 
 @_compiled
-def search(hashes: Words, wanted: Words, at: Rows, equal: Mask) -> None:
+def search(hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
     """As `find`, without a directory: from where the hash before was found, in steps that double, then by halves."""
     count, low, before = len(hashes), 0, _word(0)
+    at, equal = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.bool_)
     for number in range(len(wanted)):
         value = wanted[number]
         if value < before:
@@ -184,13 +192,18 @@ def search(hashes: Words, wanted: Words, at: Rows, equal: Mask) -> None:
             else:
                 high = middle
         at[number], equal[number] = low, low < count and hashes[low] == value
+    return at, equal
 
 
 @_compiled
 def fill_directory(hashes: Words, lowest: np.uint64, shift: np.uint64, ends: Values) -> int:
-    """Where the rows of each place end, of a sorted run, in an array of zeros; gives the most rows of a place."""
+    """Where the rows of each place end, of a sorted run, in an array of zeros; gives the most rows of a place.
+
+    Of a damaged run, which is not sorted, it is wrong, but nothing beside the array is written.
+    """
+    last_place = _word(len(ends) - 1)
     for row in range(len(hashes)):
-        ends[(hashes[row] - lowest) >> shift] += 1
+        ends[min((hashes[row] - lowest) >> shift, last_place)] += 1
     most, before = 0, 0
     for place in range(len(ends)):
         here = ends[place]
@@ -228,11 +241,13 @@ def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> N
 
 
 @_compiled
-def add_up(values: Values, order: Rows, starts: Rows, sums: Values) -> None:
+def add_up(values: Values, order: Rows, starts: Rows) -> Values:
     """The sums of integers by groups of rows that are neighbours in this order, the groups beginning at `starts`."""
+    sums = np.empty(len(starts), values.dtype)
     for group in range(len(starts)):
         end = starts[group + 1] if group + 1 < len(starts) else len(order)
         total = values[order[starts[group]]]
         for place in range(starts[group] + 1, end):
             total += values[order[place]]
         sums[group] = total
+    return sums

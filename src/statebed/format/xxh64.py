@@ -95,8 +95,7 @@ def hash_halves(values: Hashes, seeds: Hashes) -> Hashes:
 def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
     """Values of eight bytes each."""
     if (loops := loops_for(len(values))) is not None:
-        hashes = np.empty(len(values), dtype=np.uint64)
-        loops.hash_words(values, seeds, hashes)
+        hashes: Hashes = loops.hash_words(values, seeds)
         return hashes
     return _finished(_mixed_word(seeds + (_P5 + np.uint64(_WORD)), values))
 
@@ -131,9 +130,8 @@ def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
     where that is 255 is arbitrary.
     """
     if len(words) * _WORD <= _STRIPE and (loops := loops_for(len(words[0]))) is not None:
-        hashes = np.empty(len(words[0]), dtype=np.uint64)
-        loops.hash_packed(tuple(words), seeds, hashes)
-        return hashes
+        compiled: Hashes = loops.hash_packed(tuple(words), seeds)
+        return compiled
     lengths = words[-1] >> TO_HIGHEST_BYTE
     if (lengths == lengths[0]).all():
         lengths = lengths[:1]

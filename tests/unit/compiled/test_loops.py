@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_text_has_the_same_hash(values: list[bytes | None], offset: int) -> None
     assert packed is not None
     numbers = pa.array(range(len(array)), pa.int64())
     for columns in ([packed], [array], [numbers, packed], [packed, numbers], [packed, packed]):
-        ours, theirs = both(lambda columns=columns: hash_columns(columns))  # type: ignore[misc]
+        ours, theirs = both(partial(hash_columns, columns))
         assert ours.tolist() == theirs.tolist()
 
 
@@ -104,7 +105,7 @@ def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_
     assert directory.crowded == expected_directory.crowded
     shuffled = np.random.default_rng(1).permutation(wanted)
     for find, some in ((directory.find, wanted), (_searched, wanted), (_searched, shuffled)):
-        (at, equal), (expected, same) = both(lambda find=find, some=some: find(held, some))  # type: ignore[misc]
+        (at, equal), (expected, same) = both(partial(find, held, some))
         assert at.tolist() == expected.tolist() == np.searchsorted(held, some).tolist()
         assert equal.tolist() == same.tolist() == np.isin(some, held).tolist()
 
@@ -122,10 +123,20 @@ def test_a_damaged_directory_leads_nowhere_outside() -> None:
     loops = compiled.loops_for(1 << 20)
     assert loops is not None
     for starts in (directory.starts[:1], directory.starts + np.int32(1 << 30), -directory.starts):
-        at, equal = np.empty(len(held), dtype=np.int64), np.empty(len(held), dtype=np.bool_)
-        loops.find(starts, directory.lowest, directory.shift, held, held, at, equal)
+        at, equal = loops.find(starts, directory.lowest, directory.shift, held, held)
         assert ((at >= 0) & (at < len(held))).all()
         assert (held[at] == held)[equal].all()
+
+
+def test_a_directory_of_a_run_that_is_not_sorted_is_written_inside() -> None:
+    held = np.random.default_rng(1).integers(0, 1 << 63, 5000, dtype=np.uint64)
+    loops = compiled.loops_for(1 << 20)
+    assert loops is not None
+    around = np.zeros(300, dtype=np.int32)
+    loops.fill_directory(held, held[0], np.uint64(40), around[100:200])
+    assert not around[:100].any()
+    assert not around[200:].any()
+    assert around[199] == len(held)
 
 
 @given(st.integers(0, 99), st.sampled_from([np.uint8, np.uint16, np.uint32, np.uint64]), st.integers(1, 5))
@@ -241,6 +252,7 @@ def test_small_batches_do_not_load_the_compiler() -> None:
 def test_it_can_be_switched_off_and_a_wrong_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from statebed.compiled import loops_for\nprint(loops_for(10**6))"
     assert run(code, **{compiled.VARIABLE: "off"}) == "None"
+    assert run(code, NUMBA_DISABLE_JIT="1") == "None"
     monkeypatch.setenv(compiled.VARIABLE, "perhaps")
     with pytest.raises(InputError, match=r"(?s)STATEBED_COMPILED is 'perhaps'.*auto, always, off"):
         compiled._least_rows.__wrapped__()

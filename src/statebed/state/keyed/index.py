@@ -128,17 +128,16 @@ class _Directory:
         if self.crowded:
             return _searched(hashes, wanted)
         if (loops := loops_for(len(wanted))) is not None:
-            at, equal = np.empty(len(wanted), dtype=np.int64), np.empty(len(wanted), dtype=np.bool_)
-            loops.find(self.starts, self.lowest, self.shift, hashes, wanted, at, equal)
-            return at, equal
+            found: tuple[Rows, Mask] = loops.find(self.starts, self.lowest, self.shift, hashes, wanted)
+            return found
         inside = wanted
         if len(wanted) and (wanted[0] < hashes[0] or wanted[-1] > hashes[-1]):
             inside = np.clip(wanted, hashes[0], hashes[-1])
         place = inside - self.lowest
         place >>= self.shift
-        at = self.starts.take(place.view(np.int64)).astype(np.int64)
+        at: Rows = self.starts.take(place.view(np.int64)).astype(np.int64)
         there = hashes.take(at)
-        equal = there == wanted
+        equal: Mask = there == wanted
         below = np.flatnonzero(there < wanted)
         next_row, left = at.take(below) + 1, wanted.take(below)
         while len(below):
@@ -153,9 +152,8 @@ class _Directory:
 
 def _searched(hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
     if (loops := loops_for(len(wanted))) is not None:
-        at, equal = np.empty(len(wanted), dtype=np.int64), np.empty(len(wanted), dtype=np.bool_)
-        loops.search(hashes, wanted, at, equal)
-        return at, equal
+        found: tuple[Rows, Mask] = loops.search(hashes, wanted)
+        return found
     at = np.searchsorted(hashes, wanted)
     # A hash that is greater than all of them is not equal to the last one.
     return at, hashes.take(at, mode="clip") == wanted if len(hashes) else np.zeros(len(wanted), dtype=np.bool_)

@@ -163,8 +163,7 @@ def _sums(column: pa.Array, order: _Rows, starts: _Rows) -> pa.Array | None:
     if integers and not _surely_fits(cast("_Integers", values), starts):
         return None
     if integers and (loops := loops_for(len(values))) is not None:
-        sums = np.empty(len(starts), dtype=values.dtype)
-        loops.add_up(values, order, starts, sums)
+        sums = loops.add_up(values, order, starts)
     else:
         # Without its type numpy adds small integers up in 64 bits.
         sums = np.add.reduceat(values.take(order), starts, dtype=values.dtype)

@@ -31,8 +31,7 @@ from statebed.state.keyed.files import BASE
 from statebed.storage import MemoryStore
 
 _MILLION = 1_000_000
-_LOADS = 10
-"""Batches by which a state of any size is loaded: what of it lies in small runs is then the same part."""
+_LOAD_ROWS = 1_000_000
 _TOUCHED = 100_000
 _FEW = 1_000
 _BUDGET = 8 << 30
@@ -70,8 +69,8 @@ class State:
         self._merged: set[str] = set()
         """Paths of what compactions made of deltas."""
         self.keys = keys
-        for ids in np.array_split(np.arange(keys, dtype=np.int64), _LOADS):
-            self._add(ids)
+        for start in range(0, keys, _LOAD_ROWS):
+            self._add(np.arange(start, min(start + _LOAD_ROWS, keys), dtype=np.int64))
         self.settle()
 
     def settle(self) -> None:

@@ -177,6 +177,7 @@ def test_pages_do_not_jump_while_they_load(rides: str, opened: Opened) -> None:
         assert moved < 0.1, path
 
 
+@pytest.mark.alone
 def test_a_large_job_opens_within_a_second(started: Started, opened: Opened, tmp_path: Path) -> None:
     write_large_job(write_file(tmp_path))
     url = started(tmp_path).url
@@ -185,6 +186,9 @@ def test_a_large_job_opens_within_a_second(started: Started, opened: Opened, tmp
     def milliseconds() -> float:
         page = opened(url + "/jobs/large")
         expect(page.get_by_text("5,000 files, 45 M rows")).to_be_visible()
-        return float(page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"))
+        took = float(page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"))
+        page.close()  # it would ask for news while the next one loads
+        return took
 
-    assert any(milliseconds() < 1000 for _ in range(3))  # the machine may have other work
+    times = [milliseconds() for _ in range(3)]
+    assert min(times) < 1000, times  # the machine may have other work

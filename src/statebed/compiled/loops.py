@@ -29,6 +29,7 @@ _DIGIT_BITS = 11
 _DIGITS = 3
 _PLACES = 1 << _DIGIT_BITS
 _DIGIT = _word(_PLACES - 1)
+_AHEAD = 1 << 4
 _LOWEST_DIGIT = 64 - _DIGITS * _DIGIT_BITS
 
 
@@ -150,22 +151,24 @@ def order_by_hash(hashes: Words, order: Rows, found: Words) -> bool:
 def find(starts: Values, lowest: np.uint64, shift: np.uint64, hashes: Words, wanted: Words) -> tuple[Rows, Mask]:
     """For each hash the first row of a sorted run with it or a greater one, by a directory, and whether it has it.
 
-    A directory that does not fit, from a damaged file, gives wrong rows, but nothing beside the arrays is read.
+    A directory that does not fit, from a damaged file, gives wrong rows, but nothing beside the arrays is read. It is
+    read some numbers ahead: what is not in the processor's cache comes while others are looked for.
     """
-    first, last = hashes[0], hashes[-1]
-    last_row, last_place = len(hashes) - 1, _word(len(starts) - 1)
-    at, equal = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.bool_)
-    for number in range(len(wanted)):
-        value = wanted[number]
-        if value > last:
-            at[number], equal[number] = len(hashes), False
+    count, last_row, last_place = len(wanted), len(hashes) - 1, _word(len(starts) - 1)
+    at, equal = np.empty(count, np.int64), np.empty(count, np.bool_)
+    ahead = np.empty(_AHEAD, np.int64)
+    for number in range(-_AHEAD, count):
+        row = ahead[number & (_AHEAD - 1)]
+        if number + _AHEAD < count:
+            place = (max(wanted[number + _AHEAD], lowest) - lowest) >> shift
+            ahead[number & (_AHEAD - 1)] = min(max(starts[min(place, last_place)], 0), last_row)
+        if number < 0:
             continue
-        row = 0
-        if value > first:
-            row = min(max(starts[min((value - lowest) >> shift, last_place)], 0), last_row)
-        while row < last_row and hashes[row] < value:
+        value, here = wanted[number], hashes[row]
+        while here < value and row < last_row:
             row += 1
-        at[number], equal[number] = row, hashes[row] == value
+            here = hashes[row]
+        at[number], equal[number] = row + (here < value), here == value
     return at, equal
 
 

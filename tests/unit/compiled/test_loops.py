@@ -249,6 +249,12 @@ def test_small_batches_do_not_load_the_compiler() -> None:
     assert run(code, **{compiled.VARIABLE: "always"}) == "True"
 
 
+def test_a_process_that_has_loaded_it_uses_it_for_smaller_batches() -> None:
+    asked = "print(*(loops_for(rows) is None for rows in (1000, 5000, 1000, 9)))"
+    code = f"from statebed.compiled import loops_for\n{asked}"
+    assert run(code) == "True False False True"
+
+
 def test_it_can_be_switched_off_and_a_wrong_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from statebed.compiled import loops_for\nprint(loops_for(10**6))"
     assert run(code, **{compiled.VARIABLE: "off"}) == "None"

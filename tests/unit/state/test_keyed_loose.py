@@ -115,6 +115,28 @@ def test_a_row_of_a_small_run_is_copied_a_few_times(rows: int, batches: int, tim
     assert copied <= times * batches * rows
 
 
+def test_small_runs_without_new_keys_go_into_the_large_one_when_looking_into_them_has_cost_as_much() -> None:
+    ids = np.random.default_rng(3).permutation(12_000)
+    runs = LooseRuns(WHOLE_SPACE)
+    for start, end in ((0, 9000), (9000, 10_000)):
+        runs.add(run_of(ids[start:end], many_collide=False), forget=True)
+
+    def looked_up(some: Ids) -> int:
+        batch = batch_of(some, many_collide=False)
+        runs.find(batch, np.arange(len(batch), dtype=np.int64))
+        runs.add_nothing(forget=True)
+        return len(runs.runs)
+
+    # Small runs cost nothing when all keys are in the large one.
+    assert [looked_up(ids[:9000]) for _ in range(5)] == [2] * 5
+    assert [looked_up(ids[8000:10_000]) for _ in range(2)] == [2, 2]
+    runs.add(run_of(ids[10_000:10_100], many_collide=False), forget=True)
+    # A new key has come: counted from there, 5,050 look-ups are half as many as there are rows.
+    assert [looked_up(ids[8100:10_100]) for _ in range(3)] == [3, 3, 1]
+    assert sorted(ids_of(runs.runs[0], np.arange(10_100))) == sorted(ids[:10_100].tolist())
+    assert looked_up(ids[8000:10_000]) == 1
+
+
 def test_what_is_deleted_and_in_no_file_goes_when_runs_are_merged() -> None:
     ids = np.arange(1000)
     runs = LooseRuns(WHOLE_SPACE)

@@ -87,6 +87,11 @@ class KeyBatch:
         """Where in the columns the keys of some rows are."""
         return rows if self.places is None else self.places.take(rows)
 
+    @property
+    def every_place(self) -> Rows:
+        """Where in the columns the keys are."""
+        return np.arange(len(self), dtype=np.int64) if self.places is None else self.places
+
     def select(self, rows: Rows) -> "KeyBatch":
         """Some rows, in ascending order and free of repeats."""
         if len(rows) == len(self):

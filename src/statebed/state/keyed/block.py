@@ -112,11 +112,10 @@ class Block:
         for frozen in self._frozen:
             if not len(rows):
                 break
-            at = frozen.run.find(part.select(rows - start))
-            held = np.flatnonzero(at >= 0)
-            if len(held):
-                pieces.append(Found(frozen.run, frozen, at.take(held), rows.take(held)))
-                rows = rows.compress(at < 0)
+            at, held = frozen.run.find(part.select(rows - start))
+            if held.any():
+                pieces.append(Found(frozen.run, frozen, at.compress(held), rows.compress(held)))
+                rows = rows.compress(~held)
         self._located = (batch, start, end, pieces, rows) if remember else None
         return pieces, rows
 
@@ -124,8 +123,9 @@ class Block:
         """Remember no keys that were looked up."""
         self._located = None
 
-    def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks]]:
-        """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks.
+    def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks | None]]:
+        """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks, or None where
+        all are alive.
 
         None wants those that changed since the last checkpoint.
         """
@@ -142,7 +142,7 @@ class Block:
                 if frozen is not None:
                     rows = self._newest_of(run, rows, newer)
                 if len(rows):
-                    yield run, rows, run.marks[rows] if frozen is None else frozen.marks_at(rows)
+                    yield run, rows, (run if frozen is None else frozen).marks_at(rows)
             if frozen is not None:
                 newer.append(run)
 
@@ -152,12 +152,15 @@ class Block:
             rows = self._loose.find(batch_of(frozen, rows), rows)[1]
         for one in newer:
             if len(rows):
-                rows = rows[one.find(batch_of(frozen, rows)) < 0]
+                rows = rows.compress(~one.find(batch_of(frozen, rows))[1])
         return rows
 
-    def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks]]:
+    def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks | None]]:
         """Rows in a range of hashes that files must learn of; a key that came and went between checkpoints is none."""
         for run, rows, marks in self.current(first, last, None):
+            if marks is None:
+                yield run, rows, marks
+                continue
             known = (marks & (DELETED | STORED)) != DELETED
             if known.any():
                 yield run, rows[known], marks[known]
@@ -188,6 +191,8 @@ class Block:
             rows, marks = _by_row(over)
             run = Run.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
             self._lay_over(run)
+        else:
+            self._loose.add_nothing(forget=self._forgetful)
         self._located = None
 
     def delete(self, pieces: Sequence[Found]) -> None:

@@ -6,10 +6,12 @@ together with the rows of the deltas that they replace: the same rows in the sam
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import intersection
+from statebed.state.columns import Rows
 from statebed.state.compaction import NameOf
 from statebed.state.keyed.block import Block
 from statebed.state.keyed.durable import DurableRows
@@ -23,6 +25,7 @@ from statebed.state.keyed.files import (
 )
 from statebed.state.keyed.output import RangeFiles, row_bytes
 from statebed.state.keyed.rows import file_rows
+from statebed.state.keyed.run import Marks, Run
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.pages import give_back_pages
 from statebed.state.tiers.spill_folder import SpillFolder
@@ -74,10 +77,23 @@ def _pieces(
             file_rows(table, run, rows, marks)
             for block in blocks
             if block.dirty_rows and (inside := intersection(block.owned, span)) is not None
-            for run, rows, marks in block.changed(inside.first, inside.last)
+            for run, rows, marks in _as_one(list(block.changed(inside.first, inside.last)))
         ]
         rows = pa.concat_tables([older(span), *changed])
         yield with_sequence(newest_rows(table, rows), sequence)
+
+
+def _as_one(parts: Sequence[tuple[Run, Rows, Marks | None]]) -> Sequence[tuple[Run, Rows, Marks | None]]:
+    """Rows of several runs as those of one, in the order of files: merged they need not be sorted."""
+    if len(parts) <= 1:
+        return parts
+    # Only deletions matter from here on.
+    first, *others = (
+        run.select(rows, np.zeros(len(rows), dtype=np.uint8) if marks is None else marks) for run, rows, marks in parts
+    )
+    run = first.merged(others, forget=False)
+    every = np.arange(len(run), dtype=np.int64)
+    return [(run, every, run.marks_at(every))]
 
 
 def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:

@@ -17,5 +17,8 @@ class Found:
     at: Rows
     rows: Rows
 
-    def where(self, mask: Mask) -> "Found":
-        return self if mask.all() else Found(self.run, self.frozen, self.at.compress(mask), self.rows.compress(mask))
+    def where(self, mask: Mask | None) -> "Found":
+        """Some of the rows; None: all."""
+        if mask is None or mask.all():
+            return self
+        return Found(self.run, self.frozen, self.at.compress(mask), self.rows.compress(mask))

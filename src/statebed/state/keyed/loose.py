@@ -3,6 +3,7 @@
 No key is in two of them. New keys make a run; small runs of about one size become one, a few at a time, and all of
 them go into the large one when they are half as large, so that a row is copied a few times at most. Meanwhile hints say
 which small runs may have a key, so that their number hardly matters to who looks for it, least of all for new keys.
+When no new keys come any more, small runs go into the large one as soon as looking into them has cost as much.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ _MOST_SMALL = 8
 """There is a bit for each of them in a hint."""
 _LARGEST = 2
 """The large run is so many times as large as all others together: it is merged seldom, at most cost."""
+_WORTH_MERGING = 2
+"""Merging so many rows, and a new directory of them, takes at most as long as small runs add to one look-up."""
 _SMALL_BITS = 10
 """Runs of fewer bits of rows are all of one size."""
 _PLACES_PER_ROW = 3
@@ -38,6 +41,8 @@ class LooseRuns:
         self.runs: tuple[Run, ...] = () if large is None else (large,)
         """The large one, then the small ones, the oldest first."""
         self._hints: _Hints | None = None
+        self._asked = 0
+        """Keys of batches that needed small runs, since the last new key came."""
 
     @property
     def held_bytes(self) -> int:
@@ -49,13 +54,14 @@ class LooseRuns:
         if not self.runs or not len(rows):
             return pieces, rows
         large, *small = self.runs
-        at = large.find(batch)
-        missing = np.flatnonzero(at < 0)
-        if not len(missing):
+        at, held = large.find(batch)
+        if held.all():
             return [Found(large, None, at, rows)], rows[:0]
-        if len(missing) < len(rows):
-            held = np.flatnonzero(at >= 0)
-            pieces.append(Found(large, None, at.take(held), rows.take(held)))
+        self._asked += len(rows) if small else 0
+        there = np.flatnonzero(held)
+        if len(there):
+            pieces.append(Found(large, None, at.take(there), rows.take(there)))
+            missing = np.flatnonzero(~held)
             batch, rows = batch.select(missing), rows.take(missing)
         if not small:
             return pieces, rows
@@ -65,16 +71,16 @@ class LooseRuns:
             likely = np.flatnonzero(left if hints is None else hints & _bit(number))
             if not len(likely):
                 continue
-            at = run.find(batch.select(likely))
-            held = np.flatnonzero(at >= 0)
-            if len(held):
-                there = likely.take(held)
-                pieces.append(Found(run, None, at.take(held), rows.take(there)))
+            at, held = run.find(batch.select(likely))
+            there = likely.compress(held)
+            if len(there):
+                pieces.append(Found(run, None, at.compress(held), rows.take(there)))
                 left[there] = False
         return pieces, rows.compress(left)
 
     def add(self, run: Run, *, forget: bool) -> None:
         """Have rows whose keys are in none of these runs; `forget` what is deleted and in no file when merging."""
+        self._asked = 0
         if not self.runs:
             self.runs = (run,)
             return
@@ -88,6 +94,11 @@ class LooseRuns:
             small[-count:] = [first.merged(others, forget=forget)]
         self._have_small(small)
 
+    def add_nothing(self, *, forget: bool) -> None:
+        """As `add`, of a write without new keys."""
+        if self._asked * _WORTH_MERGING > sum(len(run) for run in self.runs):
+            self.as_one(forget=forget)
+
     def as_one(self, *, forget: bool) -> Run:
         """All rows as one run, which these become."""
         if len(self.runs) > 1:
@@ -98,7 +109,7 @@ class LooseRuns:
     def _have_large(self, run: Run) -> None:
         run.index.succeeds(self.runs[0].index)
         self.runs = (run,)
-        self._hints = None
+        self._hints, self._asked = None, 0
 
     def _have_small(self, small: Sequence[Run]) -> None:
         """Have these small runs, the last of which is another one than before."""

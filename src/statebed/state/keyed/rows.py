@@ -14,10 +14,13 @@ from statebed.state.keyed.spilled import Marks
 from statebed.state.keyed.table import KeyedTable
 
 
-def file_rows(table: KeyedTable, run: Run, rows: Rows, marks: Marks) -> pa.Table:
-    """Rows of a run as rows of files, without their sequence; deletions have neither time nor values."""
-    deleted = (marks & DELETED) != 0
-    alive = from_numpy(np.arange(len(rows), dtype=np.int64), pa.int64(), valid=~deleted)
+def file_rows(table: KeyedTable, run: Run, rows: Rows, marks: Marks | None) -> pa.Table:
+    """Rows of a run as rows of files, without their sequence; deletions have neither time nor values.
+
+    Without marks none is deleted.
+    """
+    deleted = np.zeros(len(rows), dtype=np.bool_) if marks is None else (marks & DELETED) != 0
+    alive = from_numpy(np.arange(len(rows), dtype=np.int64), pa.int64(), valid=~deleted) if deleted.any() else None
     columns: dict[str, pa.Array] = {
         KEY_HASH: from_numpy(run.hashes[rows], pa.uint64()),
         SEQUENCE: from_numpy(np.zeros(len(rows), dtype=np.uint64), pa.uint64()),
@@ -31,7 +34,7 @@ def file_rows(table: KeyedTable, run: Run, rows: Rows, marks: Marks) -> pa.Table
         columns[TIME] = from_numpy(run.times[rows], TIMESTAMP, valid=~deleted)
     for name, value in zip(table.value_schema.names, run.values, strict=True):
         taken = value.take(rows)
-        columns[name] = taken.take(alive) if deleted.any() else taken
+        columns[name] = taken if alive is None else taken.take(alive)
     schema = table.file_schema
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 

@@ -22,6 +22,7 @@ DELETED = np.uint8(2)
 STORED = np.uint8(4)
 
 Times = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.uint8]
 
 FOR_EVER = (1 << 63) - 1
 """A time that no row has."""
@@ -37,8 +38,10 @@ class Run:
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
     times: Times | None
-    marks: npt.NDArray[np.uint8]
+    marks: Marks
     dirty_rows: int = 0
+    all_alive: bool = False
+    """No row is deleted; False: some may be."""
     index: HashIndex = field(init=False, repr=False)
     _oldest: int | None = field(default=None, init=False, repr=False)
     _changed: list[Rows] | None = field(default=None, init=False, repr=False)
@@ -56,7 +59,7 @@ class Run:
         keys: Sequence[Column],
         values: Sequence[pa.Array],
         times: Times | None,
-        marks: npt.NDArray[np.uint8] | np.uint8,
+        marks: Marks | np.uint8,
     ) -> "Run":
         """Rows that are sorted by hash; a copy of all but the keys, which are its own from now on."""
         return cls(
@@ -66,6 +69,7 @@ class Run:
             times=None if times is None else times.copy(),
             marks=np.full(len(hashes), marks, dtype=np.uint8),
             dirty_rows=int(np.count_nonzero(np.broadcast_to(marks & DIRTY, len(hashes)))),
+            all_alive=not np.any(marks & DELETED),
         )
 
     def __len__(self) -> int:
@@ -77,39 +81,43 @@ class Run:
         times = 0 if self.times is None else self.times.nbytes
         return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes + 8 * self._changes
 
-    def find(self, batch: KeyBatch) -> Rows:
-        """The row of each key of the batch; where it is not in the run, ~row of the first row it may go before."""
+    def find(self, batch: KeyBatch) -> tuple[Rows, Mask]:
+        """For each key of the batch the row where it is, and whether it is there; where not, the row says nothing."""
         at, same_hash = self.index.find(batch.hashes)
-        waiting = np.flatnonzero(same_hash)
-        if len(waiting) == len(batch) and self._equal(at, batch.columns, batch.place(waiting)).all():
-            return at
-        found = ~at
-        at = at.take(waiting)
+        if not same_hash.any():
+            return at, same_hash
+        if at[-1] == len(self):
+            np.minimum(at, len(self) - 1, out=at)
+        held = self._equal(at, batch, batch.every_place, same_hash)
+        waiting = np.flatnonzero(held != same_hash)
         while len(waiting):
-            equal = self._equal(at, batch.columns, batch.place(waiting))
-            if equal.all():
-                found[waiting] = at
-                break
-            found[waiting[equal]] = at[equal]
             # Another key with the same hash: the one that is looked for may stand behind it.
-            waiting, at = waiting[~equal], at[~equal] + 1
-            held = (at < len(self)) & (self.hashes.take(at, mode="clip") == batch.hashes[waiting])
-            waiting, at = waiting[held], at[held]
-        return found
+            behind = at.take(waiting) + 1
+            there = (behind < len(self)) & (self.hashes.take(behind, mode="clip") == batch.hashes.take(waiting))
+            waiting, behind = waiting.compress(there), behind.compress(there)
+            at[waiting] = behind
+            equal = self._equal(behind, batch, batch.place(waiting), np.ones(len(waiting), dtype=np.bool_))
+            held[waiting] = equal
+            waiting = waiting.compress(~equal)
+        return at, held
 
-    def _equal(self, at: Rows, keys: Sequence[Column], rows: Rows) -> Mask:
-        """Whether the keys in some rows are those in rows of other columns."""
-        equal = np.ones(len(at), dtype=np.bool_)
-        for column, key in zip(self.keys, keys, strict=True):
-            equal = column.matches(at, key, rows, equal)
-        return equal
+    def _equal(self, at: Rows, batch: KeyBatch, places: Rows, maybe: Mask) -> Mask:
+        """Whether the keys in some rows are those in places of a batch, of those that may be."""
+        for column, key in zip(self.keys, batch.columns, strict=True):
+            maybe = column.matches(at, key, places, maybe)
+        return maybe
 
-    def alive(self, rows: Rows, expired_until: int | None) -> Mask:
-        """Which of the rows are part of the state."""
-        alive: Mask = (self.marks.take(rows) & DELETED) == 0
-        if self.times is not None and expired_until is not None:
-            alive &= self.times.take(rows) > expired_until
-        return alive
+    def alive(self, rows: Rows, expired_until: int | None) -> Mask | None:
+        """Which of the rows are part of the state; None: all of them."""
+        alive: Mask | None = None if self.all_alive else (self.marks.take(rows) & DELETED) == 0
+        if self.times is None or expired_until is None:
+            return alive
+        later: Mask = self.times.take(rows) > expired_until
+        return later if alive is None else later & alive
+
+    def marks_at(self, rows: Rows) -> Marks | None:
+        """The marks of some rows; None: all are alive."""
+        return None if self.all_alive else self.marks[rows]
 
     def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
         """Write rows in place."""
@@ -122,6 +130,7 @@ class Run:
         self._mark(rows, before, (before & STORED) | DIRTY)
 
     def delete(self, rows: Rows) -> None:
+        self.all_alive = False
         before = self.marks.take(rows)
         self._mark(rows, before, before | DELETED | DIRTY)
 
@@ -140,7 +149,7 @@ class Run:
         """All changes are in files now: what is alive is stored, what is deleted is not."""
         if self.dirty_rows:
             changed = self.dirty_between(0, len(self))
-            self.marks[changed] = np.where(self.marks[changed] & DELETED, DELETED, STORED)
+            self.marks[changed] = STORED if self.all_alive else as_written(self.marks[changed])
             self.dirty_rows = 0
         self._changed, self._changes = [], 0
 
@@ -167,16 +176,20 @@ class Run:
             times=places.merge(times) if times else None,
             marks=places.merge([run.marks for run in runs]),
             dirty_rows=sum(run.dirty_rows for run in runs),
+            all_alive=all(run.all_alive for run in runs),
         )
         return run.without_forgotten() if forget else run
 
     def without_forgotten(self) -> "Run":
         """Without the rows that are deleted and that no file holds as alive."""
+        if self.all_alive:
+            return self
         forgotten = (self.marks & (DELETED | STORED)) == DELETED
         return self.select(np.flatnonzero(~forgotten)) if forgotten.any() else self
 
-    def select(self, rows: Rows) -> "Run":
-        marks = self.marks[rows]
+    def select(self, rows: Rows, marks: Marks | None = None) -> "Run":
+        """Some rows, a copy; with other marks, if there are such."""
+        marks = self.marks[rows] if marks is None else marks
         return Run(
             hashes=self.hashes[rows],
             keys=tuple(column.select(rows) for column in self.keys),
@@ -184,6 +197,7 @@ class Run:
             times=None if self.times is None else self.times[rows],
             marks=marks,
             dirty_rows=int(np.count_nonzero(marks & DIRTY)),
+            all_alive=self.all_alive,
         )
 
     def between(self, first: int, last: int) -> "Run":
@@ -202,11 +216,12 @@ class Run:
             times=None if self.times is None else self.times[start:end],
             marks=self.marks[start:end],
             dirty_rows=int(np.count_nonzero(self.marks[start:end] & DIRTY)) if self.dirty_rows else 0,
+            all_alive=self.all_alive,
         )
         part.index = self.index.between(start, end)
         return part
 
-    def _mark(self, rows: Rows, before: npt.NDArray[np.uint8], marks: npt.NDArray[np.uint8]) -> None:
+    def _mark(self, rows: Rows, before: Marks, marks: Marks) -> None:
         if np.array_equal(marks, before):
             return
         self.dirty_rows += len(rows) - int(np.count_nonzero(before & DIRTY))
@@ -216,6 +231,11 @@ class Run:
             self._changed.append(rows)
             if self._changes > len(self) // _MANY_CHANGES:
                 self._changed, self._changes = None, 0
+
+
+def as_written(marks: Marks) -> Marks:
+    """The marks of rows when a checkpoint has their changes."""
+    return np.where(marks & DELETED, DELETED, STORED)
 
 
 def merged_columns(runs: Iterable[Iterable[Column]], places: Places) -> tuple[Column, ...]:

@@ -16,8 +16,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
 from statebed.state.columns import Places, Rows, cuts_at
 from statebed.state.keyed.batch import KeyBatch
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, merged_columns
-from statebed.state.keyed.run_files import Marks, append_index, append_run, kinds_of, run_over
+from statebed.state.keyed.run import DIRTY, Marks, Run, as_written, merged_columns
+from statebed.state.keyed.run_files import append_index, append_run, kinds_of, run_over
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
 from statebed.state.tiers.spill_folder import SpillFolder
@@ -79,15 +79,15 @@ class FrozenRun:
         marks = self.run.marks[rows]
         if not self._saved or not self.run.dirty_rows:
             return marks
-        return np.where(marks & DELETED, DELETED, STORED)
+        return as_written(marks)
 
     def below(self, newer: Run | None, start: int, end: int) -> Run:
         """Some of its rows, and newer ones between them, which replace those with the same keys, as a run in memory."""
         if newer is None:
             return self._selected(np.arange(start, end, dtype=np.int64))
         kept = np.ones(end - start, dtype=np.bool_)
-        at = self.run.find(batch_of(newer, np.arange(len(newer), dtype=np.int64)))
-        kept[at[at >= 0] - start] = False
+        at, held = self.run.find(batch_of(newer, np.arange(len(newer), dtype=np.int64)))
+        kept[at.compress(held) - start] = False
         rows = start + np.flatnonzero(kept)
         # Column by column, so that no second copy of all of them is made on the way.
         hashes = self.run.hashes[rows]

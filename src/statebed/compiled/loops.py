@@ -244,6 +244,19 @@ def make_room(first: Words, second: Words, at_first: Rows, at_second: Rows) -> N
 
 
 @_compiled
+def mark(marks: Values, rows: Rows, keep: np.uint8, add: np.uint8, dirty: np.uint8) -> tuple[bool, int]:
+    """Give rows some marks beside those that they keep; whether that changed any, and how many were not dirty."""
+    changed, clean = False, 0
+    for number in range(len(rows)):
+        before = marks[rows[number]]
+        after = (before & keep) | add
+        changed |= after != before
+        clean += (before & dirty) == 0
+        marks[rows[number]] = after
+    return changed, clean
+
+
+@_compiled
 def add_up(values: Values, order: Rows, starts: Rows) -> Values:
     """The sums of integers by groups of rows that are neighbours in this order, the groups beginning at `starts`."""
     sums = np.empty(len(starts), values.dtype)

@@ -24,6 +24,7 @@ from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.state.columns.arrays import Places, equal_words
 from statebed.state.keyed.batch import KeyBatch, _stable_order
 from statebed.state.keyed.index import _Directory, _searched
+from statebed.state.keyed.run import DIRTY, Run
 from statebed.storage import MemoryStore
 
 Hashes = npt.NDArray[np.uint64]
@@ -156,6 +157,26 @@ def test_runs_become_one_in_the_same_order(runs: list[Hashes]) -> None:
     numbers = [np.arange(len(run)) + 10_000 * index for index, run in enumerate(runs)]
     ours, theirs = both(lambda: Places(runs).merge(numbers).tolist())
     assert ours == theirs == np.concatenate(numbers)[np.argsort(np.concatenate(runs), kind="stable")].tolist()
+
+
+@given(st.integers(0, 99), st.sampled_from([1, 5, 7]), st.integers(0, 400), st.booleans())
+def test_rows_are_marked_alike(seed: int, most: int, count: int, deleted: bool) -> None:
+    random = np.random.default_rng(seed)
+    marks = random.integers(0, most + 1, 400, dtype=np.uint8)
+    rows = np.sort(random.permutation(400)[:count])
+
+    def marked() -> tuple[list[int], int, list[int]]:
+        hashes = np.arange(400, dtype=np.uint64)
+        run = Run(hashes, (), (), None, marks.copy(), dirty_rows=int(np.count_nonzero(marks & DIRTY)))
+        if deleted:
+            run.delete(rows)
+        else:
+            run.put(rows, (), None)
+        return run.marks.tolist(), run.dirty_rows, run.dirty_between(0, 400).tolist()
+
+    ours, theirs = both(marked)
+    assert ours == theirs
+    assert ours[1] == len(ours[2]) == len(set(ours[2]) | set(rows.tolist()))
 
 
 @given(st.integers(0, 99), st.sampled_from([np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64]))

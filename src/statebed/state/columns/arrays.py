@@ -31,6 +31,9 @@ class AnyColumn(Protocol):
     def take(self, rows: Rows) -> pa.Array:
         """The values in some rows."""
 
+    def array(self) -> pa.Array:
+        """All values, where they lie if they can be used there."""
+
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         """Whether the value in each row is the one of the array."""
 

@@ -38,13 +38,16 @@ class FixedColumn:
         return self.bits.nbytes + (0 if self.valid is None else self.valid.nbytes)
 
     def take(self, rows: Rows) -> pa.Array:
-        valid = None if self.valid is None else self.valid.take(rows)
-        bits = self.bits.take(rows)
+        """The values in some rows."""
+        return self.select(rows).array()
+
+    def array(self) -> pa.Array:
+        """All values, where they lie if they can be used there."""
         if not pa.types.is_boolean(self.kind):
-            return from_numpy(bits, self.kind, valid=valid)
-        packed = pa.py_buffer(np.packbits(bits.astype(np.bool_), bitorder="little"))
-        bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-        return pa.Array.from_buffers(self.kind, len(rows), [bitmap, packed])
+            return from_numpy(self.bits, self.kind, valid=self.valid)
+        packed = pa.py_buffer(np.packbits(self.bits.astype(np.bool_), bitorder="little"))
+        bitmap = None if self.valid is None else pa.py_buffer(np.packbits(self.valid, bitorder="little"))
+        return pa.Array.from_buffers(self.kind, len(self), [bitmap, packed])
 
     def put(self, rows: Rows, array: pa.Array) -> "FixedColumn":
         """Write in place; the column to go on with."""

@@ -42,7 +42,12 @@ class HeapColumn:
         return self.at.nbytes + sum(int(piece.nbytes) for piece in self.pieces)
 
     def take(self, rows: Rows) -> pa.Array:
+        """The values in some rows."""
         return self._values(self.at[rows])
+
+    def array(self) -> pa.Array:
+        """All values."""
+        return self._values(self.at)
 
     def put(self, rows: Rows, array: pa.Array) -> "HeapColumn":
         """Write in place; the column to go on with."""
@@ -87,7 +92,7 @@ class HeapColumn:
         pieces = [piece for column in columns for piece in column.pieces]
         if sum(len(piece) for piece in pieces) > _SPARSE * len(at) + _SPARE_HEAP_ROWS:
             # Most often these are parts of columns, and have all of their values.
-            return HeapColumn(pieces, at).select(np.arange(len(at), dtype=np.int64))
+            return HeapColumn.over(HeapColumn(pieces, at).array())
         if len(self.at) > _SMALL_AGAINST * (len(at) - len(self.at)):
             # Little is added to a large run: copying all of it each time would cost most.
             column = HeapColumn(self.pieces, at)
@@ -125,4 +130,4 @@ class HeapColumn:
 def _as_heap(column: AnyColumn) -> HeapColumn:
     if isinstance(column, HeapColumn):
         return column
-    return HeapColumn.over(column.take(np.arange(len(column), dtype=np.int64)))
+    return HeapColumn.over(column.array())

@@ -38,7 +38,12 @@ class TextColumn:
         return sum(word.nbytes for word in self.words)
 
     def take(self, rows: Rows) -> pa.Array:
-        return PackedText(tuple(word.take(rows) for word in self.words)).array(self.kind)
+        """The values in some rows."""
+        return self.select(rows).array()
+
+    def array(self) -> pa.Array:
+        """All values."""
+        return self.packed.array(self.kind)
 
     def put(self, rows: Rows, array: pa.Array) -> "TextColumn | HeapColumn":
         """Write in place; the column to go on with."""
@@ -89,7 +94,7 @@ class TextColumn:
         return TextColumn(self.kind, [places.merge(words) for words in parts])
 
     def _heap(self) -> HeapColumn:
-        return HeapColumn.over(self.take(np.arange(len(self), dtype=np.int64)))
+        return HeapColumn.over(self.array())
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -83,7 +83,7 @@ def _pieces(
         yield with_sequence(newest_rows(table, rows), sequence)
 
 
-def _as_one(parts: Sequence[tuple[Run, Rows, Marks | None]]) -> Sequence[tuple[Run, Rows, Marks | None]]:
+def _as_one(parts: Sequence[tuple[Run, Rows, Marks | None]]) -> Sequence[tuple[Run, Rows | None, Marks | None]]:
     """Rows of several runs as those of one, in the order of files: merged they need not be sorted."""
     if len(parts) <= 1:
         return parts
@@ -92,8 +92,7 @@ def _as_one(parts: Sequence[tuple[Run, Rows, Marks | None]]) -> Sequence[tuple[R
         run.select(rows, np.zeros(len(rows), dtype=np.uint8) if marks is None else marks) for run, rows, marks in parts
     )
     run = first.merged(others, forget=False)
-    every = np.arange(len(run), dtype=np.int64)
-    return [(run, every, run.marks_at(every))]
+    return [(run, None, None if run.all_alive else run.marks)]
 
 
 def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
 from statebed.errors import CorruptObjectError
@@ -110,7 +109,7 @@ class DurableRows:
 
         def read(wanted: pb.HashRange) -> pa.Table:
             parts = [copy.part(wanted).run for copy in reversed(copies)]
-            rows = [file_rows(self._table, run, np.arange(len(run), dtype=np.int64), run.marks) for run in parts]
+            rows = [file_rows(self._table, run, None, run.marks) for run in parts]
             return pa.concat_tables([self._table.file_schema.empty_table(), *rows])
 
         return read

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.format.columns import boolean_array, boolean_values, from_numpy, int64_values, one_chunk, uint64_values
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.state.columns import Rows, column_of
@@ -14,26 +14,25 @@ from statebed.state.keyed.spilled import Marks
 from statebed.state.keyed.table import KeyedTable
 
 
-def file_rows(table: KeyedTable, run: Run, rows: Rows, marks: Marks | None) -> pa.Table:
+def file_rows(table: KeyedTable, run: Run, rows: Rows | None, marks: Marks | None) -> pa.Table:
     """Rows of a run as rows of files, without their sequence; deletions have neither time nor values.
 
-    Without marks none is deleted.
+    Without numbers of rows these are all, of a run that is not written any more; without marks none is deleted.
     """
-    deleted = np.zeros(len(rows), dtype=np.bool_) if marks is None else (marks & DELETED) != 0
-    alive = from_numpy(np.arange(len(rows), dtype=np.int64), pa.int64(), valid=~deleted) if deleted.any() else None
+    count = len(run) if rows is None else len(rows)
+    deleted = np.zeros(count, dtype=np.bool_) if marks is None else (marks & DELETED) != 0
+    alive = from_numpy(np.arange(count, dtype=np.int64), pa.int64(), valid=~deleted) if deleted.any() else None
     columns: dict[str, pa.Array] = {
-        KEY_HASH: from_numpy(run.hashes[rows], pa.uint64()),
-        SEQUENCE: from_numpy(np.zeros(len(rows), dtype=np.uint64), pa.uint64()),
-        DELETED_COLUMN: pa.Array.from_buffers(
-            pa.bool_(), len(rows), [None, pa.py_buffer(np.packbits(deleted, bitorder="little"))]
-        ),
+        KEY_HASH: from_numpy(run.hashes if rows is None else run.hashes.take(rows), pa.uint64()),
+        SEQUENCE: from_numpy(np.zeros(count, dtype=np.uint64), pa.uint64()),
+        DELETED_COLUMN: boolean_array(deleted),
     }
     for name, key in zip(table.key_schema.names, run.keys, strict=True):
-        columns[name] = key.take(rows)
+        columns[name] = key.array() if rows is None else key.take(rows)
     if run.times is not None:
-        columns[TIME] = from_numpy(run.times[rows], TIMESTAMP, valid=~deleted)
+        columns[TIME] = from_numpy(run.times if rows is None else run.times.take(rows), TIMESTAMP, valid=~deleted)
     for name, value in zip(table.value_schema.names, run.values, strict=True):
-        taken = value.take(rows)
+        taken = value.array() if rows is None else value.take(rows)
         columns[name] = taken if alive is None else taken.take(alive)
     schema = table.file_schema
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.compiled import loops_for
 from statebed.format.keyhash import Hashes
 from statebed.state.columns import Column, Mask, Places, Rows, column_of
 from statebed.state.keyed.batch import KeyBatch
@@ -126,13 +127,11 @@ class Run:
             self.times[rows] = times
             # A deleted row may come back with any time.
             self._oldest = None if self._oldest is None else min(self._oldest, int(times.min(initial=FOR_EVER)))
-        before = self.marks.take(rows)
-        self._mark(rows, before, (before & STORED) | DIRTY)
+        self._mark(rows, keep=STORED, add=DIRTY)
 
     def delete(self, rows: Rows) -> None:
         self.all_alive = False
-        before = self.marks.take(rows)
-        self._mark(rows, before, before | DELETED | DIRTY)
+        self._mark(rows, keep=STORED, add=DELETED | DIRTY)
 
     def may_expire(self, until_us: int) -> bool:
         """False when surely no row's time is over."""
@@ -191,7 +190,7 @@ class Run:
         """Some rows, a copy; with other marks, if there are such."""
         marks = self.marks[rows] if marks is None else marks
         return Run(
-            hashes=self.hashes[rows],
+            hashes=self.hashes.take(rows),
             keys=tuple(column.select(rows) for column in self.keys),
             values=tuple(column.select(rows) for column in self.values),
             times=None if self.times is None else self.times[rows],
@@ -221,11 +220,18 @@ class Run:
         part.index = self.index.between(start, end)
         return part
 
-    def _mark(self, rows: Rows, before: Marks, marks: Marks) -> None:
-        if np.array_equal(marks, before):
+    def _mark(self, rows: Rows, *, keep: np.uint8, add: np.uint8) -> None:
+        """Give different rows some marks, beside those of theirs that they keep."""
+        if (loops := loops_for(len(rows))) is not None:
+            changed, clean = loops.mark(self.marks, rows, keep, add, DIRTY)
+        else:
+            before = self.marks.take(rows)
+            marks = (before & keep) | add
+            changed, clean = not np.array_equal(marks, before), len(rows) - int(np.count_nonzero(before & DIRTY))
+            self.marks[rows] = marks
+        if not changed:
             return
-        self.dirty_rows += len(rows) - int(np.count_nonzero(before & DIRTY))
-        self.marks[rows] = marks
+        self.dirty_rows += clean
         if self._changed is not None:
             self._changes += len(rows)
             self._changed.append(rows)

@@ -19,11 +19,10 @@ from statebed.format.schema import KEY_HASH, TIME
 from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of
 from statebed.state.columns.fixed import is_fixed
 from statebed.state.keyed.index import HashIndex, Starts, starts_to_store
-from statebed.state.keyed.run import DELETED, STORED, Run, Times
+from statebed.state.keyed.run import DELETED, STORED, Marks, Run, Times
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
 
-Marks = npt.NDArray[np.uint8]
 _HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
 _BITS, _VALID, _VALUES = "bits", "valid", "values"
 """With the number of the column: names of a table's columns may be any."""
@@ -38,9 +37,14 @@ class MappedColumn:
         self._pieces = pieces
 
     def take(self, rows: Rows) -> pa.Array:
+        """The values in some rows."""
         if len(self._pieces) == 1:
             return self._pieces[0].take(from_numpy(rows, pa.int64()))
-        return HeapColumn(self._pieces, rows).take(np.arange(len(rows), dtype=np.int64))
+        return HeapColumn(self._pieces, rows).array()
+
+    def array(self) -> pa.Array:
+        """All values."""
+        return one_chunk(pa.chunked_array(self._pieces))
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         ours = self.take(rows)
@@ -84,7 +88,7 @@ def append_run(file: ColumnFileWriter, run: Run) -> None:
         if isinstance(column, FixedColumn):
             _append_fixed(file, number, column, before=before)
         else:
-            others[f"{_VALUES} {number}"] = column.take(np.arange(len(run), dtype=np.int64))
+            others[f"{_VALUES} {number}"] = column.array()
     if others:
         file.append_others(pa.table(others))
 

@@ -112,7 +112,7 @@ test-cluster: env $(ARCHIVE)  ## the pipeline on a Spark cluster whose processes
 	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
 
 test-browser: env $(ARCHIVE)  ## the dashboard in a real browser, while jobs write, one of them on Spark
-	$(call timed,browser,scripts/find-chromium >/dev/null && $(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not alone" tests/browser)
+	$(call timed,browser,scripts/find-chromium >/dev/null && $(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not alone and not long" tests/browser)
 	$(call timed,browser alone,$(PYTEST) -m alone tests/browser)
 
 test-docs: env $(ARCHIVE)  ## every code block of README and docs

@@ -18,7 +18,7 @@ VARIABLE = "STATEBED_COMPILED"
 _LEAST_ROWS = {"auto": 1 << 12, "always": 1, "off": None}
 """Fewer rows are not worth loading a compiler."""
 _LEAST_ROWS_WHEN_LOADED = 1 << 8
-"""Fewer rows take no longer without."""
+"""Fewer rows take no longer without. Each new combination of types is still compiled, once on a machine."""
 _LOOPS = "statebed.compiled.loops"
 
 

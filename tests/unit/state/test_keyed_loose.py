@@ -121,20 +121,19 @@ def test_small_runs_without_new_keys_go_into_the_large_one_when_looking_into_the
     for start, end in ((0, 9000), (9000, 10_000)):
         runs.add(run_of(ids[start:end], many_collide=False), forget=True)
 
-    def looked_up(some: Ids) -> int:
+    def looked_up(some: Ids) -> bool:
         batch = batch_of(some, many_collide=False)
         runs.find(batch, np.arange(len(batch), dtype=np.int64))
-        runs.add_nothing(forget=True)
-        return len(runs.runs)
+        return runs.worth_merging
 
     # Small runs cost nothing when all keys are in the large one.
-    assert [looked_up(ids[:9000]) for _ in range(5)] == [2] * 5
-    assert [looked_up(ids[8000:10_000]) for _ in range(2)] == [2, 2]
+    assert not any(looked_up(ids[:9000]) for _ in range(9))
+    assert not looked_up(ids[8500:9600])
     runs.add(run_of(ids[10_000:10_100], many_collide=False), forget=True)
-    # A new key has come: counted from there, 5,050 look-ups are half as many as there are rows.
-    assert [looked_up(ids[8100:10_100]) for _ in range(3)] == [3, 3, 1]
-    assert sorted(ids_of(runs.runs[0], np.arange(10_100))) == sorted(ids[:10_100].tolist())
-    assert looked_up(ids[8000:10_000]) == 1
+    # A new key has come: counted from there, 632 keys are a sixteenth of the rows.
+    assert [looked_up(ids[8100:9300]) for _ in range(3)] == [False, False, True]
+    assert sorted(ids_of(runs.as_one(forget=True), np.arange(10_100))) == sorted(ids[:10_100].tolist())
+    assert not any(looked_up(ids[8000:10_000]) for _ in range(9))
 
 
 def test_what_is_deleted_and_in_no_file_goes_when_runs_are_merged() -> None:

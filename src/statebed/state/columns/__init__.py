@@ -4,7 +4,7 @@ A `FixedColumn` holds numbers, times and booleans, a `TextColumn` short text, a 
 decimals, nested types. A column of text may be of either kind, and become the other when it is written.
 """
 
-from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, cuts_at, plain, taken
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, cuts_at, equal_where, plain, taken
 from statebed.state.columns.fixed import FixedColumn, with_values
 from statebed.state.columns.heap import HeapColumn
 from statebed.state.columns.kinds import Column, column_of, column_over
@@ -22,6 +22,7 @@ __all__ = [
     "column_of",
     "column_over",
     "cuts_at",
+    "equal_where",
     "plain",
     "taken",
     "with_values",

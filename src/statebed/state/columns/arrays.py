@@ -1,7 +1,7 @@
 """What all kinds of columns share: rows by number, where rows of two runs go, arrays compared and changed."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ class AnyColumn(Protocol):
         """The values in some rows."""
 
     def array(self) -> pa.Array:
-        """All values, where they lie if they can be used there."""
+        """All values, where they lie if they can be used there: not to be written meanwhile."""
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         """Whether the value in each row is the one of the array."""
@@ -81,13 +81,28 @@ def equal_words(
     ours: tuple[npt.NDArray[Any], ...], rows: Rows, theirs: tuple[npt.NDArray[Any], ...], others: Rows, maybe: Mask
 ) -> Mask:
     """Whether each row is the same in all of our arrays as its other row in all of theirs, of those that may be."""
-    equal = maybe.copy()
     if (loops := loops_for(len(rows))) is not None:
+        equal = maybe.copy()
         loops.compare(ours, rows, theirs, others, equal)
         return equal
-    for one, other in zip(ours, theirs, strict=True):
-        equal &= one.take(rows) == other.take(others)
-    return equal
+
+    def same(rows: Rows, others: Rows) -> Mask:
+        equal = np.ones(len(rows), dtype=np.bool_)
+        for one, other in zip(ours, theirs, strict=True):
+            equal &= one.take(rows) == other.take(others)
+        return equal
+
+    return equal_where(maybe, rows, others, same)
+
+
+def equal_where(maybe: Mask, rows: Rows, others: Rows, equal: Callable[[Rows, Rows], Mask]) -> Mask:
+    """What `equal` says of our rows and their others, asked only of those that may be: of the rest nothing is read."""
+    asked = np.flatnonzero(maybe)
+    if len(asked) == len(maybe):
+        return equal(rows, others)
+    result = maybe.copy()
+    result[asked] = equal(rows.take(asked), others.take(asked))
+    return result
 
 
 def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:

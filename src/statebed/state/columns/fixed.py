@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
-from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_words, taken
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_where, equal_words, taken
 
 _BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
@@ -42,7 +42,7 @@ class FixedColumn:
         return self.select(rows).array()
 
     def array(self) -> pa.Array:
-        """All values, where they lie if they can be used there."""
+        """All values, where they lie if they can be used there: not to be written meanwhile."""
         if not pa.types.is_boolean(self.kind):
             return from_numpy(self.bits, self.kind, valid=self.valid)
         packed = pa.py_buffer(np.packbits(self.bits.astype(np.bool_), bitorder="little"))
@@ -70,9 +70,8 @@ class FixedColumn:
         equal = equal_words((self.bits,), rows, (other.bits,), others, maybe)
         if other.valid is None and self.valid is None:
             return equal
-        ours = np.ones(len(rows), dtype=np.bool_) if self.valid is None else self.valid.take(rows)
-        equal &= ours if other.valid is None else ours == other.valid.take(others)
-        return equal
+        ours, theirs = self.filled_validity(), other.filled_validity()
+        return equal_where(equal, rows, others, lambda rows, others: ours.take(rows) == theirs.take(others))
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_values, taken
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_values, equal_where, taken
 
 _SPARE_HEAP_ROWS = 4096
 _SMALL_AGAINST = 5
@@ -65,10 +65,7 @@ class HeapColumn:
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
         """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
-        equal = maybe.copy()
-        asked = np.flatnonzero(maybe)
-        equal[asked] = self.equals(rows.take(asked), other.take(others.take(asked)))
-        return equal
+        return equal_where(maybe, rows, others, lambda ours, theirs: self.equals(ours, other.take(theirs)))
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

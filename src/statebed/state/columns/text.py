@@ -3,12 +3,13 @@ numbers. Longer values are for a `HeapColumn`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from statebed.format.packed_text import OFFSET_TYPES, PackedText, Words
-from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_words
+from statebed.state.columns.arrays import AnyColumn, Mask, Places, Rows, equal_where, equal_words
 from statebed.state.columns.heap import HeapColumn
 
 
@@ -62,13 +63,16 @@ class TextColumn:
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
         """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
-        if not isinstance(other, TextColumn):
-            return maybe & other.equals(others, self.take(rows))
-        if len(self.words) == len(other.words):
+        if isinstance(other, TextColumn) and len(self.words) == len(other.words):
             return equal_words(self.words, rows, other.words, others, maybe)
+        return equal_where(maybe, rows, others, partial(self._equal, other))
+
+    def _equal(self, other: AnyColumn, rows: Rows, others: Rows) -> Mask:
+        if not isinstance(other, TextColumn):
+            return other.equals(others, self.take(rows))
         count, every = max(len(self.words), len(other.words)), np.arange(len(rows), dtype=np.int64)
         ours, theirs = (one.select(at).packed.widened(count).words for one, at in ((self, rows), (other, others)))
-        return equal_words(ours, every, theirs, every, maybe)
+        return equal_words(ours, every, theirs, every, np.ones(len(rows), dtype=np.bool_))
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""

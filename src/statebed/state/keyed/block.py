@@ -19,8 +19,8 @@ from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, ranges_between
 from statebed.state.keyed.found import Found
 from statebed.state.keyed.loose import LooseRuns
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run, Times
-from statebed.state.keyed.spilled import FrozenRun, Marks, batch_of, merged_parts, newest
+from statebed.state.keyed.run import DELETED, DIRTY, STORED, Marks, Run, Times
+from statebed.state.keyed.spilled import FrozenRun, batch_of, merged_parts, newest
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.written import Written
 from statebed.state.live.row_set import ascending
@@ -191,8 +191,6 @@ class Block:
             rows, marks = _by_row(over)
             run = Run.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
             self._lay_over(run)
-        else:
-            self._loose.add_nothing(forget=self._forgetful)
         self._located = None
 
     def delete(self, pieces: Sequence[Found]) -> None:
@@ -253,9 +251,18 @@ class Block:
         else:
             self._have(rows)
 
+    @property
+    def worth_settling(self) -> bool:
+        """Whether what lies in memory should become one run."""
+        return self._loose.worth_merging
+
     def loose(self) -> Run | None:
         """What lies in memory, as one run; None: nothing."""
         return self._settle() if self._loose.runs else None
+
+    def is_just(self, run: Run) -> bool:
+        """Whether this run is all that lies in memory."""
+        return len(self._loose.runs) == 1 and self._loose.runs[0] is run
 
     def freeze(self, frozen: FrozenRun) -> None:
         """Leave memory: what was loose is in a mapped file now."""

@@ -1,8 +1,9 @@
 """The blocks of a keyed view and the memory they take: charged, offered for eviction, loaded, dropped.
 
 One thread works on a view, and holds its lock while it does. Any other thread may make a block leave memory for a
-mapped file, but only while the lock is free; else it is told that the block is in use. Room for what an operation adds
-is made before it begins, with no lock held, so that a failing disk refuses an operation that has changed nothing.
+mapped file, if the lock is free when it begins; else it is told that the block is in use. It writes the file without
+the lock: rows are read and written meanwhile, and a block that was written stays. Room for what an operation adds is
+made before it begins, with no lock held, so that a failing disk refuses an operation that has changed nothing.
 
 Files of blocks whose rows are all in the store are copies: the cache counts them, and may drop them. It does so at
 once or, while the view is in use, when the view's own thread comes to it.
@@ -25,7 +26,7 @@ from statebed.state.keyed.cuts import joined
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges, memory_in
 from statebed.state.keyed.run import Run
-from statebed.state.keyed.slots import Counts, Slot, give_back
+from statebed.state.keyed.slots import Charges, Counts, Slot, as_cold_as, give_back
 from statebed.state.keyed.spilled import FrozenRun, newest
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
@@ -39,6 +40,8 @@ MOST_SPILLED_BYTES = 256 << 20
 """Of mapped files of a block, which may be as large as the budget: each batch pays for every block that it touches."""
 RESTORED_BLOCKS = 4
 """A block of restored state that cannot be in memory as a whole is so many times as large."""
+_PATIENCE_SECONDS = 1.0
+"""A view that is in use for longer keeps its block: there may be others that can leave."""
 _COPIES = 3
 """How often rows are in memory while files are written piece by piece: as they were read, merged, and on their way."""
 
@@ -56,11 +59,14 @@ class Blocks:
         self._owner = owner
         self.block_bytes = block_bytes or max(1, min(BLOCK_BYTES, self._memory.budget // BLOCKS_IN_BUDGET))
         self._spilled_bytes = max(min(BLOCKS_IN_BUDGET * self.block_bytes, MOST_SPILLED_BYTES), self.block_bytes)
+        self._charges = Charges(self._memory, tiers.cache, owner)
         self.counts = Counts()
         self._lock = threading.Lock()
         self._holder: int | None = None
         self._operating = False
         self._lost = False
+        self._leaving: set[Slot] = set()
+        """On their way to files."""
         self._to_drop: list[Slot] = []
         self._to_merge: list[Slot] = []
         self._to_count: list[Slot] = []
@@ -68,7 +74,7 @@ class Blocks:
         sizes = [memory_in(durable.files, one, row_bytes=table.row_bytes) for one in ranges]
         if durable.mapped or sum(sizes) > self._memory.budget:
             ranges = joined(ranges, sizes, most=RESTORED_BLOCKS * self.block_bytes)
-        self._slots = [self._slot(Block(one, table)) for one in ranges]
+        self._slots = [self._charges.slot(Block(one, table)) for one in ranges]
         self._edges = self._edges_of_slots()
         self._remembered = self._memory.charge(owner, Purpose.READS, 0)
         end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache, self._remembered)
@@ -161,15 +167,14 @@ class Blocks:
         """After blocks were read or changed: charge what they take now. With the lock."""
         moment = self._memory.moment()
         for slot in slots:
-            if slot.cached is not None and slot.block.dirty_rows:
-                self._tiers.cache.remove(slot.cached)
-                slot.cached = None
+            if slot.block.dirty_rows:
+                self._charges.uncount(slot)
             elif slot.cached is not None:
                 self._tiers.cache.touch(slot.cached)
             blocks = slot.block.split(block_bytes=self.block_bytes)
             for one in self._replaced(slot, blocks):
                 self._account(one, moment)
-            if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
+            if slot.block.worth_settling or (slot.block.spilled and slot.block.held_bytes > self.block_bytes):
                 self._to_merge.append(slot)
 
     # ---- moving ------------------------------------------------------------------------------------------
@@ -198,7 +203,7 @@ class Blocks:
             for slot in self._slots:
                 slot.block.forget()
                 slot.changes += 1
-                self._uncharge(slot)
+                self._charges.release(slot)
 
     def release(self, slot: Slot) -> int:
         """Give up a block all of whose rows are in the store; gives the bytes of memory that are free now."""
@@ -252,52 +257,64 @@ class Blocks:
         if self._memory.used + slot.block.thaw_bytes > self._memory.low_bytes:
             return False
         with self.locked():
-            if slot.cached is not None:
-                self._tiers.cache.remove(slot.cached)
-                slot.cached = None
+            self._charges.uncount(slot)
             slot.block.thaw()
             self.counts.loads += 1
             self.settle([slot])
         return True
 
     def _evict(self, slot: Slot) -> bool:
-        """Leave memory for a mapped file. By any thread; False while the view is in use."""
-        if not self._lock.acquire(blocking=False):
+        """Leave memory for a mapped file. By any thread; False while the view is in use.
+
+        The file is written without the lock, so that rows are read meanwhile, and written: then the file is in vain.
+        """
+        if slot in self._leaving or not self._lock.acquire(blocking=False):
             return False
         try:
-            group = [(one, run) for one in self._as_cold_as(slot) if (run := one.block.loose()) is not None]
-            if not group:
-                return True
-            for one, run in group:
-                with self._memory.charge(self._owner, Purpose.WRITES, one.block.held_bytes):
-                    frozen = FrozenRun.write([run], self._table, self._tiers.folder, most_rows=len(run))
-                one.block.freeze(frozen)
-                self._account(one, 0)
-                if one.block.to_merge(most_bytes=self._spilled_bytes):
-                    self._to_merge.append(one)
-                self._to_count.append(one)
-                self.counts.spills += 1
+            slots = as_cold_as(slot, self._slots, most_bytes=self._memory.segment_bytes, but=self._leaving)
+            group = [(one, run, run.writes) for one in slots if (run := one.block.loose()) is not None]
+            self._leaving.update(slots)
         finally:
             self._lock.release()
+        try:
+            left = [self._leave(one, run, writes) for one, run, writes in group]
+        finally:
+            self._leaving.difference_update(slots)
         give_back_pages()
+        return not left or left[0]
+
+    def _leave(self, slot: Slot, run: Run, writes: int) -> bool:
+        """Write all that a block has in memory to a file; False: it has changed meanwhile."""
+        with self._memory.charge(self._owner, Purpose.WRITES, run.held_bytes):
+            try:
+                frozen = FrozenRun.write([run], self._table, self._tiers.folder, most_rows=len(run))
+            except (ArithmeticError, LookupError, ValueError):
+                if run.writes == writes:
+                    raise
+                return False  # what was read was half written
+        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            frozen.remove()
+            return False
+        try:
+            if not slot.block.is_just(run) or run.writes != writes:
+                frozen.remove()
+                return False
+            slot.block.freeze(frozen)
+            self._account(slot, 0)
+            if slot.block.to_merge(most_bytes=self._spilled_bytes):
+                self._to_merge.append(slot)
+            self._to_count.append(slot)
+            self.counts.spills += 1
+        finally:
+            self._lock.release()
         return True
 
-    def _as_cold_as(self, slot: Slot) -> list[Slot]:
-        """The block, and others that are as cold: together they are worth a file."""
-        if slot.offer is None:
-            return [slot]
-        until, left = slot.offer.last_used, self._memory.segment_bytes - slot.offer.nbytes
-        group = [slot]
-        for one in self._slots:
-            if one is not slot and one.offer is not None and one.offer.last_used <= until and not one.offer.spilling:
-                left -= one.offer.nbytes
-                if left < 0:
-                    break
-                group.append(one)
-        return group
-
     def _merge(self, slot: Slot) -> None:
-        """Merge frozen runs of a block, and split it if it has become large."""
+        """Merge runs of a block where that pays, and split it if it has become large."""
+        if slot.block.worth_settling:
+            with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.held_bytes), self.locked():
+                slot.block.loose()
+                self._account(slot, self._memory.moment())
         if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
             self._evict(slot)
         if not slot.block.to_merge(most_bytes=self._spilled_bytes):
@@ -305,9 +322,7 @@ class Blocks:
         piece = self._memory.segment_bytes
         with self._memory.reserve(self._owner, Purpose.MERGES, _COPIES * piece), self.locked():
             blocks = slot.block.merge(self._tiers.folder, most_bytes=self._spilled_bytes, piece_bytes=piece)
-            if slot.cached is not None:
-                self._tiers.cache.remove(slot.cached)
-                slot.cached = None
+            self._charges.uncount(slot)
             made = self._replaced(slot, blocks)
             for one in made:
                 self._account(one, self._memory.moment())
@@ -320,9 +335,9 @@ class Blocks:
             return [slot]
         slot.block.forget()
         slot.gone = True
-        self._uncharge(slot)
+        self._charges.release(slot)
         index = self._slots.index(slot)
-        made = [self._slot(block) for block in blocks]
+        made = [self._charges.slot(block) for block in blocks]
         self._slots[index : index + 1] = made
         self._edges = self._edges_of_slots()
         return made
@@ -358,43 +373,17 @@ class Blocks:
             return False
         slot.block.forget()
         slot.changes += 1
-        self._uncharge(slot)
+        self._charges.release(slot)
         return True
 
-    # ---- charges -----------------------------------------------------------------------------------------
-
-    def _slot(self, block: Block) -> Slot:
-        return Slot(block, self._memory.charge(self._owner, Purpose.SEGMENTS, 0))
-
     def _account(self, slot: Slot, moment: int) -> None:
-        held = slot.block.held_bytes
-        slot.charge.set(held)
-        if not held:
-            self._withdraw(slot)
-            return
-        if slot.offer is None:
-            blocks = weakref.ref(self)
+        blocks = weakref.ref(self)
 
-            def spill() -> bool:
-                alive = blocks()
-                return alive is None or alive._evict(slot)  # noqa: SLF001 - of this class
+        def spill() -> bool:
+            alive = blocks()
+            return alive is None or alive._evict(slot)  # noqa: SLF001 - of this class
 
-            slot.offer = self._memory.offer(self._owner, held, spill)
-        else:
-            self._memory.resize(slot.offer, held)
-        slot.offer.touch(moment)
-
-    def _uncharge(self, slot: Slot) -> None:
-        slot.charge.release()
-        self._withdraw(slot)
-        if slot.cached is not None:
-            self._tiers.cache.remove(slot.cached)
-            slot.cached = None
-
-    def _withdraw(self, slot: Slot) -> None:
-        if slot.offer is not None:
-            self._memory.withdraw(slot.offer)
-            slot.offer = None
+        self._charges.account(slot, moment, spill)
 
     def _edges_of_slots(self) -> Hashes:
         return np.array([slot.block.owned.first for slot in self._slots[1:]], dtype=np.uint64)

@@ -24,8 +24,8 @@ _MOST_SMALL = 8
 """There is a bit for each of them in a hint."""
 _LARGEST = 2
 """The large run is so many times as large as all others together: it is merged seldom, at most cost."""
-_WORTH_MERGING = 2
-"""Merging so many rows, and a new directory of them, takes at most as long as small runs add to one look-up."""
+_WORTH_MERGING = 16
+"""Merging so many rows, and a new directory of them, takes no longer than a key takes that is in a small run."""
 _SMALL_BITS = 10
 """Runs of fewer bits of rows are all of one size."""
 _PLACES_PER_ROW = 3
@@ -42,7 +42,7 @@ class LooseRuns:
         """The large one, then the small ones, the oldest first."""
         self._hints: _Hints | None = None
         self._asked = 0
-        """Keys of batches that needed small runs, since the last new key came."""
+        """Keys that were looked for in small runs, since the last new one came."""
 
     @property
     def held_bytes(self) -> int:
@@ -57,7 +57,6 @@ class LooseRuns:
         at, held = large.find(batch)
         if held.all():
             return [Found(large, None, at, rows)], rows[:0]
-        self._asked += len(rows) if small else 0
         there = np.flatnonzero(held)
         if len(there):
             pieces.append(Found(large, None, at.take(there), rows.take(there)))
@@ -65,6 +64,7 @@ class LooseRuns:
             batch, rows = batch.select(missing), rows.take(missing)
         if not small:
             return pieces, rows
+        self._asked += len(rows)
         hints = None if self._hints is None else self._hints.of(batch.hashes)
         left = np.ones(len(rows), dtype=np.bool_)
         for number, run in enumerate(small):
@@ -94,10 +94,12 @@ class LooseRuns:
             small[-count:] = [first.merged(others, forget=forget)]
         self._have_small(small)
 
-    def add_nothing(self, *, forget: bool) -> None:
-        """As `add`, of a write without new keys."""
-        if self._asked * _WORTH_MERGING > sum(len(run) for run in self.runs):
-            self.as_one(forget=forget)
+    @property
+    def worth_merging(self) -> bool:
+        """Whether looking into small runs, while no new keys came, has cost as much as making them part of the large
+        one.
+        """
+        return len(self.runs) > 1 and self._asked * _WORTH_MERGING > sum(len(run) for run in self.runs)
 
     def as_one(self, *, forget: bool) -> Run:
         """All rows as one run, which these become."""

@@ -32,8 +32,7 @@ from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.found import Found
 from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times
 from statebed.state.keyed.rows import file_rows
-from statebed.state.keyed.run import DELETED, Times
-from statebed.state.keyed.spilled import Marks
+from statebed.state.keyed.run import DELETED, Marks, Times
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.written import Written, values_of
 from statebed.state.live.row_set import RowSet, ascending

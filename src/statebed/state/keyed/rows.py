@@ -9,8 +9,7 @@ from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.state.columns import Rows, column_of
 from statebed.state.keyed.batch import take_rows
-from statebed.state.keyed.run import DELETED, STORED, Run
-from statebed.state.keyed.spilled import Marks
+from statebed.state.keyed.run import DELETED, STORED, Marks, Run
 from statebed.state.keyed.table import KeyedTable
 
 

@@ -43,6 +43,8 @@ class Run:
     dirty_rows: int = 0
     all_alive: bool = False
     """No row is deleted; False: some may be."""
+    writes: int = field(default=0, init=False, repr=False)
+    """How often it was written: who copies it meanwhile sees by that whether the copy is whole."""
     index: HashIndex = field(init=False, repr=False)
     _oldest: int | None = field(default=None, init=False, repr=False)
     _changed: list[Rows] | None = field(default=None, init=False, repr=False)
@@ -122,6 +124,7 @@ class Run:
 
     def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
         """Write rows in place."""
+        self.writes += 1
         self.values = tuple(column.put(rows, array) for column, array in zip(self.values, values, strict=True))
         if self.times is not None and times is not None:
             self.times[rows] = times
@@ -130,6 +133,7 @@ class Run:
         self._mark(rows, keep=STORED, add=DIRTY)
 
     def delete(self, rows: Rows) -> None:
+        self.writes += 1
         self.all_alive = False
         self._mark(rows, keep=STORED, add=DELETED | DIRTY)
 
@@ -147,6 +151,7 @@ class Run:
     def mark_written(self) -> None:
         """All changes are in files now: what is alive is stored, what is deleted is not."""
         if self.dirty_rows:
+            self.writes += 1
             changed = self.dirty_between(0, len(self))
             self.marks[changed] = STORED if self.all_alive else as_written(self.marks[changed])
             self.dirty_rows = 0
@@ -188,7 +193,8 @@ class Run:
 
     def select(self, rows: Rows, marks: Marks | None = None) -> "Run":
         """Some rows, a copy; with other marks, if there are such."""
-        marks = self.marks[rows] if marks is None else marks
+        all_alive = self.all_alive if marks is None else not np.any(marks & DELETED)
+        marks = self.marks.take(rows) if marks is None else marks
         return Run(
             hashes=self.hashes.take(rows),
             keys=tuple(column.select(rows) for column in self.keys),
@@ -196,7 +202,7 @@ class Run:
             times=None if self.times is None else self.times[rows],
             marks=marks,
             dirty_rows=int(np.count_nonzero(marks & DIRTY)),
-            all_alive=self.all_alive,
+            all_alive=all_alive,
         )
 
     def between(self, first: int, last: int) -> "Run":

@@ -16,7 +16,7 @@ from statebed.format.columns import boolean_values, from_numpy, int64_values, on
 from statebed.format.keyhash import Hashes
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of
+from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of, equal_where
 from statebed.state.columns.fixed import is_fixed
 from statebed.state.keyed.index import HashIndex, Starts, starts_to_store
 from statebed.state.keyed.run import DELETED, STORED, Marks, Run, Times
@@ -54,14 +54,15 @@ class MappedColumn:
         return equal
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
-        return maybe & other.equals(others, self.take(rows))
+        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        return equal_where(maybe, rows, others, lambda ours, theirs: other.equals(theirs, self.take(ours)))
 
     def select(self, rows: Rows) -> Column:
         return column_of(self.take(rows))
 
     def slice(self, start: int, end: int) -> "MappedColumn":
         """Neighbouring rows where they lie."""
-        return MappedColumn(pa.chunked_array(self._pieces).slice(start, end - start).chunks or self._pieces[:1])
+        return MappedColumn(pa.chunked_array(self._pieces).slice(start, end - start).chunks or [self._pieces[0][:0]])
 
 
 def kinds_of(table: KeyedTable) -> dict[str, npt.DTypeLike]:

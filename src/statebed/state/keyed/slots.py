@@ -1,9 +1,10 @@
 """Blocks with what they take: their charge, their offer, their files in the cache."""
 
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 from statebed.state.keyed.block import Block
-from statebed.state.memory.controller import MemoryController, Offer, Reservation
+from statebed.state.memory.controller import MemoryController, Offer, Purpose, Reservation
 from statebed.state.tiers.spill_cache import CachedFile, LocalCache
 
 
@@ -21,6 +22,48 @@ class Slot:
     """Others have taken its place."""
 
 
+class Charges:
+    """Has what blocks take charged, and offered for eviction."""
+
+    def __init__(self, memory: MemoryController, cache: LocalCache, owner: str) -> None:
+        self._memory = memory
+        self._cache = cache
+        self._owner = owner
+
+    def slot(self, block: Block) -> Slot:
+        return Slot(block, self._memory.charge(self._owner, Purpose.SEGMENTS, 0))
+
+    def account(self, slot: Slot, moment: int, spill: Callable[[], bool]) -> None:
+        """Charge what a block takes now, and offer it; it was used at this moment."""
+        held = slot.block.held_bytes
+        slot.charge.set(held)
+        if not held:
+            self._withdraw(slot)
+            return
+        if slot.offer is None:
+            slot.offer = self._memory.offer(self._owner, held, spill)
+        else:
+            self._memory.resize(slot.offer, held)
+        slot.offer.touch(moment)
+
+    def release(self, slot: Slot) -> None:
+        """It takes nothing any more."""
+        slot.charge.release()
+        self._withdraw(slot)
+        self.uncount(slot)
+
+    def uncount(self, slot: Slot) -> None:
+        """Its files are no copies any more that the cache may drop."""
+        if slot.cached is not None:
+            self._cache.remove(slot.cached)
+            slot.cached = None
+
+    def _withdraw(self, slot: Slot) -> None:
+        if slot.offer is not None:
+            self._memory.withdraw(slot.offer)
+            slot.offer = None
+
+
 @dataclass
 class Counts:
     """What happened to blocks, since the view was made."""
@@ -29,6 +72,23 @@ class Counts:
     loads: int = 0
     hits: int = 0
     misses: int = 0
+
+
+def as_cold_as(slot: Slot, slots: Iterable[Slot], *, most_bytes: int, but: Container[Slot]) -> list[Slot]:
+    """The block, and others that are as cold, about so many bytes: together they are worth leaving memory."""
+    group = [slot]
+    if slot.offer is None:
+        return group
+    left = most_bytes - slot.offer.nbytes
+    for one in slots:
+        if one is slot or one in but or one.offer is None or one.offer.spilling:
+            continue
+        if one.offer.last_used <= slot.offer.last_used:
+            left -= one.offer.nbytes
+            if left < 0:
+                break
+            group.append(one)
+    return group
 
 
 def give_back(slots: list[Slot], memory: MemoryController, cache: LocalCache, remembered: Reservation) -> None:

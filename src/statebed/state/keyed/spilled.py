@@ -16,13 +16,13 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
 from statebed.state.columns import Places, Rows, cuts_at
 from statebed.state.keyed.batch import KeyBatch
-from statebed.state.keyed.run import DIRTY, Marks, Run, as_written, merged_columns
+from statebed.state.keyed.run import DELETED, DIRTY, Marks, Run, as_written, merged_columns
 from statebed.state.keyed.run_files import append_index, append_run, kinds_of, run_over
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
 from statebed.state.tiers.spill_folder import SpillFolder
 
-__all__ = ["FrozenRun", "Marks", "batch_of", "merged_parts", "newest"]
+__all__ = ["FrozenRun", "batch_of", "merged_parts", "newest"]
 
 _SAMPLES = 4
 """Of each run, for a piece that is cut by its hashes."""
@@ -84,7 +84,8 @@ class FrozenRun:
     def below(self, newer: Run | None, start: int, end: int) -> Run:
         """Some of its rows, and newer ones between them, which replace those with the same keys, as a run in memory."""
         if newer is None:
-            return self._selected(np.arange(start, end, dtype=np.int64))
+            rows = np.arange(start, end, dtype=np.int64)
+            return self.run.select(rows, self.marks_at(rows))
         kept = np.ones(end - start, dtype=np.bool_)
         at, held = self.run.find(batch_of(newer, np.arange(len(newer), dtype=np.int64)))
         kept[at.compress(held) - start] = False
@@ -103,12 +104,8 @@ class FrozenRun:
             times,
             marks,
             dirty_rows=int(np.count_nonzero(marks & DIRTY)),
+            all_alive=not np.any(marks & DELETED),
         )
-
-    def _selected(self, rows: Rows) -> Run:
-        selected, marks = self.run.select(rows), self.marks_at(rows)
-        dirty = int(np.count_nonzero(marks & DIRTY))
-        return Run(selected.hashes, selected.keys, selected.values, selected.times, marks, dirty_rows=dirty)
 
     def remove(self) -> None:
         """Remove its file; whoever reads it at the moment reads on."""

@@ -29,6 +29,7 @@ from statebed.state.global_keyed.files import (
     without_deleted,
 )
 from statebed.state.global_keyed.hash import hash_of
+from statebed.state.global_keyed.held import HeldBytes, contents_bytes, entry_bytes
 from statebed.state.live.files import LiveFiles
 from statebed.state.messages import CommitData, KeyedData, RecordBatch, TaskInfo
 from statebed.state.migration import Decode, check_declared, check_not_newer, decoder
@@ -72,6 +73,7 @@ class _Other:
     config: pb.TableConfig
     files: frozenset[str]
     values: dict[bytes, bytes]
+    nbytes: int
 
 
 class GlobalKeyedTable:
@@ -81,12 +83,19 @@ class GlobalKeyedTable:
     """
 
     def __init__(
-        self, config: pb.TableConfig, task: TaskInfo, store: ObjectStore, parts: Sequence[StoredPart] = ()
+        self,
+        config: pb.TableConfig,
+        task: TaskInfo,
+        store: ObjectStore,
+        parts: Sequence[StoredPart] = (),
+        *,
+        held: HeldBytes,
     ) -> None:
         """`parts` are those of all subtasks of the epoch that is restored; nothing is read yet."""
         self.config = config
         self.task = task
         self._store = store
+        self._held = held
         self._parts = [stored for stored in parts if stored.part.files]
         for stored in parts:
             check_files(stored.part, where=self.where)
@@ -115,8 +124,14 @@ class GlobalKeyedTable:
         if self._declared is None:
             check_declared(value_type, current=self.config.state_version, where=self.where)
             decoders = [self._decoder(stored.config, value_type) for stored in self._parts]
-            for number, (stored, decode) in enumerate(zip(self._parts, decoders, strict=True)):
-                self._load(-1 - number, stored, decode, Codec(value_type))
+            loaded = [
+                self._load(stored, decode, Codec(value_type))
+                for stored, decode in zip(self._parts, decoders, strict=True)
+            ]
+            self._held.change(sum(contents_bytes(own) + other.nbytes for own, other in loaded))
+            for number, (own, other) in enumerate(loaded):
+                self._own |= own
+                self._others[-1 - number] = other
             self._rewrite = bool(self._versions - {self.config.state_version})
             self._declared = (key_type, value_type)
             self._parts = []
@@ -141,6 +156,8 @@ class GlobalKeyedTable:
             check_files(stored.part, where=self.where)
             decode = self._decoder(stored.config, value_type)
             others[index] = self._read_other(self._others.get(index), stored, decode, Codec(value_type))
+        before = sum(other.nbytes for other in self._others.values())
+        self._held.change(sum(other.nbytes for other in others.values()) - before)
         self._others = others
 
     def get(self, key: bytes) -> bytes | None:
@@ -153,7 +170,9 @@ class GlobalKeyedTable:
         self._check_open()
         if key not in self._own:
             self._check_owner(key)
-        before = self._own.pop(key, None)
+        before = self._own.get(key)
+        self._held.change(entry_bytes(key, value) - entry_bytes(key, before))
+        self._own.pop(key, None)
         if value is not None:
             self._own[key] = value
         if value is not None or before is not None:
@@ -209,13 +228,13 @@ class GlobalKeyedTable:
         """Refuse every later write: nothing would make it durable."""
         self._closed = reason
 
-    def _load(self, index: int, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> None:
+    def _load(self, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> tuple[dict[bytes, bytes], _Other]:
+        """The keys of this subtask, and those of others."""
         rows = without_deleted(newest(read_file(self._store, file) for file in stored.part.files))
         values = self._migrated(values_of(rows), stored.config, decode, codec)
         own = {key: values[key] for key in values_of(clip(rows, self.task.owned))}
-        self._own |= own
         rest = {key: value for key, value in values.items() if key not in own}
-        self._others[index] = _Other(stored.config, frozenset(), rest)
+        return own, _Other(stored.config, frozenset(), rest, contents_bytes(rest))
 
     def _read_other(self, before: _Other | None, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> _Other:
         files = {file.path: file for file in stored.part.files}
@@ -223,11 +242,13 @@ class GlobalKeyedTable:
         added = before is not None and before.config == stored.config and before.files <= set(files)
         seen = before.files if before is not None and added else frozenset()
         values = dict(before.values) if before is not None and added else {}
+        nbytes = before.nbytes if before is not None and added else 0
         rows = newest(read_file(self._store, file) for path, file in files.items() if path not in seen)
         for key in rows[KEY].to_pylist():
-            values.pop(key, None)
-        values |= self._migrated(values_of(without_deleted(rows)), stored.config, decode, codec)
-        return _Other(stored.config, frozenset(files), values)
+            nbytes -= entry_bytes(key, values.pop(key, None))
+        new = self._migrated(values_of(without_deleted(rows)), stored.config, decode, codec)
+        values |= new
+        return _Other(stored.config, frozenset(files), values, nbytes + contents_bytes(new))
 
     def _decoder(self, stored: pb.TableConfig, value_type: Any) -> Decode:
         return decoder(value_type, stored=stored.state_version, current=self.config.state_version, where=self.where)

@@ -13,11 +13,11 @@ from statebed.format import names
 from statebed.format.schema import TIME
 from statebed.state.compaction import CompactionJob, Edit, NameOf
 from statebed.state.config import TimeToLiveClock
-from statebed.state.global_keyed.table import Changes, GlobalKeyedTable, StoredPart
+from statebed.state.global_keyed.held import HeldBytes
+from statebed.state.global_keyed.table import GlobalKeyedTable, StoredPart
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedCheckpoint, KeyedView
 from statebed.state.manager.in_flight import InFlight
-from statebed.state.memory.controller import Purpose
 from statebed.state.messages import (
     CommitData,
     DeleteKey,
@@ -38,8 +38,6 @@ from statebed.storage import ObjectStore
 
 Data = RecordBatch | CommitData | KeyedData
 V = TypeVar("V", bound=KeyedView | TimeKeyedView)
-_ENTRY_BYTES = 200
-"""What a key and a value take in a dictionary beside their bytes."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +120,7 @@ class ManagedGlobalTable(GlobalKeyedTable):
     def __init__(
         self, config: pb.TableConfig, task: TaskInfo, store: ObjectStore, parts: Sequence[StoredPart], *, tiers: Tiers
     ) -> None:
-        super().__init__(config, task, store, parts)
-        self._charged = tiers.memory.charge(owner_of(task, config.name), Purpose.SEGMENTS, 0)
+        super().__init__(config, task, store, parts, held=HeldBytes(tiers.memory, owner_of(task, config.name)))
 
     def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
         if most_bytes is None:
@@ -150,26 +147,18 @@ class ManagedGlobalTable(GlobalKeyedTable):
     def advance(self, moment: Moment) -> None:
         """Nothing expires."""
 
-    def take_changes(self, *, epoch: int) -> Changes:
-        if self._dirty or not self._charged.nbytes:
-            self._charged.set(self._held_bytes())
-        return super().take_changes(epoch=epoch)
-
     def release(self) -> None:
-        self._charged.release()
+        self._held.release()
 
     def statistics(self) -> TableStatistics:
         files = self._live.files
         return TableStatistics(
             rows=len(self),
-            memory_bytes=self._charged.nbytes,
+            memory_bytes=self._held.nbytes,
             disk_bytes=0,
             store_bytes=sum(file.size for file in files),
             files=Counter(file.level for file in files),
         )
-
-    def _held_bytes(self) -> int:
-        return sum(len(key) + len(value) + _ENTRY_BYTES for key, value in self.items())
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,17 @@ def write_delta(
     name_of: NameOf,
     *,
     merged: Delta,
+    older: Callable[[pb.HashRange], pa.Table],
     folder: SpillFolder,
     piece_bytes: int,
     file_bytes: int,
 ) -> tuple[Upload, ...]:
-    """The changes of the blocks as a delta, which replaces the deltas it is merged with; none when there are none."""
+    """The changes of the blocks as a delta, which replaces the deltas it is merged with; none when there are none.
+
+    `older` reads the rows of those deltas (`DurableRows.older`).
+    """
     spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
-    pieces = _pieces(blocks, spans, table, durable.older(merged), sequence=durable.next_sequence)
+    pieces = _pieces(blocks, spans, table, older, sequence=durable.next_sequence)
     if len(spans) == 1:
         rows = next(pieces)
         if row_bytes(rows).sum() <= file_bytes:

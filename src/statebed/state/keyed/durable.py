@@ -102,7 +102,10 @@ class DurableRows:
         return RangeReader(self._table, files, self._store)
 
     def older(self, merged: Delta) -> Callable[[pb.HashRange], pa.Table]:
-        """What reads all rows of a range from some deltas, oldest first: from copies, where there are such."""
+        """What reads all rows of a range from some deltas, oldest first: from copies, where there are such.
+
+        Copies that are missing are made first, which takes room: it is asked for without a lock.
+        """
         copies = () if self._images is None or not merged else self._images.runs(merged, self.owned) or ()
         if not copies or not self.mapped:
             return self.reader(merged).read

@@ -33,7 +33,7 @@ from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.compaction import KeyedCompaction, Plan, due_bytes, plan
 from statebed.state.keyed.delta import write_delta
 from statebed.state.keyed.durable import DurableRows
-from statebed.state.keyed.files import bytes_of
+from statebed.state.keyed.files import Delta, bytes_of
 from statebed.state.keyed.images import Images
 from statebed.state.keyed.operations import KeyedOperations
 from statebed.state.keyed.table import KeyedTable
@@ -117,26 +117,34 @@ class KeyedView(KeyedOperations):
         edits = self._edits.waiting
         # A piece as it is gathered, sorted and cut, and the row group that is being written.
         room = 4 * piece_bytes + min(ROW_GROUP_BYTES, self._memory.budget // 8)
-        with self._blocks.operation(room), self._blocks.locked(), self._durable.changing():
-            blocks = [slot.block for slot in self._blocks]
+        with self._blocks.operation(room), self._durable.changing():
             made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
             uploads = [upload for _, some in made for upload in some or ()]
-            if any(block.dirty_rows for block in blocks):
-                uploads += write_delta(
-                    blocks,
-                    self.table,
-                    self._durable,
-                    name_of,
-                    merged=self._durable.deltas_to_merge(
-                        self._edits.reading, unreadable=frozenset(upload.path for upload in uploads)
-                    ),
-                    folder=self._tiers.folder,
-                    piece_bytes=piece_bytes,
-                    file_bytes=self._blocks.block_bytes,
-                )
-            for block in blocks:
-                block.mark_written()
-            self._blocks.saved()
+            blocks = [slot.block for slot in self._blocks]
+            with self._blocks.locked():
+                changed = any(block.dirty_rows for block in blocks)
+            merged: Delta = []
+            if changed:
+                unreadable = frozenset(upload.path for upload in uploads)
+                merged = self._durable.deltas_to_merge(self._edits.reading, unreadable=unreadable)
+            # Without the lock: copies of the deltas may have to be made, and room for that.
+            older = self._durable.older(merged)
+            with self._blocks.locked():
+                if changed:
+                    uploads += write_delta(
+                        blocks,
+                        self.table,
+                        self._durable,
+                        name_of,
+                        merged=merged,
+                        older=older,
+                        folder=self._tiers.folder,
+                        piece_bytes=piece_bytes,
+                        file_bytes=self._blocks.block_bytes,
+                    )
+                for block in blocks:
+                    block.mark_written()
+                self._blocks.saved()
         self._edits.settle(edits, applied=[edit for edit, some in made if some is not None])
         return KeyedCheckpoint(metadata=self.metadata(subtask_index=subtask_index), uploads=tuple(uploads))
 

@@ -53,7 +53,11 @@ class Tiers:
         self._loaders = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="statebed-load")
         self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
         self.merging = threading.Lock()
-        """Held by whoever merges files in the background: one at a time, so that they take little of the budget."""
+        """Held by whoever merges files in the background: one at a time, so that they take little of the budget.
+
+        A token and no lock: whoever has it may wait for room, because nobody who reads, writes or makes room waits for
+        it, and merges wait with a deadline.
+        """
 
     @classmethod
     def shared(cls) -> "Tiers":

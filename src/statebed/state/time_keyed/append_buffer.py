@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statebed.errors import SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.segment import SegmentSpec
 from statebed.state.memory.controller import Hold, Offer, Purpose
@@ -86,9 +87,21 @@ class AppendBuffer:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """Nobody makes one of several pieces or segments meanwhile; rows that are loose cannot leave memory."""
-        with self._gathering:
+        """Nobody makes one of several pieces or segments meanwhile; rows that are loose cannot leave memory.
+
+        So whoever holds it still makes no room, and waits for nothing.
+        """
+        seconds = self._tiers.memory.wait_seconds
+        if not self._gathering.acquire(timeout=seconds):
+            raise SpillTimeoutError(
+                f"another thread has been sorting appended rows of the table {self.spec.table!r} for {seconds:g} s",
+                where=self.owner,
+                fix="nothing has changed: repeat the call when the machine is less busy",
+            )
+        try:
             yield
+        finally:
+            self._gathering.release()
 
     def remove_where(self, is_gone: Callable[[pb.FileEntry], bool]) -> list[Segment]:
         """Forget, unread, what is wanted gone by its span; gives the segments among it, to be closed. While still."""
@@ -148,7 +161,7 @@ class AppendBuffer:
 
     def seal(self) -> None:
         """Make a segment of what is not in one yet."""
-        with self._gathering:
+        with self.still():
             self._seal()
         self._offer_loose()
 
@@ -174,7 +187,7 @@ class AppendBuffer:
 
     def close(self) -> None:
         """Forget all rows."""
-        with self._gathering, self._lock:
+        with self.still(), self._lock:
             segments, self._segments = self._segments, ()
             loose, self._pieces = self._pieces, ()
             self._count_loose()

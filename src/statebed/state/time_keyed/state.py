@@ -106,16 +106,11 @@ class TimeKeyedState:
 
     def install(self, live: LiveFiles) -> None:
         """Go on with other live files and tombstones: segments that are in no file any more are closed."""
-        named = {file.path for file in live.files}
         nbytes = tombstones.held_bytes(live.tombstones)
         more = max(0, nbytes - self._charged.nbytes)
         # Room is made first: when that fails, nothing has changed.
-        with self.tiers.memory.reserve(self.owner, Purpose.TOMBSTONES, more), self._lock:
-            if live.tombstones is not self._indexed[0]:
-                self._indexed = ((), Deletions((), keys=self.keys))
-            self._charged.set(nbytes + self._indexed[1].nbytes)
-            self.live = live
-            gone = [self._segments.pop(path) for path in list(self._segments) if path not in named]
+        with self.tiers.memory.reserve(self.owner, Purpose.TOMBSTONES, more):
+            gone = self._replaced(live, nbytes)
         for segment in gone:
             self._retire(segment)
 
@@ -125,12 +120,16 @@ class TimeKeyedState:
         def is_inside(entry: pb.FileEntry) -> bool:
             return bool(start_us <= entry.min_time_us and entry.max_time_us < end_us)
 
+        # One tombstone of a few bytes comes at most: it is charged, and whoever grows next makes room for it. So
+        # nobody waits while the buffer is still, and what frees memory is not refused for lack of it.
         with self.buffer.still():
             fresh = [entry for entry in self.buffer.spans() if not is_inside(entry)]
-            self.install(self.live.delete_range(start_us, end_us, fresh=fresh))
-            hiding = self.live.tombstones
-            for segment in self.buffer.remove_where(lambda one: is_inside(one) or tombstones.hide_all(hiding, one)):
-                self._retire(segment)
+            live = self.live.delete_range(start_us, end_us, fresh=fresh)
+            hiding = live.tombstones
+            gone = self._replaced(live, tombstones.held_bytes(hiding))
+            gone += self.buffer.remove_where(lambda one: is_inside(one) or tombstones.hide_all(hiding, one))
+        for segment in gone:
+            self._retire(segment)
 
     def segments(self) -> list[Segment]:
         """All that are known: of files that were read, and of appended rows."""
@@ -283,6 +282,18 @@ class TimeKeyedState:
         for edit in edits:
             edit.discard()
         self._charged.release()
+
+    def _replaced(self, live: LiveFiles, nbytes: int) -> list[Segment]:
+        """Go on with other live files and so many bytes of tombstones, without making room; gives the segments that
+        are in no file any more.
+        """
+        named = {file.path for file in live.files}
+        with self._lock:
+            if live.tombstones is not self._indexed[0]:
+                self._indexed = ((), Deletions((), keys=self.keys))
+            self._charged.set(nbytes + self._indexed[1].nbytes)
+            self.live = live
+            return [self._segments.pop(path) for path in list(self._segments) if path not in named]
 
     def _segment_of(self, file: pb.FileEntry) -> Segment:
         segment = self._segments.get(file.path)

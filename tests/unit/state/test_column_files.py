@@ -1,4 +1,6 @@
-"""Columns in one mapped file: whole though written piece by piece, checked, and gone when they are not finished."""
+"""Columns in one mapped file: whole though written piece by piece, checked when first read, and gone when they are not
+finished.
+"""
 
 import os
 from collections.abc import Callable
@@ -26,14 +28,14 @@ def files_in(folder: SpillFolder) -> list[Path]:
 
 def test_each_column_is_in_one_piece_though_columns_were_written_in_turn(folder: SpillFolder) -> None:
     pieces = np.array_split(np.arange(10_000, dtype=np.uint64), 7)
-    with ColumnFileWriter.in_folder(folder, KINDS, most=20_000) as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=20_000, label="the table t") as writer:
         for piece in pieces:
             writer.append("hashes", piece)
             writer.append("marks", (piece % 5).astype(np.uint8))
             writer.append_others(pa.table({"name": [f"name {one}" for one in piece]}))
         assert writer.count("hashes") == 10_000
         assert np.array_equal(writer.written("hashes"), np.arange(10_000))
-        file = writer.finish()
+        file = writer.finish().read()
     assert np.array_equal(file.fixed["hashes"], np.arange(10_000))
     assert np.array_equal(file.fixed["marks"], np.arange(10_000) % 5)
     assert file.others is not None
@@ -41,31 +43,32 @@ def test_each_column_is_in_one_piece_though_columns_were_written_in_turn(folder:
 
 
 def test_room_that_is_not_used_takes_no_disk(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=100_000_000) as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=100_000_000, label="the table t") as writer:
         writer.append("hashes", np.arange(1000, dtype=np.uint64))
         writer.append("marks", np.zeros(1000, dtype=np.uint8))
         file = writer.finish()
-    assert file.size == 9000
+    assert file.size == file.read().size == 9000
     assert 512 * file.path.stat().st_blocks < 100_000
 
 
 def test_a_mapped_file_is_read_on_after_it_was_removed(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=3) as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=3, label="the table t") as writer:
         writer.append("hashes", np.array([1, 2, 3], dtype=np.uint64))
         file = writer.finish()
     file.remove()
     assert not files_in(folder)
-    assert file.fixed["hashes"].tolist() == [1, 2, 3]
+    assert file.read().fixed["hashes"].tolist() == [1, 2, 3]
 
 
 def test_columns_without_values_need_no_bytes(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=0) as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=0, label="the table t") as writer:
         writer.append("hashes", np.zeros(0, dtype=np.uint64))
         file = writer.finish()
     assert file.size == 0
-    assert file.fixed["hashes"].dtype == np.uint64
-    assert len(file.fixed["marks"]) == 0
-    assert file.others is None
+    columns = file.read()
+    assert columns.fixed["hashes"].dtype == np.uint64
+    assert len(columns.fixed["marks"]) == 0
+    assert columns.others is None
 
 
 def flip(path: Path) -> None:
@@ -76,23 +79,52 @@ def flip(path: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-@pytest.mark.parametrize("damage", [flip, lambda path: os.truncate(path, 9)])
-def test_p7_a_flipped_or_missing_byte_is_found_and_named(folder: SpillFolder, damage: Callable[[Path], None]) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=100) as writer:
-        writer.append("hashes", np.arange(100, dtype=np.uint64))
+def cut(path: Path) -> None:
+    os.truncate(path, 9)
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["before it was sealed", "afterwards"])
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_p7_a_flipped_or_missing_byte_is_found_by_the_first_read_and_named(
+    folder: SpillFolder, damage: Callable[[Path], None], sealed: bool
+) -> None:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=100_000, label="the table t") as writer:
+        writer.append("hashes", np.arange(100_000, dtype=np.uint64))
         (path,) = files_in(folder)
+        if not sealed:
+            damage(path)
+        file = writer.finish()
+    if sealed:
         damage(path)
-        with pytest.raises(CorruptObjectError, match="other bytes") as caught:
-            writer.finish()
-    assert str(path) in str(caught.value)
+    file.check_sound()
+    assert not file.damaged
+    for read in (file.read, file.read, file.check_sound):
+        with pytest.raises(CorruptObjectError, match="of the table t has other bytes") as caught:
+            read()
+        assert caught.value.where == str(path)
+        assert "restore the state from the last committed record" in caught.value.fix
+        assert file.damaged
+    file.remove()
     assert not files_in(folder)
 
 
+def test_p7_a_file_that_was_found_to_be_damaged_stays_so(folder: SpillFolder) -> None:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=100, label="the table t") as writer:
+        writer.append("hashes", np.arange(100, dtype=np.uint64))
+        file = writer.finish()
+    flip(file.path)
+    with pytest.raises(CorruptObjectError):
+        file.read()
+    flip(file.path)
+    with pytest.raises(CorruptObjectError):
+        file.read()
+
+
 def test_a_file_that_is_not_finished_leaves_nothing_behind(folder: SpillFolder) -> None:
-    with ColumnFileWriter.in_folder(folder, KINDS, most=10) as writer:
+    with ColumnFileWriter.in_folder(folder, KINDS, most=10, label="the table t") as writer:
         writer.append("hashes", np.arange(10, dtype=np.uint64))
         assert files_in(folder)
     assert not files_in(folder)
     folder.path.rmdir()
     with pytest.raises(SpillError, match="cannot write"):
-        ColumnFileWriter.in_folder(folder, KINDS, most=10)
+        ColumnFileWriter.in_folder(folder, KINDS, most=10, label="the table t")

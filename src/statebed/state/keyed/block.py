@@ -82,23 +82,31 @@ class Block:
     @property
     def rows(self) -> int:
         """Rows of all runs: more than there are keys where some were written or deleted again."""
-        return sum(len(run) for run, _ in self._runs())
+        return sum(len(one) for one in self._runs())
 
     @property
     def dirty_rows(self) -> int:
-        return sum(run.dirty_rows for run in self._loose.runs) + sum(one.dirty_rows for one in self._frozen)
+        return sum(one.dirty_rows for one in self._runs())
 
     @property
     def dirty_bytes(self) -> int:
         """About what the changed rows take."""
         return self.dirty_rows * (self.held_bytes + self.disk_bytes) // max(self.rows, 1)
 
-    def _runs(self) -> Iterator[tuple[Run, FrozenRun | None]]:
-        """Its runs: those of memory, then frozen ones, newest first."""
-        for run in self._loose.runs:
-            yield run, None
+    @property
+    def damaged(self) -> bool:
+        """Whether a file was read and found to be damaged."""
+        return any(one.damaged for one in self._frozen)
+
+    def check_sound(self) -> None:
+        """Raise if a file was found to be damaged; none is read for that."""
         for one in self._frozen:
-            yield one.run, one
+            one.check_sound()
+
+    def _runs(self) -> Iterator[Run | FrozenRun]:
+        """Its runs: those of memory, then frozen ones, newest first."""
+        yield from self._loose.runs
+        yield from self._frozen
 
     # ---- reading -----------------------------------------------------------------------------------------
 
@@ -129,9 +137,10 @@ class Block:
 
         None wants those that changed since the last checkpoint.
         """
-        newer: list[Run] = []
-        for run, frozen in self._runs():
-            if pick is not None or (run if frozen is None else frozen).dirty_rows:
+        newer: list[FrozenRun] = []
+        for one in self._runs():
+            if pick is not None or one.dirty_rows:
+                run = _run_of(one)
                 start = int(np.searchsorted(run.hashes, np.uint64(first)))
                 end = int(np.searchsorted(run.hashes, np.uint64(last), side="right"))
                 if pick is None:
@@ -139,20 +148,20 @@ class Block:
                 else:
                     times = None if run.times is None else run.times[start:end]
                     rows = start + np.flatnonzero(pick(run.marks[start:end], times))
-                if frozen is not None:
+                if isinstance(one, FrozenRun):
                     rows = self._newest_of(run, rows, newer)
                 if len(rows):
-                    yield run, rows, (run if frozen is None else frozen).marks_at(rows)
-            if frozen is not None:
-                newer.append(run)
+                    yield run, rows, one.marks_at(rows)
+            if isinstance(one, FrozenRun):
+                newer.append(one)
 
-    def _newest_of(self, frozen: Run, rows: Rows, newer: Sequence[Run]) -> Rows:
+    def _newest_of(self, frozen: Run, rows: Rows, newer: Sequence[FrozenRun]) -> Rows:
         """Those rows of a frozen run whose keys are neither in memory nor in newer frozen ones."""
         if len(rows):
             rows = self._loose.find(batch_of(frozen, rows), rows)[1]
         for one in newer:
             if len(rows):
-                rows = rows.compress(~one.find(batch_of(frozen, rows))[1])
+                rows = rows.compress(~one.run.find(batch_of(frozen, rows))[1])
         return rows
 
     def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks | None]]:
@@ -167,10 +176,10 @@ class Block:
 
     def cut(self, first: int, *, piece_bytes: int) -> int:
         """A hash of the block so that the rows from `first` up to and with it take about as many bytes."""
-        longest = max((run for run, _ in self._runs()), key=len)
+        hashes = _run_of(max(self._runs(), key=len)).hashes
         rows = max(piece_bytes * self.rows // max(self.held_bytes + self.disk_bytes, 1), 1)
-        end = int(np.searchsorted(longest.hashes, np.uint64(first))) + rows
-        return self.owned.last if end >= len(longest) else int(longest.hashes[end])
+        end = int(np.searchsorted(hashes, np.uint64(first))) + rows
+        return self.owned.last if end >= len(hashes) else int(hashes[end])
 
     # ---- writing -----------------------------------------------------------------------------------------
 
@@ -201,24 +210,25 @@ class Block:
     def delete_where(self, first: int, last: int, pick: Pick) -> int:
         """Delete the rows in a range of hashes that are wanted and alive, and give their number."""
         wanted = {id(run): rows for run, rows, _ in self.current(first, last, pick)}
-        for run, frozen in list(self._runs()):
+        for one in list(self._runs()):
+            run = _run_of(one)
             if id(run) in wanted:
-                self._delete(run, frozen, wanted[id(run)])
+                self._delete(run, one if isinstance(one, FrozenRun) else None, wanted[id(run)])
         return sum(len(rows) for rows in wanted.values())
 
     def has_expired(self, until_us: int) -> None:
         """Rows whose time is over have all been deleted."""
-        for run, _ in self._runs():
-            run.has_expired(until_us)
+        for one in self._runs():
+            one.has_expired(until_us)
 
     def may_expire(self, until_us: int) -> bool:
         """Whether it is worth looking for rows whose time is over."""
-        return any(run.may_expire(until_us) for run, _ in self._runs())
+        return any(one.may_expire(until_us) for one in self._runs())
 
     def mark_written(self) -> None:
         """All changes are in files now."""
-        for run, frozen in self._runs():
-            (run if frozen is None else frozen).mark_written()
+        for one in self._runs():
+            one.mark_written()
 
     def _delete(self, run: Run, frozen: FrozenRun | None, rows: Rows) -> None:
         if not len(rows):
@@ -350,6 +360,10 @@ class Block:
             one.remove()
         self._frozen = ()
         self._located = None
+
+
+def _run_of(one: Run | FrozenRun) -> Run:
+    return one.run if isinstance(one, FrozenRun) else one
 
 
 def _by_row(parts: Sequence[tuple[Rows, Marks]]) -> tuple[Rows, Marks]:

@@ -369,7 +369,7 @@ class Blocks:
             self._lock.release()
 
     def _forget(self, slot: Slot) -> bool:
-        if not slot.block.present or slot.block.dirty_rows or not self._durable.all_stored:
+        if not slot.block.present or slot.block.dirty_rows or slot.block.damaged or not self._durable.all_stored:
             return False
         slot.block.forget()
         slot.changes += 1

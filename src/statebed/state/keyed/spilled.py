@@ -1,6 +1,7 @@
 """Runs of keyed state in mapped files: looked up like runs in memory, never changed.
 
-A frozen run is one file, or a part of one that the processes of a host share. Its rows keep the marks that they had. A
+A frozen run is one file, or a part of one that the processes of a host share. Its own file is checked once, when its
+rows are first read, for whatever that is; one that is dropped unread is not. Its rows keep the marks that they had. A
 checkpoint saves all changes there are, so one word for the whole run is enough afterwards: what was alive is stored,
 what was deleted is not.
 
@@ -19,7 +20,7 @@ from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.run import DELETED, DIRTY, Marks, Run, as_written, merged_columns
 from statebed.state.keyed.run_files import append_index, append_run, kinds_of, run_over
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
+from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter, SpilledColumns
 from statebed.state.tiers.spill_folder import SpillFolder
 
 __all__ = ["FrozenRun", "batch_of", "merged_parts", "newest"]
@@ -31,22 +32,52 @@ _SAMPLES = 4
 class FrozenRun:
     """A run in a mapped file."""
 
-    def __init__(self, run: Run, file: ColumnFile | None, *, disk_bytes: int) -> None:
-        """`file`: its own, to be removed with it; None: it is shared, and none of its business."""
-        self.run = run
-        self._file = file
-        self._saved = run.dirty_rows == 0
+    def __init__(
+        self, table: KeyedTable, rows: Run | SpilledColumns, *, count: int, disk_bytes: int, dirty_rows: int = 0
+    ) -> None:
+        """`rows`: the file of its own that holds so many, to be removed with it; or the run in a shared one, which is
+        none of its business.
+        """
+        self._table = table
+        self._file = rows if isinstance(rows, SpilledColumns) else None
+        self._run = rows if isinstance(rows, Run) else None
+        self._count = count
+        self._dirty_rows = dirty_rows
+        self._saved = dirty_rows == 0
         self.disk_bytes = disk_bytes
 
     @classmethod
     def shared(cls, file: ColumnFile, table: KeyedTable) -> "FrozenRun":
         """Over a file that others use, too."""
-        return cls(run_over(file, table), None, disk_bytes=file.size)
+        run = run_over(file, table)
+        return cls(table, run, count=len(run), disk_bytes=file.size)
 
     def part(self, owned: pb.HashRange) -> "FrozenRun":
         """Those of its rows that are in a range of hashes; of a shared one."""
         run = self.run.between(owned.first, owned.last)
-        return FrozenRun(run, None, disk_bytes=self.disk_bytes * len(run) // max(len(self.run), 1))
+        disk_bytes = self.disk_bytes * len(run) // max(len(self), 1)
+        return FrozenRun(self._table, run, count=len(run), disk_bytes=disk_bytes)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def run(self) -> Run:
+        """Its rows; the first read checks the file."""
+        if self._run is None:
+            assert self._file is not None
+            self._run = run_over(self._file.read(), self._table, dirty_rows=self._dirty_rows)
+        return self._run
+
+    @property
+    def damaged(self) -> bool:
+        """Whether its file was read and found to be damaged."""
+        return self._file is not None and self._file.damaged
+
+    def check_sound(self) -> None:
+        """Raise if its file was found to be damaged; it is not read for that."""
+        if self._file is not None:
+            self._file.check_sound()
 
     @property
     def own_bytes(self) -> int:
@@ -58,26 +89,36 @@ class FrozenRun:
         """Write rows that come in pieces, in the order of hashes, as a file; nothing is left behind when
         the disk fails.
         """
-        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=most_rows) as file:
-            dirty = 0
+        label = f"the table {table.name!r}"
+        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=most_rows, label=label) as file:
+            count = dirty = 0
             for piece in pieces:
                 append_run(file, piece)
+                count += len(piece)
                 dirty += piece.dirty_rows
             append_index(file)
             written = file.finish()
-        return cls(run_over(written, table, dirty_rows=dirty), written, disk_bytes=written.size)
+        return cls(table, written, count=count, disk_bytes=written.size, dirty_rows=dirty)
 
     @property
     def dirty_rows(self) -> int:
-        return 0 if self._saved else self.run.dirty_rows
+        return 0 if self._saved else self._dirty_rows
 
     def mark_written(self) -> None:
         """A checkpoint has its changes."""
         self._saved = True
 
+    def may_expire(self, until_us: int) -> bool:
+        """False when surely no row's time is over; it is not read for that."""
+        return self._table.expires if self._run is None else self._run.may_expire(until_us)
+
+    def has_expired(self, until_us: int) -> None:
+        """No row that is part of the state has a time that is over."""
+        self.run.has_expired(until_us)
+
     def marks_at(self, rows: Rows) -> Marks:
         marks = self.run.marks[rows]
-        if not self._saved or not self.run.dirty_rows:
+        if not self._saved or not self._dirty_rows:
             return marks
         return as_written(marks)
 
@@ -119,7 +160,7 @@ def newest(frozen: Sequence[FrozenRun], overlay: Run | None) -> Run:
     """
     result = overlay
     for one in frozen:
-        result = one.below(result, 0, len(one.run))
+        result = one.below(result, 0, len(one))
     assert result is not None
     return result.without_forgotten()
 
@@ -171,7 +212,7 @@ def _merged_pieces(
 
 def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, piece_bytes: int) -> Iterator[list[int]]:
     """Where pieces of about so many bytes end, in each run."""
-    row_bytes = max(one.disk_bytes / max(len(one.run), 1) for one in frozen)
+    row_bytes = max(one.disk_bytes / max(len(one), 1) for one in frozen)
     step = max(int(piece_bytes / max(row_bytes, 1)), 1)
     # Some hashes of every run, the same share of each: runs may lie side by side, or one over the other.
     every = max(step // (_SAMPLES * len(frozen)), 1)

@@ -118,11 +118,14 @@ class KeyedView(KeyedOperations):
         # A piece as it is gathered, sorted and cut, and the row group that is being written.
         room = 4 * piece_bytes + min(ROW_GROUP_BYTES, self._memory.budget // 8)
         with self._blocks.operation(room), self._durable.changing():
-            made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
-            uploads = [upload for _, some in made for upload in some or ()]
             blocks = [slot.block for slot in self._blocks]
             with self._blocks.locked():
+                for block in blocks:
+                    # An operation that found damage may have been done by half.
+                    block.check_sound()
                 changed = any(block.dirty_rows for block in blocks)
+            made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
+            uploads = [upload for _, some in made for upload in some or ()]
             merged: Delta = []
             if changed:
                 unreadable = frozenset(upload.path for upload in uploads)

@@ -6,7 +6,7 @@ A column of fixed width has room for the most values that it can get; what it do
 disk. Columns of other types follow as one Arrow IPC stream with a record batch for each piece. The directory (msgpack)
 says what the file is (its label), and where each part lies with its CRC-32C; the tail has the size and the checksum of
 the directory, and a magic word. A file whose tail, directory and size agree is whole; all its other bytes can be
-checked, too.
+checked, too: those of a spilled file when it is first read.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ from statebed.state.tiers.spill_files import LOST_FIX, Checksummed, new_descript
 from statebed.state.tiers.spill_folder import SpillFolder
 
 Values = npt.NDArray[np.generic]
+_RESTORE_FIX = "restore the state from the last committed record, and look at the local disk"
 _ALIGNED = 64
 _MAGIC = b"SBCOLS01"
 _TAIL = struct.Struct("<II8s")
@@ -60,6 +61,51 @@ class ColumnFile:
     fixed: Mapping[str, Values]
     others: pa.Table | None
 
+
+class SpilledColumns:
+    """A file that this process has written: mapped at once, opened when first read, and checked then.
+
+    Once it was found to be damaged, it is never read.
+    """
+
+    def __init__(self, data: mmap.mmap, path: Path, *, size: int, label: str) -> None:
+        self.path = path
+        self.size = size
+        """Bytes of disk, without holes."""
+        self._data = data
+        self._label = label
+        self._columns: ColumnFile | None = None
+        self.damaged = False
+        """Whether it was read and found to be damaged."""
+
+    def read(self) -> ColumnFile:
+        """Its columns, checked."""
+        # Two threads may both open and check it, which is harmless.
+        columns = self._columns
+        if columns is None:
+            self.check_sound()
+            try:
+                columns = self._columns = self._open()
+            except CorruptObjectError as error:
+                self.damaged = True
+                raise self._damage() from error
+        return columns
+
+    def check_sound(self) -> None:
+        """Raise if it was found to be damaged; it is not read for that."""
+        if self.damaged:
+            raise self._damage()
+
+    def _open(self) -> ColumnFile:
+        # Who reads mapped pages behind the end of a file is killed.
+        if self._data.size() != len(self._data):
+            raise _damaged(self.path)
+        return column_file(pa.py_buffer(self._data), self.path, label=self._label, check=True)
+
+    def _damage(self) -> CorruptObjectError:
+        what = f"a spilled file of {self._label} has other bytes than were written"
+        return CorruptObjectError(what, where=str(self.path), fix=_RESTORE_FIX)
+
     def remove(self) -> None:
         """Remove the file; whoever reads it at the moment reads on."""
         self.path.unlink(missing_ok=True)
@@ -85,9 +131,9 @@ class ColumnFileWriter:
         self._others: pa.RecordBatchStreamWriter | None = None
 
     @classmethod
-    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, npt.DTypeLike], *, most: int) -> Self:
-        """One that lives no longer than this process."""
-        return cls(folder.new_file(".columns"), kinds, most=most)
+    def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, npt.DTypeLike], *, most: int, label: str) -> Self:
+        """One that lives no longer than this process; its label says whose it is, for who finds it damaged."""
+        return cls(folder.new_file(".columns"), kinds, most=most, label=label)
 
     def __enter__(self) -> Self:
         return self
@@ -143,14 +189,16 @@ class ColumnFileWriter:
             Checksummed(self.descriptor, stream.start + stream.size).write(directory + tail)
         self._finished = True
 
-    def finish(self) -> ColumnFile:
-        """Seal the file and map it, with all bytes checked."""
+    def finish(self) -> SpilledColumns:
+        """Seal the file and map it."""
         self.seal()
         try:
-            return column_file(mapped(self.descriptor), self._path, label=self._label, check=True)
+            data = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size, access=mmap.ACCESS_READ)
         except BaseException:
             self._finished = False
             raise
+        size = self._stream.size + sum(part.size for part in self._fixed.values())
+        return SpilledColumns(data, self._path, size=size, label=self._label)
 
 
 def mapped(descriptor: int) -> pa.Buffer:

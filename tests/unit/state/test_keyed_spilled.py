@@ -1,6 +1,7 @@
 """Keyed views with less memory than state: the same answers and bytes, within the budget, whoever makes room."""
 
 import datetime as dt
+import io
 import shutil
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from statebed.errors import InputError, SpillError
@@ -17,7 +19,9 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
+from statebed.state.keyed.blocks import BLOCKS_IN_BUDGET
 from statebed.state.keyed.cuts import joined
+from statebed.state.keyed.output import row_bytes
 from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
@@ -112,6 +116,15 @@ def test_p4_state_of_many_times_the_budget_is_read_and_written_within_it(store: 
     assert snapshot.peak <= 2 * tiers.memory.budget
 
 
+def test_p4_a_batch_of_many_times_the_budget_is_written_within_it(store: MemoryStore, tiers: Tiers) -> None:
+    view, ids = opened(store, tiers), np.random.default_rng(7).permutation(2 * ROWS)
+    view.upsert(keys_of(ids), values_of(ids))
+    view.merge(keys_of(ids[:ROWS]), values_of(ids[:ROWS], 2), add)
+    assert view.statistics().disk_bytes > 8 * tiers.memory.budget
+    assert tiers.memory.snapshot().peak <= 2 * tiers.memory.budget
+    assert totals_of(view) == {int(one): int(one) * (3 if place < ROWS else 1) for place, one in enumerate(ids)}
+
+
 def test_p6_a_checkpoint_has_the_same_bytes_whether_rows_were_spilled_or_not(store: MemoryStore, tiers: Tiers) -> None:
     digests = []
     for pressed in (False, True):
@@ -134,9 +147,12 @@ def test_all_rows_changed_become_files_of_the_size_of_a_block(store: MemoryStore
     assert len(uploads) > 10
     assert not any(upload.resident for upload in uploads)
     assert max(upload.size for upload in uploads) <= tiers.memory.budget // 8
+    nbytes = 0.0
     for upload in uploads:
         store.put(upload.path, upload.content())
         upload.on_stored()
+        nbytes += row_bytes(pq.read_table(io.BytesIO(bytes(store.get(upload.path))))).sum()
+    assert len(uploads) <= nbytes / (tiers.memory.budget // BLOCKS_IN_BUDGET) + 1
     metadata = [view.metadata()]
     ranges = [(file.owned.first, file.owned.last) for file in metadata[0].files]
     assert [first for first, _ in ranges[1:]] == [last + 1 for _, last in ranges[:-1]]

@@ -19,7 +19,6 @@ from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.memory.controller import MemoryController
 from statebed.state.memory.sizes import held_bytes
 from statebed.state.tiers.selection import Selection
-from statebed.state.tiers.tier import Layout
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 
@@ -68,8 +67,7 @@ def main() -> None:
     folder, budget, work = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     memory = MemoryController(budget)
     tiers = Tiers(memory, folder=folder)
-    layout = Layout.MAPPED if work == "lookups" else Layout.PARQUET
-    buffer = AppendBuffer(tiers, spec=SPEC, owner="rides", layout=layout)
+    buffer = AppendBuffer(tiers, spec=SPEC, owner="rides")
     # What numpy, pyarrow and the Parquet writer take once is not the engine's state.
     warm = tiers.segment(sort_segment(batch(0), spec=SPEC), spec=SPEC, owner="warm")
     warm.spill()

@@ -47,7 +47,7 @@ from statebed.state.stored_edit import StoredEdit
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.spill_folder import SpillFolder
-from statebed.state.tiers.tier import Layout, Tier
+from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.row_merge import Combine
@@ -84,7 +84,6 @@ __all__ = [
     "KeyedData",
     "KeyedTable",
     "KeyedView",
-    "Layout",
     "LiveFiles",
     "ManagerMetrics",
     "ManagerOptions",

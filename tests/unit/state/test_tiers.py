@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,13 +18,12 @@ from statebed.state.tiers import segments as segments_module
 from statebed.state.tiers import tiers as tiers_module
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
-from statebed.state.tiers.spill_files import LocalFile, write_mapped
+from statebed.state.tiers.spill_files import ParquetFile, write_mapped, write_parquet
 from statebed.state.tiers.spill_folder import SpillFolder
-from statebed.state.tiers.tier import Layout, Tier
+from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.storage.memory import MemoryStore
 
-LAYOUTS = pytest.mark.parametrize("layout", list(Layout), ids=lambda layout: layout.name)
 SELECTIONS = [
     Selection(),
     Selection(columns=("fare", "driver")),
@@ -39,8 +39,8 @@ def name_of(digest: str) -> str:
     return f"data/{digest}.parquet"
 
 
-def make(tiers: Tiers, count: int = 1000, *, layout: Layout = Layout.PARQUET, owner: str = "rides") -> Segment:
-    return tiers.segment(sorted_rows(count), spec=spec(), owner=owner, layout=layout)
+def make(tiers: Tiers, count: int = 1000, *, owner: str = "rides") -> Segment:
+    return tiers.segment(sorted_rows(count), spec=spec(), owner=owner)
 
 
 def nearest(segment: Segment) -> Tier:
@@ -58,22 +58,21 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-@LAYOUTS
 @pytest.mark.parametrize("selection", SELECTIONS, ids=range(len(SELECTIONS)))
-def test_every_tier_gives_the_same_rows(tmp_path: Path, layout: Layout, selection: Selection) -> None:
+def test_every_tier_gives_the_same_rows(tmp_path: Path, selection: Selection) -> None:
     with opened_tiers(tmp_path) as tiers:
         store = MemoryStore()
-        segment = make(tiers, layout=layout)
+        segment = make(tiers)
         expected = segment.read(selection)
         segment.spill()
         assert nearest(segment) is Tier.DISK
         assert segment.read(selection).equals(expected)
         entry = segment.upload(store, name_of=name_of, owned=WHOLE_SPACE)
-        restored = tiers.stored(entry, store, spec=spec(), owner="rides", layout=layout)
-        assert restored.tier is Tier.STORE
+        restored = tiers.stored(entry, store, spec=spec(), owner="rides")
+        assert nearest(restored) is Tier.STORE
         assert restored.read(selection).equals(expected)
         assert restored.prefetch().result(30)
-        assert restored.tier is (Tier.MEMORY if layout is Layout.PARQUET else Tier.DISK)
+        assert nearest(restored) is Tier.MEMORY
         assert restored.read(selection).equals(expected)
 
 
@@ -88,10 +87,9 @@ def test_a_selection_takes_exactly_its_rows(tmp_path: Path) -> None:
         assert segment.may_hold(Selection(start_us=3 * MINUTE))
 
 
-@LAYOUTS
-def test_leaving_memory_gives_its_bytes_back_and_loading_takes_them_again(tmp_path: Path, layout: Layout) -> None:
+def test_leaving_memory_gives_its_bytes_back_and_loading_takes_them_again(tmp_path: Path) -> None:
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=layout)
+        segment = make(tiers)
         before = tiers.memory.used
         assert before == segment.nbytes == held_bytes(segment.read())
         segment.spill()
@@ -110,21 +108,18 @@ def test_leaving_memory_gives_its_bytes_back_and_loading_takes_them_again(tmp_pa
         assert local_files(tiers) == []
 
 
-@LAYOUTS
-def test_a_reader_during_a_spill_sees_the_rows(tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "write_mapped" if layout is Layout.MAPPED else "write_parquet"
-    write = getattr(segments_module, name)
+def test_a_reader_during_a_spill_sees_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written, resume = threading.Event(), threading.Event()
 
-    def paused(*arguments: object, **named: object) -> object:
-        file = write(*arguments, **named)
+    def paused(*arguments: Any, **named: Any) -> ParquetFile:
+        file = write_parquet(*arguments, **named)
         written.set()
         assert resume.wait(30)
         return file
 
-    monkeypatch.setattr(segments_module, name, paused)
+    monkeypatch.setattr(segments_module, "write_parquet", paused)
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=layout)
+        segment = make(tiers)
         expected = segment.read()
         seen: list[bool] = []
         mover = threading.Thread(target=segment.spill)
@@ -142,36 +137,37 @@ def test_a_reader_during_a_spill_sees_the_rows(tmp_path: Path, layout: Layout, m
 
 def test_a_reader_keeps_its_rows_when_the_segment_is_closed(tmp_path: Path) -> None:
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=Layout.MAPPED)
+        segment = make(tiers)
         expected = sequences(segment.read())
         segment.spill()
-        mapped = segment.read()
+        groups = segment.row_groups()
+        first = next(groups)
         segment.close()
-        assert sequences(mapped) == expected
+        assert local_files(tiers) == []
+        assert sequences(first, *groups) == expected
         with pytest.raises(InputError, match="after it was closed"):
             segment.read()
 
 
 def test_a_segment_closed_while_it_spills_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=Layout.MAPPED)
+        segment = make(tiers)
 
-        def close_meanwhile(table: pa.Table, folder: SpillFolder) -> LocalFile:
-            file = write_mapped(table, folder)
+        def close_meanwhile(*arguments: Any, **named: Any) -> ParquetFile:
+            file = write_parquet(*arguments, **named)
             segment.close()
             return file
 
-        monkeypatch.setattr(segments_module, "write_mapped", close_meanwhile)
+        monkeypatch.setattr(segments_module, "write_parquet", close_meanwhile)
         segment.spill()
         assert local_files(tiers) == []
         assert tiers.memory.used == 0
 
 
-@LAYOUTS
 @pytest.mark.parametrize("part", [0.02, 0.5, 0.98])
-def test_p7_a_flipped_byte_in_a_spilled_file_is_detected_and_named(tmp_path: Path, layout: Layout, part: float) -> None:
+def test_p7_a_flipped_byte_in_a_spilled_file_is_detected_and_named(tmp_path: Path, part: float) -> None:
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=layout)
+        segment = make(tiers)
         segment.spill()
         (file,) = local_files(tiers)
         flip(file, int(file.stat().st_size * part))
@@ -179,10 +175,9 @@ def test_p7_a_flipped_byte_in_a_spilled_file_is_detected_and_named(tmp_path: Pat
             segment.read()
 
 
-@LAYOUTS
-def test_p7_a_spilled_file_that_is_gone_or_cut_short_is_named(tmp_path: Path, layout: Layout) -> None:
+def test_p7_a_spilled_file_that_is_gone_or_cut_short_is_named(tmp_path: Path) -> None:
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=layout)
+        segment = make(tiers)
         segment.spill()
         (file,) = local_files(tiers)
         file.write_bytes(file.read_bytes()[:-100])
@@ -191,6 +186,25 @@ def test_p7_a_spilled_file_that_is_gone_or_cut_short_is_named(tmp_path: Path, la
         file.unlink()
         with pytest.raises(MissingFileError, match=file.name):
             segment.read()
+
+
+@pytest.mark.parametrize("part", [0.02, 0.5, 0.98])
+def test_p7_a_mapped_file_is_checked_when_it_is_first_read(tmp_path: Path, part: float) -> None:
+    pieces = [sorted_rows(500), sorted_rows(500, start=500)]
+    folder = SpillFolder(tmp_path)
+    whole, damaged, cut = (write_mapped(pieces, pieces[0].schema, folder) for _ in range(3))
+    whole_rows = whole.read()
+    whole.path.unlink()
+    assert whole_rows.equals(pa.concat_tables(pieces))
+    flip(damaged.path, int(damaged.size * part))
+    cut.path.write_bytes(cut.path.read_bytes()[:-100])
+    for file in (damaged, cut):
+        with pytest.raises(CorruptObjectError, match=file.path.name):
+            file.read()
+        file.path.unlink()
+        with pytest.raises(MissingFileError, match=file.path.name):
+            file.read()
+    folder.close()
 
 
 def test_p7_a_damaged_file_does_not_become_a_checkpoint(tmp_path: Path) -> None:
@@ -205,10 +219,9 @@ def test_p7_a_damaged_file_does_not_become_a_checkpoint(tmp_path: Path) -> None:
         assert list(store.list("")) == []
 
 
-@LAYOUTS
-def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path: Path, layout: Layout) -> None:
+def test_a_folder_that_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
     with opened_tiers(tmp_path) as tiers:
-        segment = make(tiers, layout=layout)
+        segment = make(tiers)
         expected = segment.read()
         used = tiers.memory.used
         tiers.folder.path.rmdir()
@@ -253,9 +266,7 @@ def test_the_local_cache_is_bounded_and_its_coldest_file_leaves_first(tmp_path: 
         entries = [make_entry(tiers, store, start) for start in (0, 10_000, 20_000)]
     size = max(int(entry.size) for entry in entries)
     with opened_tiers(tmp_path, cache_bytes=int(2.5 * size)) as tiers:
-        first, second, third = (
-            tiers.stored(entry, store, spec=spec(), owner="rides", layout=Layout.PARQUET) for entry in entries
-        )
+        first, second, third = (tiers.stored(entry, store, spec=spec(), owner="rides") for entry in entries)
         for segment in (first, second):
             segment._come_nearer()
             segment.spill()

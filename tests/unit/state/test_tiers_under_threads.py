@@ -4,24 +4,21 @@ import random
 import threading
 from pathlib import Path
 
-import pytest
 from unit.state.segment_rows import opened_tiers, sequences, sorted_rows, spec
 
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.tiers.segments import Segment
-from statebed.state.tiers.tier import Layout
 from statebed.storage.memory import MemoryStore
 
 SEGMENTS, ROWS, THREADS, STEPS = 8, 400, 6, 150
 
 
-@pytest.mark.parametrize("layout", list(Layout), ids=lambda layout: layout.name)
-def test_rows_stay_right_while_segments_move_in_all_directions(tmp_path: Path, layout: Layout) -> None:
+def test_rows_stay_right_while_segments_move_in_all_directions(tmp_path: Path) -> None:
     store, errors = MemoryStore(), list[BaseException]()
     # Room for about four of the eight in memory, and for about three on disk once the store has them.
     with opened_tiers(tmp_path, budget=4 * 26_000, cache_bytes=3 * 26_000) as tiers:
         segments = [
-            tiers.segment(sorted_rows(ROWS, start=n * ROWS), spec=spec(), owner=f"table {n % 3}", layout=layout)
+            tiers.segment(sorted_rows(ROWS, start=n * ROWS), spec=spec(), owner=f"table {n % 3}")
             for n in range(SEGMENTS)
         ]
 

@@ -21,19 +21,17 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec, encode_segment
 from statebed.state.memory.controller import Hold, Offer, Purpose
-from statebed.state.memory.sizes import compacted, copied, held_bytes
+from statebed.state.memory.sizes import compacted, held_bytes
 from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema, with_row_schema
 from statebed.state.tiers.spill_cache import CachedFile
 from statebed.state.tiers.spill_files import (
-    LocalFile,
     ParquetFile,
     RowGroups,
     StoredFile,
     write_copy,
-    write_mapped,
     write_parquet,
 )
-from statebed.state.tiers.tier import Layout, Tier, Uses, spanned
+from statebed.state.tiers.tier import Tier, Uses, spanned
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
@@ -44,16 +42,15 @@ if TYPE_CHECKING:
 class Segment:
     """Sorted rows that do not change, wherever they are. Thread-safe. `Tiers` makes them."""
 
-    def __init__(self, tiers: "Tiers", entry: pb.FileEntry, *, spec: SegmentSpec, owner: str, layout: Layout) -> None:
+    def __init__(self, tiers: "Tiers", entry: pb.FileEntry, *, spec: SegmentSpec, owner: str) -> None:
         self._tiers = tiers
-        self._layout = layout
         self._schema = row_schema(spec)
         self._lock = threading.Lock()
         self._table: pa.Table | None = None
         self._hold: Hold | None = None
         self._offer: Offer | None = None
-        self._local: LocalFile | None = None
-        self._counted: LocalFile | None = None
+        self._local: ParquetFile | None = None
+        self._counted: ParquetFile | None = None
         self._cached: CachedFile | None = None
         self._stored: StoredFile | None = None
         self._pins = 0
@@ -71,10 +68,10 @@ class Segment:
         self.uses = Uses()
 
     @classmethod
-    def in_memory(cls, tiers: "Tiers", rows: pa.Table, *, spec: SegmentSpec, owner: str, layout: Layout) -> "Segment":
+    def in_memory(cls, tiers: "Tiers", rows: pa.Table, *, spec: SegmentSpec, owner: str) -> "Segment":
         """As `Tiers.segment`, for rows that are known to be right and that take the place of others."""
         rows = compacted(rows)
-        segment = cls(tiers, spanned(rows, spec), spec=spec, owner=owner, layout=layout)
+        segment = cls(tiers, spanned(rows, spec), spec=spec, owner=owner)
         if BIN in rows.column_names:
             bins = int64_values(rows[BIN])
             segment.bins = (int(np.min(bins)), int(np.max(bins)))
@@ -84,7 +81,7 @@ class Segment:
     @classmethod
     def on_disk(cls, tiers: "Tiers", file: ParquetFile, *, spec: SegmentSpec, owner: str) -> "Segment":
         """As `Tiers.on_disk`."""
-        segment = cls(tiers, file.entry, spec=spec, owner=owner, layout=Layout.PARQUET)
+        segment = cls(tiers, file.entry, spec=spec, owner=owner)
         segment._local = file
         return segment
 
@@ -178,12 +175,12 @@ class Segment:
         """Be in memory; colder segments leave for it. Its file stays."""
         if self.tier is Tier.MEMORY:
             return
-        rows = copied(self.read()) if self._layout is Layout.MAPPED else self.read()
+        rows = self.read()
         hold = self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows)
         self._install(rows, hold)
 
     def prefetch(self) -> "Future[bool]":
-        """Come nearer in the background: from the store to local disk, and from Parquet to memory."""
+        """Come nearer in the background: from the store to local disk, and to memory."""
         self.pin()
         loading = self._tiers.load_soon(self._come_nearer)
         loading.add_done_callback(lambda _: self.unpin())
@@ -249,7 +246,7 @@ class Segment:
         with self._lock:
             local, stored = self._local, self._stored
         # What the store has, too, the cache may drop at any time.
-        if isinstance(local, ParquetFile) and local.digest and stored is None:
+        if local is not None and local.digest and stored is None:
             entry = pb.FileEntry()
             entry.CopyFrom(local.entry)
             entry.path = local.digest
@@ -287,33 +284,25 @@ class Segment:
             stored = self._stored
         if stored is not None and self.tier is Tier.STORE:
             self._fetch(stored)
-        if self._layout is Layout.PARQUET:
-            self.load()
-        else:
-            self.read()  # maps and checks the file
+        self.load()
 
     def _fetch(self, stored: StoredFile) -> None:
         """Have a local copy of the stored file, unless the cache is too small for it."""
         if not self._tiers.cache.fits(stored.size):
             return
         with self._tiers.memory.reserve(self.owner, Purpose.RESTORES, stored.size):
-            folder, mapped = self._tiers.folder, self._layout is Layout.MAPPED
-            self._keep_local(write_mapped(self.read(), folder) if mapped else write_copy(stored, folder))
+            self._keep_local(write_copy(stored, self._tiers.folder))
 
     def _read_stored(self, stored: StoredFile | None, selection: Selection) -> pa.Table:
         stored = self._checked(stored)
         with self._tiers.memory.reserve(self.owner, Purpose.READS, self.nbytes):
             return with_row_schema(stored.read(selection), self._schema)
 
-    def _read_local(self, local: LocalFile, selection: Selection) -> pa.Table:
-        if self._layout is Layout.MAPPED:
-            return local.read(selection)
+    def _read_local(self, local: ParquetFile, selection: Selection) -> pa.Table:
         with self._tiers.memory.reserve(self.owner, Purpose.READS, self.nbytes):
             return with_row_schema(local.read(selection), self._schema)
 
-    def _write(self, table: pa.Table) -> LocalFile:
-        if self._layout is Layout.MAPPED:
-            return write_mapped(table, self._tiers.folder)
+    def _write(self, table: pa.Table) -> ParquetFile:
         return write_parquet(table, self.spec, self._tiers.folder, owned=WHOLE_SPACE)
 
     def _install(self, rows: pa.Table, hold: Hold) -> None:
@@ -336,7 +325,7 @@ class Segment:
         if hold is not None:
             hold.release()
 
-    def _keep_local(self, local: LocalFile) -> None:
+    def _keep_local(self, local: ParquetFile) -> None:
         """Install a file; it is removed again where there is one already, or where the segment was closed."""
         with self._lock:
             redundant = self._closed or self._local is not None
@@ -348,7 +337,7 @@ class Segment:
         elif stored is not None:
             self._count_local(local)
 
-    def _count_local(self, local: LocalFile) -> None:
+    def _count_local(self, local: ParquetFile) -> None:
         """Let the cache count the file, once; it may drop it at once."""
         with self._lock:
             if self._local is not local or self._counted is local:
@@ -362,7 +351,7 @@ class Segment:
         if gone:
             self._tiers.cache.remove(cached)
 
-    def _forget(self, local: LocalFile) -> bool:
+    def _forget(self, local: ParquetFile) -> bool:
         """After its file was not found: whether the rows can be had elsewhere."""
         with self._lock:
             changed = self._local is not local

@@ -1,4 +1,4 @@
-"""Segments as files: mapped Arrow IPC for lookups, Parquet for cold and sequential data, local or in the store.
+"""Segments as files: Parquet, local or in the store; and mapped Arrow IPC for rows that are put aside for a while.
 
 All are checked on the first read, and damage is named. A mapped file takes no memory of the process beyond clean
 pages, which the kernel drops at will. A Parquet file has the very bytes that a checkpoint of the same rows has, so it
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import google_crc32c
 import pyarrow as pa
@@ -34,19 +34,6 @@ RowGroups: TypeAlias = Iterator[tuple[int, Callable[[], pa.Table]]]
 LOST_FIX = "restart from the last checkpoint, and look at the local disk"
 
 
-class LocalFile(Protocol):
-    """A segment's file on local disk. Thread-safe."""
-
-    path: Path
-    size: int
-
-    def read(self, selection: Selection) -> pa.Table:
-        """The wanted rows, checked."""
-
-    def row_groups(self, selection: Selection) -> RowGroups:
-        """The wanted rows in parts, checked. The file is opened at once, and may be removed meanwhile."""
-
-
 class MappedFile:
     """Rows as one Arrow IPC file, mapped when first read, and checked then."""
 
@@ -56,16 +43,13 @@ class MappedFile:
         self._checksum = checksum
         self._table: pa.Table | None = None
 
-    def read(self, selection: Selection) -> pa.Table:
+    def read(self) -> pa.Table:
+        """All rows, checked."""
         # Two threads may both map and check it, which is harmless.
         table = self._table
         if table is None:
             table = self._table = self._open()
-        return selection.apply(table)
-
-    def row_groups(self, selection: Selection) -> RowGroups:
-        # Mapped pages are no memory of the process, so one part is as good as many.
-        return iter([(0, partial(_same, self.read(selection)))])
+        return table
 
     def _open(self) -> pa.Table:
         try:
@@ -101,6 +85,7 @@ class ParquetFile:
             raise _missing(self.path) from error
 
     def row_groups(self, selection: Selection) -> RowGroups:
+        """The wanted rows in parts, checked. The file is opened at once, and may be removed meanwhile."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
@@ -175,13 +160,8 @@ def _read_groups(reader: SegmentReader, groups: list[int], selection: Selection)
     return selection.apply(reader.read(row_groups=groups, columns=selection.needed(names)))
 
 
-def write_mapped(table: pa.Table, folder: SpillFolder) -> MappedFile:
-    """The rows as a file that can be mapped; nothing is left behind when it cannot be written."""
-    return write_mapped_pieces([table], table.schema, folder)
-
-
-def write_mapped_pieces(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
-    """The same of rows that come in pieces."""
+def write_mapped(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
+    """Rows that come in pieces as a file that can be mapped; nothing is left behind when it cannot be written."""
     path = folder.new_file(".arrow")
     size = checksum = 0
 
@@ -313,7 +293,3 @@ class Checksummed:
 
 def _missing(path: Path) -> MissingFileError:
     return MissingFileError("a spilled segment is not there any more", where=str(path), fix=LOST_FIX)
-
-
-def _same(table: pa.Table) -> pa.Table:
-    return table

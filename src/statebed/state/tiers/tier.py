@@ -1,4 +1,4 @@
-"""Where segments can be, how they lie on disk, how often they were used, and what rows of one span."""
+"""Where segments can be, how often they were used, and what rows of one span."""
 
 import enum
 from dataclasses import dataclass
@@ -19,15 +19,6 @@ class Tier(enum.Enum):
     MEMORY = "memory"
     DISK = "local disk"
     STORE = "object store"
-
-
-class Layout(enum.Enum):
-    """How a segment lies on local disk."""
-
-    MAPPED = "mapped Arrow IPC"
-    """For lookups: opened in no time, read at random."""
-    PARQUET = "Parquet"
-    """For cold and sequential data: small, and the very bytes of a checkpoint."""
 
 
 @dataclass

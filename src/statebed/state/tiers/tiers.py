@@ -25,7 +25,6 @@ from statebed.state.tiers.selection import conformed
 from statebed.state.tiers.spill_cache import LocalCache
 from statebed.state.tiers.spill_files import ParquetFile, StoredFile
 from statebed.state.tiers.spill_folder import SpillFolder
-from statebed.state.tiers.tier import Layout
 from statebed.storage import ObjectStore
 
 DEFAULT_CACHE_BYTES = 1 << 30
@@ -70,7 +69,7 @@ class Tiers:
                 cls._shared = (os.getpid(), cls(MemoryController(budget)))
             return cls._shared[1]
 
-    def segment(self, rows: pa.Table, *, spec: SegmentSpec, owner: str, layout: Layout = Layout.PARQUET) -> Segment:
+    def segment(self, rows: pa.Table, *, spec: SegmentSpec, owner: str) -> Segment:
         """A new segment of rows that are sorted as `spec` says. When no room can be made for it, there is none."""
         rows = conformed(rows, spec=spec)
         disorder = first_disorder(rows, spec.sort_columns)
@@ -80,7 +79,7 @@ class Tiers:
                 where=f"table {spec.table!r}",
                 fix=f"give at least one row, sorted by {', '.join(spec.sort_columns)} (sort_segment)",
             )
-        segment = Segment.in_memory(self, rows, spec=spec, owner=owner, layout=layout)
+        segment = Segment.in_memory(self, rows, spec=spec, owner=owner)
         try:
             self.memory.make_room()
         except BaseException:
@@ -89,17 +88,10 @@ class Tiers:
         return segment
 
     def stored(
-        self,
-        entry: pb.FileEntry,
-        store: ObjectStore,
-        *,
-        spec: SegmentSpec,
-        owner: str,
-        layout: Layout = Layout.PARQUET,
-        file: StoredFile | None = None,
+        self, entry: pb.FileEntry, store: ObjectStore, *, spec: SegmentSpec, owner: str, file: StoredFile | None = None
     ) -> Segment:
         """The segment of a data file in the store; nothing is read yet. `file`: how it is read, if not as it lies."""
-        segment = Segment(self, entry, spec=spec, owner=owner, layout=layout)
+        segment = Segment(self, entry, spec=spec, owner=owner)
         segment.attach(file or StoredFile(entry, store))
         return segment
 

@@ -21,7 +21,7 @@ from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import ALL_ROWS, Selection, conformed
-from statebed.state.tiers.tier import Layout, spanned
+from statebed.state.tiers.tier import spanned
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.row_merge import ordered
 
@@ -43,17 +43,8 @@ class _Piece:
 class AppendBuffer:
     """The rows of one table that this subtask appended. Thread-safe; rows carry the columns of `spec.schema`."""
 
-    def __init__(
-        self,
-        tiers: Tiers,
-        *,
-        spec: SegmentSpec,
-        owner: str,
-        layout: Layout = Layout.PARQUET,
-        segment_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, tiers: Tiers, *, spec: SegmentSpec, owner: str, segment_bytes: int | None = None) -> None:
         self._tiers = tiers
-        self._layout = layout
         self._segment_bytes = segment_bytes or tiers.memory.segment_bytes
         self._lock = threading.Lock()
         self._gathering = threading.Lock()
@@ -151,7 +142,7 @@ class AppendBuffer:
             for part in parts:
                 if part.num_rows:
                     rows = ordered(conformed(part, spec=self.spec), self.spec)
-                    made.append(self._tiers.segment(rows, spec=self.spec, owner=self.owner, layout=self._layout))
+                    made.append(self._tiers.segment(rows, spec=self.spec, owner=self.owner))
         except BaseException:
             for segment in made:
                 segment.close()
@@ -255,7 +246,7 @@ class AppendBuffer:
         if not loose:
             return None
         rows = ordered(pa.concat_tables([piece.rows for piece in loose]), self.spec)
-        segment = Segment.in_memory(self._tiers, rows, spec=self.spec, owner=self.owner, layout=self._layout)
+        segment = Segment.in_memory(self._tiers, rows, spec=self.spec, owner=self.owner)
         self._replace(loose, (), (segment,))
         return segment
 

@@ -16,7 +16,6 @@ from statebed.state.compaction import NameOf, distinct
 from statebed.state.live import tombstones
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.segments import Segment
-from statebed.state.tiers.tier import Layout
 from statebed.state.time_keyed.compaction import hidden_in, surplus_files, tombstone_bytes_of, too_many_tombstones
 from statebed.state.time_keyed.files import full_bytes
 from statebed.state.time_keyed.state import TimeKeyedState
@@ -78,7 +77,7 @@ def _files_of(state: TimeKeyedState, segments: Sequence[Segment]) -> list[Segmen
     rows = pa.concat_tables([state.empty, *snapshot.in_order()]).combine_chunks()
     if not rows.num_rows:
         return []
-    return [Segment.in_memory(state.tiers, rows, spec=state.spec, owner=state.owner, layout=Layout.PARQUET)]
+    return [Segment.in_memory(state.tiers, rows, spec=state.spec, owner=state.owner)]
 
 
 def _is_settled(state: TimeKeyedState, entry: pb.FileEntry) -> bool:

@@ -23,8 +23,8 @@ from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.row_set import RowSet
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.segments import Segment
-from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema
-from statebed.state.tiers.spill_files import write_mapped_pieces
+from statebed.state.tiers.selection import Selection, row_schema
+from statebed.state.tiers.spill_files import write_mapped
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import UNPACKED, file_bytes
@@ -147,8 +147,8 @@ class Snapshot:
                 runs += [piece.combine_chunks() for piece in source.pieces if piece.num_rows]
                 continue
             pieces = (pa.Table.from_arrays(piece.columns, schema=schema) for piece in source.pieces)
-            file = write_mapped_pieces(pieces, schema, self.tiers.folder)
-            rows = file.read(ALL_ROWS)
+            file = write_mapped(pieces, schema, self.tiers.folder)
+            rows = file.read()
             file.path.unlink()  # it is mapped, and goes with the last of its rows
             runs += [pa.Table.from_batches([batch]) for batch in rows.to_batches() if batch.num_rows]
         if runs:

@@ -315,9 +315,15 @@ class MigrationError(StatebedError):
 
 
 class CheckpointTimeoutError(StatebedError, TimeoutError):
-    """Earlier checkpoints did not become durable in time; the new one was not taken."""
+    """Earlier checkpoints or merges did not end in time; what waits for them was not done."""
 
     code = "CHECKPOINT_TIMEOUT"
+
+
+class CloseTimeoutError(StatebedError, TimeoutError):
+    """What runs beside was not done in time to be closed; it keeps its memory and files until it is closed again."""
+
+    code = "CLOSE_TIMEOUT"
 
 
 class SpillTimeoutError(StatebedError, TimeoutError):

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from statebed.errors import CheckpointTimeoutError
 from statebed.logs import id_logger
 from statebed.state.compaction import CompactionJob, Edit
+from statebed.state.deadlines import wait_until_ended
 from statebed.state.manager.options import CompactionMode, ManagerOptions
 from statebed.state.manager.tables import ManagedTable
 from statebed.state.messages import TaskInfo
@@ -51,6 +53,7 @@ class Compactor:
         self._results: list[tuple[ManagedTable, Edit]] = []
         self._asked: list[Future[CompactionReport]] = []
         self._running: Future[CompactionReport] | None = None
+        self._begun: list[tuple[str, Future[CompactionReport]]] = []
         self._closed = threading.Event()
 
     def metrics(self) -> CompactionMetrics:
@@ -64,7 +67,7 @@ class Compactor:
             self._merge_due()
         elif mode is CompactionMode.BACKGROUND and (self._running is None or self._running.done()):
             with suppress(RuntimeError):  # it is being closed
-                self._running = self._thread.submit(self._merge_due)
+                self._running = self._begin(self._tables, self._merge_due)
 
     def ask(self, tables: Sequence[ManagedTable], *, when_durable: Callable[[], None]) -> Future[CompactionReport]:
         """Merge all files of these tables, once `when_durable` returns; the next checkpoint waits for it."""
@@ -74,13 +77,13 @@ class Compactor:
             self._discard_results(tables)
             return self._merge(tables, most_bytes=None)
 
-        asked = self._thread.submit(merge_all)
+        asked = self._begin(tables, merge_all)
         self._asked.append(asked)
         return asked
 
     def merge_apart(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> list[tuple[str, Edit]]:
         """Merge what is due, about so many bytes of files (None: all that can be); no checkpoint here takes it."""
-        merging = self._thread.submit(self._merge, tables, most_bytes=most_bytes)
+        merging = self._begin(tables, partial(self._merge, tables, most_bytes=most_bytes))
         if wait([merging], timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
                 f"the files are not merged after {self._options.timeout_seconds:g} seconds",
@@ -109,10 +112,19 @@ class Compactor:
             table.offer_edit(edit)
 
     def close(self) -> None:
-        """Merge no more, and remove what nobody will take. A merge under way is finished first."""
+        """Merge no more, and remove what nobody will take. A merge under way is finished first, if it ends in time."""
         self._closed.set()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        seconds, left = self._options.timeout_seconds, "memory and local files of its tables and of the merge"
+        wait_until_ended(self._begun, seconds=seconds, where=self._where, left=left)
         self._discard_results(self._tables)
+
+    def _begin(self, tables: Sequence[ManagedTable], merge: Callable[[], CompactionReport]) -> Future[CompactionReport]:
+        begun = self._thread.submit(merge)
+        what = f"a merge of files of {', '.join(table.config.name for table in tables)}"
+        with self._lock:
+            self._begun = [*(one for one in self._begun if not one[1].done()), (what, begun)]
+        return begun
 
     def _merge_due(self) -> CompactionReport:
         with self._lock:

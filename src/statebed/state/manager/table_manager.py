@@ -23,6 +23,7 @@ from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CheckpointTimeoutError, InputError, SubtaskError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.arguments import check_kind
+from statebed.state.deadlines import wait_until_durable, wait_until_ended
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedView
@@ -118,7 +119,7 @@ class TableManager:
         self._failure: BaseException | None = None
         self._closed = ""
         self._pending = BoundedSemaphore(self._options.max_pending)
-        self._under_way: list[Future[CheckpointCompleted]] = []
+        self._under_way: dict[int, Future[CheckpointCompleted]] = {}
         self._uploads = Uploads(
             self._in_flight,
             threads=self._options.upload_threads,
@@ -215,7 +216,9 @@ class TableManager:
         """
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
-        return self._compactor.ask(chosen, when_durable=partial(self._wait_for, tuple(self._under_way)))
+        seconds, where = self._options.timeout_seconds, self.task.where
+        durable = partial(wait_until_durable, dict(self._under_way), seconds=seconds, where=where)
+        return self._compactor.ask(chosen, when_durable=durable)
 
     def merge_apart(self, *tables: str, run: int, most_bytes: int | None) -> tuple[StoredEdit, ...]:
         """Merge files of these tables (none named: of all) that are due, of about so many bytes, for managers that
@@ -255,7 +258,7 @@ class TableManager:
             tables={name: table.statistics() for name, table in self._tables.items()},
             memory=self._tiers.memory.snapshot(),
             checkpoints=self._checkpoints.spans,
-            pending_checkpoints=sum(not one.done() for one in self._under_way),
+            pending_checkpoints=sum(not one.done() for one in self._under_way.values()),
             upload_bytes=self._uploads.in_flight_bytes,
             compaction=self._compactor.metrics(),
         )
@@ -316,7 +319,7 @@ class TableManager:
         seconds = clock.perf_counter() - start
         order = Order(epoch, self._min_epoch, moment.watermark_us, then_stop, changes, seconds)
         answer = self._thread.submit(self._run, order)
-        self._under_way = [*(one for one in self._under_way if not one.done()), answer]
+        self._under_way = {number: one for number, one in self._under_way.items() if not one.done()} | {epoch: answer}
         return answer
 
     def _later(self, watermark: Time, time: Time) -> Moment:
@@ -344,9 +347,15 @@ class TableManager:
         return self._checkpoints.completed(epoch)
 
     def close(self) -> None:
-        """Finish the checkpoints under way and take no more; memory and local files of the tables are given up."""
+        """Finish the checkpoints under way and take no more; memory and local files of the tables are given up.
+
+        They are kept when something does not end in time: close it again then.
+        """
         self._shut("its manager was closed")
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=False)
+        running = [(f"the checkpoint of epoch {epoch}", one) for epoch, one in self._under_way.items()]
+        left = "memory and local files of its tables"
+        wait_until_ended(running, seconds=self._options.timeout_seconds, where=self.task.where, left=left)
         self._compactor.close()
         self._uploads.close()
         self._in_flight.close()
@@ -367,10 +376,6 @@ class TableManager:
         if self._on_completed is not None:
             self._on_completed(completed)
         return completed
-
-    def _wait_for(self, checkpoints: Sequence[Future[CheckpointCompleted]]) -> None:
-        for one in checkpoints:
-            one.result(timeout=self._options.timeout_seconds)
 
     def _check_usable(self) -> None:
         self._check_no_failure()

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Condition
 
 from statebed.errors import CheckpointTimeoutError
+from statebed.state.deadlines import wait_until_ended
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.upload import Upload
 
@@ -23,7 +24,7 @@ class Uploads:
         self._space = Condition()
         self._in_flight = 0
         self._waiting: list[Future[None]] = []
-        self._begun: list[Future[None]] = []
+        self._begun: list[tuple[str, Future[None]]] = []
 
     def submit(self, upload: Upload) -> None:
         """Begin to store an object, as soon as there is space for its bytes."""
@@ -33,7 +34,7 @@ class Uploads:
             self._in_flight += upload.size
         begun = self._pool.submit(self._put, upload)
         self._waiting.append(begun)
-        self._begun = [*(one for one in self._begun if not one.done()), begun]
+        self._begun = [*(one for one in self._begun if not one[1].done()), (upload.path, begun)]
 
     def finish(self) -> None:
         """Return when everything submitted is durable, or raise the first failure."""
@@ -52,7 +53,8 @@ class Uploads:
     def close(self) -> None:
         """Upload no more. What is under way after a failure is waited for, as long as every wait may take."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        wait(self._begun, timeout=self._timeout)
+        left = "the files that are on their way, in memory or on local disk"
+        wait_until_ended(self._begun, seconds=self._timeout, where=self._store.url, left=left)
 
     def _fits(self, size: int) -> bool:
         return self._in_flight == 0 or self._in_flight + size <= self._max_bytes

@@ -182,7 +182,7 @@ class Segment:
     def prefetch(self) -> "Future[bool]":
         """Come nearer in the background: from the store to local disk, and to memory."""
         self.pin()
-        loading = self._tiers.load_soon(self._come_nearer)
+        loading = self._tiers.load_soon(self._come_nearer, owner=self.owner)
         loading.add_done_callback(lambda _: self.unpin())
         return loading
 

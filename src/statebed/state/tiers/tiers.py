@@ -17,6 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.order import first_disorder
 from statebed.format.segment import SegmentSpec
 from statebed.state.arguments import check_kind
+from statebed.state.deadlines import wait_until_ended
 from statebed.state.memory.budget import budget_of
 from statebed.state.memory.controller import MemoryController
 from statebed.state.memory.pages import keep_pages
@@ -50,6 +51,7 @@ class Tiers:
         self.folder = folder if isinstance(folder, SpillFolder) else SpillFolder(folder)
         self.cache = LocalCache(cache_bytes)
         self._loaders = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="statebed-load")
+        self._loading: dict[Future[bool], str] = {}
         self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
         self.merging = threading.Lock()
         """Held by whoever merges files in the background: one at a time, so that they take little of the budget.
@@ -99,7 +101,7 @@ class Tiers:
         """The segment of a data file that lies on local disk and nowhere else; it is the segment's from now on."""
         return Segment.on_disk(self, file, spec=spec, owner=owner)
 
-    def load_soon(self, load: Callable[[], Any]) -> "Future[bool]":
+    def load_soon(self, load: Callable[[], Any], *, owner: str = "a table") -> "Future[bool]":
         """Run `load` on a loading thread. A hint: with too much waiting already, the answer is False at once."""
         if not self._places.acquire(blocking=False):
             refused: Future[bool] = Future()
@@ -113,9 +115,18 @@ class Tiers:
                 self._places.release()
             return True
 
-        return self._loaders.submit(run)
+        loading = self._loaders.submit(run)
+        self._loading[loading] = f"a load of rows of {owner}"
+        loading.add_done_callback(lambda done: self._loading.pop(done, None))
+        return loading
 
     def close(self) -> None:
-        """End the loading threads and remove the local files; segments are of no use afterwards."""
-        self._loaders.shutdown(cancel_futures=True)
+        """End the loading threads and remove the local files; segments are of no use afterwards.
+
+        The files are kept when a load does not end in time: close it again then.
+        """
+        self._loaders.shutdown(wait=False, cancel_futures=True)
+        running = [(what, loading) for loading, what in self._loading.copy().items()]
+        seconds, where = self.memory.wait_seconds, str(self.folder.path)
+        wait_until_ended(running, seconds=seconds, where=where, left="the local files")
         self.folder.close()

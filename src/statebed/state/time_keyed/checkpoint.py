@@ -4,40 +4,50 @@ A single segment becomes the file of the epoch: as it is, if it was spilled alre
 files of the size that files get; so an epoch adds at most one file for each such size. Rows that are hidden by now are
 left out. What is in the files is a function of the rows alone: neither what was spilled nor the order inside a batch
 shows.
+
+Where there are too many files or tombstones, the checkpoint merges some itself, of bounded bytes: the rest is left to
+the next ones. Only tombstones that take much of the memory budget go at once.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.state.compaction import NameOf, distinct
+from statebed.state.compaction import ALL_BYTES, NameOf, distinct
 from statebed.state.live import tombstones
-from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.segments import Segment
-from statebed.state.time_keyed.compaction import hidden_in, surplus_files, tombstone_bytes_of, too_many_tombstones
-from statebed.state.time_keyed.files import full_bytes
+from statebed.state.time_keyed.compaction import files_for_checkpoint, tombstone_bytes_of
+from statebed.state.time_keyed.files import file_bytes, full_bytes
 from statebed.state.time_keyed.state import TimeKeyedState
 from statebed.state.upload import Upload
 
-FAR_TOO_MANY = 4
-"""With so many times the tombstones that make files due, the checkpoint itself merges."""
+HARD_TOMBSTONES_IN_BUDGET = 4
+"""Tombstones cannot leave memory: where they take more than this part of the budget, rather more bytes are merged."""
 
 
-def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple[Upload, ...]:
-    """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload."""
+def written(
+    state: TimeKeyedState, name_of: NameOf, *, most_files: int, most_bytes: int | None = None
+) -> tuple[Upload, ...]:
+    """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload.
+
+    Files of about `most_bytes` are merged (None: of as many as one file gets).
+    """
     name_of = distinct(name_of, (file.path for file in state.live.files))
     uploads = {upload.path: upload for upload in state.apply_edits(name_of)}
     uploads |= {upload.path: upload for upload in _appended(state, name_of)}
 
-    def surplus(live: LiveFiles) -> list[pb.FileEntry]:
-        files = surplus_files(live, most_files=most_files, full_bytes=full_bytes(state.tiers))
-        far_too_many = too_many_tombstones(live.tombstones, tombstone_bytes_of(state.tiers), times=FAR_TOO_MANY)
-        hidden = hidden_in(live) if far_too_many else []
-        return [*(file for file in files if file not in hidden), *hidden]
-
-    job = state.job(surplus)
+    job = state.job(
+        partial(
+            files_for_checkpoint,
+            most_files=most_files,
+            full_bytes=full_bytes(state.tiers),
+            most_bytes=_bytes_to_merge(state, most_bytes),
+            tombstone_bytes=tombstone_bytes_of(state.tiers),
+        )
+    )
     if job is not None:
         uploads |= {upload.path: upload for upload in state.apply_edit(job.run(), name_of)}
     named = {file.path for file in state.live.files}
@@ -45,6 +55,12 @@ def written(state: TimeKeyedState, name_of: NameOf, *, most_files: int) -> tuple
         if path not in named:
             upload.on_stored()  # it was merged again: nobody reads it, and its segment may go
     return tuple(upload for path, upload in uploads.items() if path in named)
+
+
+def _bytes_to_merge(state: TimeKeyedState, most_bytes: int | None) -> int:
+    if tombstones.held_bytes(state.live.tombstones) > state.tiers.memory.budget // HARD_TOMBSTONES_IN_BUDGET:
+        return ALL_BYTES
+    return file_bytes(state.tiers) if most_bytes is None else most_bytes
 
 
 def _appended(state: TimeKeyedState, name_of: NameOf) -> Iterator[Upload]:

@@ -2,7 +2,9 @@
 
 Files of one time bucket are merged with each other; one that holds rows of several buckets is split among them. Small
 files are merged with files that are not much larger, so that a row is written again only a few times in its life. Many
-tombstones make the files due that they hide rows of: a merge leaves hidden rows out, and the tombstones retire.
+tombstones make the files due that they hide rows of: a merge leaves hidden rows out, and the tombstones retire. Those
+files come first that the oldest tombstones wait for. Then each file has its turn, and a tombstone stays no longer than
+it takes to merge all files once, however few bytes are merged at a time.
 """
 
 from collections import defaultdict
@@ -14,7 +16,7 @@ from statebed.state.compaction import Edit
 from statebed.state.live import tombstones
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.files import NewFiles, bucket_width, is_full
+from statebed.state.time_keyed.files import MAX_BUCKETS, NewFiles, bucket_width, is_full
 from statebed.state.time_keyed.snapshot import Snapshot
 
 MERGED_AT_ONCE = 4
@@ -25,6 +27,10 @@ MAX_TOMBSTONES = 64
 TOMBSTONES_IN_BUDGET = 16
 MAX_TOMBSTONE_BYTES = 1 << 20
 """With more, the files that they hide rows of are due."""
+FAR_TOO_MANY = 4
+"""With so many times the tombstones that make files due, the checkpoint itself merges."""
+FEWER_AFTER = MAX_BUCKETS + 2
+"""A merge of so many small files leaves fewer: at most one for each bucket."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,7 @@ def due_files(
 ) -> tuple[pb.FileEntry, ...]:
     """The files to merge next, of about `most_bytes` together; none while all is well."""
     if too_many_tombstones(live.tombstones, tombstone_bytes):
-        hidden = sorted(hidden_in(live), key=lambda file: file.size)
-        return _within(hidden, most_bytes, least=1)
+        return _within(hidden_in(live), most_bytes, least=1)
     groups = [like_sizes(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
     due = [group for group in groups if len(group) >= MERGED_AT_ONCE]
     if not due:
@@ -74,6 +79,23 @@ def all_due_files(
     return tuple(file for file in live.files if file.path not in done)
 
 
+def files_for_checkpoint(
+    live: LiveFiles, *, most_files: int, full_bytes: int, most_bytes: int, tombstone_bytes: int = MAX_TOMBSTONE_BYTES
+) -> tuple[pb.FileEntry, ...]:
+    """What a checkpoint merges itself, of about `most_bytes` together: a surplus of files, and what far too many
+    tombstones hide rows of.
+
+    It is as many files as it takes to have fewer of them or, without a surplus, one, however large they are.
+    """
+    surplus = surplus_files(live, most_files=most_files, full_bytes=full_bytes)
+    surplus = _within(surplus, most_bytes, least=FEWER_AFTER)
+    if not too_many_tombstones(live.tombstones, tombstone_bytes, times=FAR_TOO_MANY):
+        return surplus
+    others = [file for file in hidden_in(live) if file not in surplus]
+    left = most_bytes - sum(file.size for file in surplus)
+    return (*surplus, *_within(others, left, least=0 if surplus else 1))
+
+
 def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
     """What must be merged before there are more files: the smallest ones, when too many are small."""
     small = sorted(
@@ -94,8 +116,14 @@ def too_many_tombstones(some: Sequence[pb.Tombstone], most_bytes: int, *, times:
 
 
 def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
-    """The files that tombstones may hide rows of."""
-    return [file for file in live.files if any(tombstones.may_hide(one, file) for one in live.tombstones)]
+    """The files that tombstones may hide rows of, those first that have waited for a merge longest."""
+    by_age = sorted(live.tombstones, key=lambda one: one.sequence)
+    waiting = [
+        (oldest, file)
+        for file in live.files
+        if (oldest := next((one.sequence for one in by_age if tombstones.may_hide(one, file)), None)) is not None
+    ]
+    return [file for _, file in sorted(waiting, key=lambda one: (one[0], one[1].size, one[1].path))]
 
 
 def by_bucket(files: Iterable[pb.FileEntry], *, bin_us: int, full_bytes: int) -> dict[int | None, list[pb.FileEntry]]:

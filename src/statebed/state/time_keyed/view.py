@@ -210,13 +210,15 @@ class TimeKeyedView:
             rows=sum({file.path: file.rows for file in live.files}.values()),
         )
 
-    def checkpoint(self, name_of: NameOf, *, most_files: int = MAX_FILES) -> tuple[Upload, ...]:
+    def checkpoint(
+        self, name_of: NameOf, *, most_files: int = MAX_FILES, most_bytes: int | None = None
+    ) -> tuple[Upload, ...]:
         """Everything appended since the last checkpoint as files, of which `metadata` then speaks.
 
         Edits that were offered are applied. With more than `most_files` small files, or far too many tombstones, it
-        merges some itself.
+        merges some itself, of about `most_bytes` (None: as many as one file gets).
         """
-        return written(self._state, name_of, most_files=most_files)
+        return written(self._state, name_of, most_files=most_files, most_bytes=most_bytes)
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> TimeKeyedJob | None:
         """A merge of files that is due, of about so many bytes; or of everything that a merge can do anything for.

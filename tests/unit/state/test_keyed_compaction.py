@@ -119,6 +119,20 @@ def test_deleted_and_expired_rows_leave_with_a_compaction(tiers: Tiers) -> None:
     assert contents(world.restored([metadata])) == contents(world.view)
 
 
+@pytest.mark.parametrize("everything", [True, False])
+def test_rows_that_expire_after_the_last_checkpoint_leave_with_a_compaction(tiers: Tiers, everything: bool) -> None:
+    world = World(tiers, keyed_table_config("totals", "", ["id"], SCHEMA, dt.timedelta(microseconds=100)))
+    ids = np.arange(1000)
+    world.write(ids, 1, times=pa.array(ids))
+    world.commit()
+    world.view.advance(600)  # no file says so yet
+    edit = world.job(everything=everything).run()
+    assert sum(output.entry.rows for output in edit.outputs) == 1000 - 501
+    world.view.offer_edit(edit)
+    metadata = world.commit()
+    assert contents(world.restored([metadata])) == contents(world.view) == {one: one for one in range(501, 1000)}
+
+
 def test_a_compaction_takes_the_ranges_with_most_debt_and_few_bytes(tiers: Tiers) -> None:
     world = World(tiers)
     world.write(np.arange(20_000), 1)

@@ -26,6 +26,7 @@ from statebed.state import (
     keyed_table_config,
     timestamp_table_config,
 )
+from statebed.state.metrics import CompactionMetrics
 from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64())])
@@ -207,15 +208,22 @@ def test_a_merge_that_fails_is_counted_and_told_to_who_asked_and_harms_nothing(t
         check(manager, 3)
 
 
-def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers) -> None:
-    with manager_on(ScopedStore(MemoryStore(), JOB), tiers, CompactionMode.IN_LINE, max_compaction_bytes=1) as manager:
-        before = 0
+@pytest.mark.parametrize("most_bytes", [1, 40_000])
+def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes: int) -> None:
+    store = ScopedStore(MemoryStore(), JOB)
+    with manager_on(store, tiers, CompactionMode.IN_LINE, max_compaction_bytes=most_bytes) as manager:
+        before = CompactionMetrics()
         for step in range(12):
             write(manager, step)
             manager.checkpoint(step + 2).result(timeout=30)
-            merges = manager.metrics().compaction.merges
-            assert merges - before <= 1, "one table after a checkpoint"
-            before = merges
+            metrics = manager.metrics()
+            merged = metrics.compaction
+            # All riders are one range, and a single merge that is larger goes alone.
+            alone = metrics.tables["riders"].store_bytes
+            assert 0 < merged.read_bytes - before.read_bytes <= max(most_bytes, alone)
+            assert 0 < merged.written_bytes - before.written_bytes <= max(most_bytes, alone)
+            before = merged
+        assert (before.merges > 12) == (most_bytes > 1), "with few bytes it is one table after a checkpoint"
         check(manager, 12)
 
 

@@ -341,11 +341,11 @@ def test_loading_in_the_background_is_bounded(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tiers_module, "LOADS_AT_ONCE", 3)
     with opened_tiers(tmp_path) as tiers:
         resume = threading.Event()
-        waiting = [tiers.load_soon(lambda: resume.wait(30)) for _ in range(3)]
-        assert tiers.load_soon(lambda: None).result(0) is False
+        waiting = [tiers.load_soon(lambda: resume.wait(30), owner="t") for _ in range(3)]
+        assert tiers.load_soon(lambda: None, owner="t").result(0) is False
         resume.set()
         assert all(future.result(30) for future in waiting)
-        assert tiers.load_soon(lambda: None).result(30) is True
+        assert tiers.load_soon(lambda: None, owner="t").result(30) is True
 
 
 def test_a_slice_of_a_large_table_does_not_pin_it(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class Blocks:
 
     def load_soon(self, slot: Slot) -> Future[bool]:
         """As `load`, on one of the threads for that."""
-        return self._tiers.load_soon(partial(self.load, slot))
+        return self._tiers.load_soon(partial(self.load, slot), owner=self._owner)
 
     def _thaw(self, slot: Slot) -> bool:
         """Come back to memory, if there is plenty."""

@@ -101,7 +101,7 @@ class Tiers:
         """The segment of a data file that lies on local disk and nowhere else; it is the segment's from now on."""
         return Segment.on_disk(self, file, spec=spec, owner=owner)
 
-    def load_soon(self, load: Callable[[], Any], *, owner: str = "a table") -> "Future[bool]":
+    def load_soon(self, load: Callable[[], Any], *, owner: str) -> "Future[bool]":
         """Run `load` on a loading thread. A hint: with too much waiting already, the answer is False at once."""
         if not self._places.acquire(blocking=False):
             refused: Future[bool] = Future()

@@ -70,8 +70,7 @@ class FixedColumn:
         equal = equal_words((self.bits,), rows, (other.bits,), others, maybe)
         if other.valid is None and self.valid is None:
             return equal
-        ours, theirs = self.filled_validity(), other.filled_validity()
-        return equal_where(equal, rows, others, lambda rows, others: ours.take(rows) == theirs.take(others))
+        return equal_where(equal, rows, others, lambda ours, theirs: self.valid_at(ours) == other.valid_at(theirs))
 
     def repeats(self, maybe: Mask) -> Mask:
         """Which rows from the second on have the value of the row before them; those are asked that may have."""
@@ -95,6 +94,10 @@ class FixedColumn:
         if any(column.valid is not None for column in columns):
             valid = places.merge([column.filled_validity() for column in columns])
         return FixedColumn(self.kind, places.merge([column.bits for column in columns]), valid)
+
+    def valid_at(self, rows: Rows) -> Mask:
+        """Whether some rows are not null."""
+        return np.ones(len(rows), dtype=np.bool_) if self.valid is None else self.valid.take(rows)
 
     def filled_validity(self) -> Mask:
         return np.ones(len(self.bits), dtype=np.bool_) if self.valid is None else self.valid

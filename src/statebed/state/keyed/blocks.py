@@ -59,7 +59,7 @@ class Blocks:
         self._owner = owner
         self.block_bytes = block_bytes or max(1, min(BLOCK_BYTES, self._memory.budget // BLOCKS_IN_BUDGET))
         self._spilled_bytes = max(min(BLOCKS_IN_BUDGET * self.block_bytes, MOST_SPILLED_BYTES), self.block_bytes)
-        self._charges = Charges(self._memory, tiers.cache, owner)
+        self._charges = Charges(self._memory, tiers.cache, owner, evict=self._evict)
         self.counts = Counts()
         self._lock = threading.Lock()
         self._holder: int | None = None
@@ -173,7 +173,7 @@ class Blocks:
                 self._tiers.cache.touch(slot.cached)
             blocks = slot.block.split(block_bytes=self.block_bytes)
             for one in self._replaced(slot, blocks):
-                self._account(one, moment)
+                self._charges.account(one, moment)
             if slot.block.worth_settling or (slot.block.spilled and slot.block.held_bytes > self.block_bytes):
                 self._to_merge.append(slot)
 
@@ -245,7 +245,7 @@ class Blocks:
             slot.block.install(loaded)
             slot.changes += 1
             self.counts.loads += 1
-            self._account(slot, self._memory.moment())
+            self._charges.account(slot, self._memory.moment())
             self._to_count.append(slot)
 
     def load_soon(self, slot: Slot) -> Future[bool]:
@@ -300,7 +300,7 @@ class Blocks:
                 frozen.remove()
                 return False
             slot.block.freeze(frozen)
-            self._account(slot, 0)
+            self._charges.account(slot, 0)
             if slot.block.to_merge(most_bytes=self._spilled_bytes):
                 self._to_merge.append(slot)
             self._to_count.append(slot)
@@ -314,7 +314,7 @@ class Blocks:
         if slot.block.worth_settling:
             with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.held_bytes), self.locked():
                 slot.block.loose()
-                self._account(slot, self._memory.moment())
+                self._charges.account(slot, self._memory.moment())
         if slot.block.spilled and slot.block.held_bytes > self.block_bytes:
             self._evict(slot)
         if not slot.block.to_merge(most_bytes=self._spilled_bytes):
@@ -325,7 +325,7 @@ class Blocks:
             self._charges.uncount(slot)
             made = self._replaced(slot, blocks)
             for one in made:
-                self._account(one, self._memory.moment())
+                self._charges.account(one, self._memory.moment())
             self._to_count += made
         give_back_pages()
 
@@ -375,15 +375,6 @@ class Blocks:
         slot.changes += 1
         self._charges.release(slot)
         return True
-
-    def _account(self, slot: Slot, moment: int) -> None:
-        blocks = weakref.ref(self)
-
-        def spill() -> bool:
-            alive = blocks()
-            return alive is None or alive._evict(slot)  # noqa: SLF001 - of this class
-
-        self._charges.account(slot, moment, spill)
 
     def _edges_of_slots(self) -> Hashes:
         return np.array([slot.block.owned.first for slot in self._slots[1:]], dtype=np.uint64)

@@ -1,7 +1,9 @@
 """Blocks with what they take: their charge, their offer, their files in the cache."""
 
+import weakref
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from statebed.state.keyed.block import Block
 from statebed.state.memory.controller import MemoryController, Offer, Purpose, Reservation
@@ -25,15 +27,19 @@ class Slot:
 class Charges:
     """Has what blocks take charged, and offered for eviction."""
 
-    def __init__(self, memory: MemoryController, cache: LocalCache, owner: str) -> None:
+    def __init__(
+        self, memory: MemoryController, cache: LocalCache, owner: str, *, evict: Callable[[Slot], bool]
+    ) -> None:
+        """`evict`: a method that makes a block leave memory; whoever it belongs to is not kept alive by offers."""
         self._memory = memory
         self._cache = cache
         self._owner = owner
+        self._evict = weakref.WeakMethod(evict)
 
     def slot(self, block: Block) -> Slot:
         return Slot(block, self._memory.charge(self._owner, Purpose.SEGMENTS, 0))
 
-    def account(self, slot: Slot, moment: int, spill: Callable[[], bool]) -> None:
+    def account(self, slot: Slot, moment: int) -> None:
         """Charge what a block takes now, and offer it; it was used at this moment."""
         held = slot.block.held_bytes
         slot.charge.set(held)
@@ -41,7 +47,7 @@ class Charges:
             self._withdraw(slot)
             return
         if slot.offer is None:
-            slot.offer = self._memory.offer(self._owner, held, spill)
+            slot.offer = self._memory.offer(self._owner, held, partial(_spill, self._evict, slot))
         else:
             self._memory.resize(slot.offer, held)
         slot.offer.touch(moment)
@@ -72,6 +78,11 @@ class Counts:
     loads: int = 0
     hits: int = 0
     misses: int = 0
+
+
+def _spill(evict: "weakref.WeakMethod[Callable[[Slot], bool]]", slot: Slot) -> bool:
+    method = evict()
+    return method is None or method(slot)
 
 
 def as_cold_as(slot: Slot, slots: Iterable[Slot], *, most_bytes: int, but: Container[Slot]) -> list[Slot]:

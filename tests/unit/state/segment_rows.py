@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy
+from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.memory.controller import MemoryController
@@ -48,6 +49,21 @@ def sorted_rows(
 def sequences(*tables: pa.Table) -> list[int]:
     """Which rows these are, in order of their numbers."""
     return sorted(number for table in tables for number in table[SEQUENCE].to_pylist())
+
+
+def file_entry(path: str, times: tuple[int, int] = (0, 10_000), size: int = 1000) -> pb.FileEntry:
+    """Of a file with one row."""
+    return pb.FileEntry(
+        path=path,
+        size=size,
+        rows=1,
+        owned=WHOLE_SPACE,
+        max_key_hash=(1 << 64) - 1,
+        min_time_us=times[0],
+        max_time_us=times[1],
+        min_sequence=1,
+        max_sequence=1,
+    )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from unit.state.fare_rows import Row, batch, config, counted, rows_of, store_all, view_on
-from unit.state.segment_rows import opened_tiers
+from unit.state.segment_rows import file_entry, opened_tiers
 
 from statebed.errors import SpillError
 from statebed.format import checkpoint_pb2 as pb
@@ -36,20 +36,6 @@ def tiers(tmp_path: Path) -> Iterator[Tiers]:
         yield opened
 
 
-def file(path: str, times: tuple[int, int], size: int = 1000) -> pb.FileEntry:
-    return pb.FileEntry(
-        path=path,
-        size=size,
-        rows=1,
-        owned=WHOLE_SPACE,
-        max_key_hash=(1 << 64) - 1,
-        min_time_us=times[0],
-        max_time_us=times[1],
-        min_sequence=1,
-        max_sequence=1,
-    )
-
-
 def live(*files: pb.FileEntry, next_sequence: int = 5) -> LiveFiles:
     return LiveFiles(owned=WHOLE_SPACE, next_sequence=next_sequence, files=files)
 
@@ -69,37 +55,37 @@ def compact(view: TimeKeyedView, *, everything: bool = True) -> bool:
 
 
 def test_files_of_one_bucket_are_merged_with_each_other_and_not_with_those_of_another() -> None:
-    early = [file(f"early {number}", (0, HOUR - 1)) for number in range(MERGED_AT_ONCE)]
-    late = [file(f"late {number}", (HOUR, 2 * HOUR - 1)) for number in range(MERGED_AT_ONCE - 1)]
+    early = [file_entry(f"early {number}", (0, HOUR - 1)) for number in range(MERGED_AT_ONCE)]
+    late = [file_entry(f"late {number}", (HOUR, 2 * HOUR - 1)) for number in range(MERGED_AT_ONCE - 1)]
     due = due_files(live(*early, *late), bin_us=HOUR, full_bytes=LARGE, most_bytes=LARGE)
     assert paths(due) == paths(early)
     assert not due_files(live(*late), bin_us=HOUR, full_bytes=LARGE, most_bytes=LARGE)
 
 
 def test_files_that_are_full_or_much_larger_than_the_others_are_left_alone() -> None:
-    small = [file(f"small {number}", (0, 9), size=100) for number in range(MERGED_AT_ONCE)]
-    large = file("large", (0, 9), size=100_000)
+    small = [file_entry(f"small {number}", (0, 9), size=100) for number in range(MERGED_AT_ONCE)]
+    large = file_entry("large", (0, 9), size=100_000)
     assert paths(like_sizes([large, *small])) == paths(small)
     assert paths(due_files(live(large, *small), bin_us=10, full_bytes=LARGE, most_bytes=LARGE)) == paths(small)
     assert not due_files(live(large, *small), bin_us=10, full_bytes=100, most_bytes=LARGE)
 
 
 def test_a_merge_reads_bounded_bytes() -> None:
-    files = [file(f"{number}", (0, 9), size=100) for number in range(20)]
+    files = [file_entry(f"{number}", (0, 9), size=100) for number in range(20)]
     assert len(due_files(live(*files), bin_us=10, full_bytes=LARGE, most_bytes=700)) == 7
     assert len(due_files(live(*files), bin_us=10, full_bytes=LARGE, most_bytes=1)) == 2
 
 
 def test_few_buckets_cover_any_times() -> None:
     for last in (1, HOUR, 1000 * HOUR, 1 << 62):
-        files = [file("first", (-5, 5)), file("last", (last, last))]
+        files = [file_entry("first", (-5, 5)), file_entry("last", (last, last))]
         width = bucket_width(files, bin_us=HOUR)
         assert last // width - -5 // width < MAX_BUCKETS
         assert width % HOUR == 0
 
 
 def test_many_tombstones_make_the_files_due_that_they_cover() -> None:
-    state = live(file("covered", (0, 10_000)), file("other", (50_000, 60_000)))
+    state = live(file_entry("covered", (0, 10_000)), file_entry("other", (50_000, 60_000)))
     for number in range(MAX_TOMBSTONES):
         state = state.delete_range(number * 20, number * 20 + 10)
     assert not due_files(state, bin_us=10, full_bytes=LARGE, most_bytes=LARGE)
@@ -108,9 +94,9 @@ def test_many_tombstones_make_the_files_due_that_they_cover() -> None:
 
 
 def test_everything_is_all_that_a_merge_can_do_something_for() -> None:
-    alone = file("alone", (0, 9))
-    twins = [file("one", (10, 19)), file("two", (12, 13))]
-    spread = file("spread", (5, 25))
+    alone = file_entry("alone", (0, 9))
+    twins = [file_entry("one", (10, 19)), file_entry("two", (12, 13))]
+    spread = file_entry("spread", (5, 25))
     assert not all_due_files(live(alone), bin_us=10, full_bytes=LARGE)
     assert paths(all_due_files(live(alone, *twins), bin_us=10, full_bytes=LARGE)) == ["one", "two"]
     assert paths(all_due_files(live(alone, *twins, spread), bin_us=10, full_bytes=LARGE)) == ["one", "spread", "two"]
@@ -118,7 +104,7 @@ def test_everything_is_all_that_a_merge_can_do_something_for() -> None:
 
 
 def test_too_many_small_files_are_a_surplus_and_full_ones_are_not() -> None:
-    small = [file(f"{number}", (0, 9), size=number) for number in range(10)]
+    small = [file_entry(f"{number}", (0, 9), size=number) for number in range(10)]
     assert not surplus_files(live(*small[:8]), most_files=8, full_bytes=LARGE)
     assert paths(surplus_files(live(*small), most_files=8, full_bytes=LARGE)) == ["0", "1", "2", "3", "4", "5"]
     assert not surplus_files(live(*small), most_files=8, full_bytes=4)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from unit.state.fare_rows import SCHEMA
-from unit.state.segment_rows import opened_tiers
+from unit.state.segment_rows import file_entry, opened_tiers
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy
@@ -232,20 +232,6 @@ def test_small_files_of_many_subtasks_are_merged_over_several_epochs(tiers: Tier
 # ---- which files --------------------------------------------------------------------------------------------
 
 
-def file(path: str, size: int, times: tuple[int, int] = (0, 10_000)) -> pb.FileEntry:
-    return pb.FileEntry(
-        path=path,
-        size=size,
-        rows=1,
-        owned=WHOLE_SPACE,
-        max_key_hash=(1 << 64) - 1,
-        min_time_us=times[0],
-        max_time_us=times[1],
-        min_sequence=1,
-        max_sequence=1,
-    )
-
-
 def with_tombstones(files: Sequence[pb.FileEntry], start: Callable[[int], int]) -> LiveFiles:
     live = LiveFiles(owned=WHOLE_SPACE, next_sequence=5, files=tuple(files))
     for number in range(FAR + 1):
@@ -259,14 +245,14 @@ def chosen(live: LiveFiles, *, most_bytes: int, most_files: int = MAX_FILES, ful
 
 
 def test_those_files_come_first_that_the_oldest_tombstones_wait_for() -> None:
-    early, late = file("early", 900, (5_000, 10_000)), file("late", 100, (0, 4_999))
+    early, late = file_entry("early", (5_000, 10_000), 900), file_entry("late", (0, 4_999), 100)
     live = with_tombstones([late, early], lambda number: 9_000 - 30 * number)
     assert chosen(live, most_bytes=1) == ["early"]
     assert chosen(live, most_bytes=1000) == ["early", "late"]
 
 
 def test_a_surplus_of_files_goes_first_and_leaves_fewer_files() -> None:
-    files = [file(f"{number}", 100) for number in range(MAX_FILES + 3)]
+    files = [file_entry(f"{number}", size=100) for number in range(MAX_FILES + 3)]
     live = LiveFiles(owned=WHOLE_SPACE, files=tuple(files))
     assert len(chosen(live, most_bytes=LARGE)) == 3 + MAX_FILES // 2
     assert len(chosen(live, most_bytes=600)) == 6
@@ -274,8 +260,8 @@ def test_a_surplus_of_files_goes_first_and_leaves_fewer_files() -> None:
 
 
 def test_what_a_surplus_leaves_of_the_bytes_is_for_files_with_hidden_rows() -> None:
-    small = [file(f"small {number}", 10) for number in range(MAX_FILES + 1)]
-    full = [file(f"full {number}", 1000) for number in range(4)]
+    small = [file_entry(f"small {number}", size=10) for number in range(MAX_FILES + 1)]
+    full = [file_entry(f"full {number}") for number in range(4)]
     live = with_tombstones([*small, *full], lambda number: 20 * number)
     surplus = 1 + MAX_FILES // 2
     hidden = len(chosen(live, most_bytes=LARGE, full_bytes=1000))

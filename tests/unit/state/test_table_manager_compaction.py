@@ -27,6 +27,7 @@ from statebed.state import (
     timestamp_table_config,
 )
 from statebed.state.metrics import CompactionMetrics
+from statebed.state.time_keyed.compaction import FAR_TOO_MANY, MAX_TOMBSTONES
 from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64())])
@@ -208,23 +209,41 @@ def test_a_merge_that_fails_is_counted_and_told_to_who_asked_and_harms_nothing(t
         check(manager, 3)
 
 
-@pytest.mark.parametrize("most_bytes", [1, 40_000])
-def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes: int) -> None:
+@pytest.mark.parametrize(("most_bytes", "together"), [(1, False), (25_000, False), (80_000, True)])
+def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes: int, together: bool) -> None:
     store = ScopedStore(MemoryStore(), JOB)
     with manager_on(store, tiers, CompactionMode.IN_LINE, max_compaction_bytes=most_bytes) as manager:
         before = CompactionMetrics()
         for step in range(12):
             write(manager, step)
             manager.checkpoint(step + 2).result(timeout=30)
-            metrics = manager.metrics()
-            merged = metrics.compaction
-            # All riders are one range, and a single merge that is larger goes alone.
-            alone = metrics.tables["riders"].store_bytes
-            assert 0 < merged.read_bytes - before.read_bytes <= max(most_bytes, alone)
-            assert 0 < merged.written_bytes - before.written_bytes <= max(most_bytes, alone)
+            merged = manager.metrics().compaction
+            assert merged.merges > before.merges
+            within = merged.read_bytes - before.read_bytes <= most_bytes
+            assert within or merged.merges == before.merges + 1, "a single merge that is larger goes alone"
             before = merged
-        assert (before.merges > 12) == (most_bytes > 1), "with few bytes it is one table after a checkpoint"
+        assert (before.merges > 12) == together, "with few bytes it is one table after a checkpoint"
+        tables = manager.metrics().tables
+        assert min(tables[name].edits_applied for name in BOTH) > 2, "tables take turns"
         check(manager, 12)
+
+
+@pytest.mark.parametrize(("most_bytes", "merged"), [(1, 1), (1 << 30, 5)])
+def test_a_checkpoint_that_has_to_merge_files_itself_keeps_to_the_same_bound(
+    tiers: Tiers, most_bytes: int, merged: int
+) -> None:
+    store = ScopedStore(MemoryStore(), JOB)
+    with manager_on(store, tiers, CompactionMode.OFF, max_compaction_bytes=most_bytes) as manager:
+        run(manager, 5)
+        trips = manager.get_time_keyed("trips")
+        before = {file.path for file in trips.metadata().files}
+        # One time of each file in turn, far too many in all.
+        times = [step * 1000 + number for number in range(FAR_TOO_MANY * MAX_TOMBSTONES // 5 + 1) for step in range(5)]
+        for time_us in times:
+            trips.delete_times(time_us, time_us + 1)
+        manager.checkpoint(7).result(timeout=30)
+        assert len(before - {file.path for file in trips.metadata().files}) == merged
+        assert trips.read().num_rows == 5 * ROWS - len(times)
 
 
 def test_closing_ends_merges_and_leaves_no_files_behind(tiers: Tiers, tmp_path: Path) -> None:

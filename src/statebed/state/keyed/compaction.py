@@ -77,8 +77,10 @@ def plan(
     block_bytes: int,
     row_bytes: int,
     schema_id: int | None = None,
+    alone: bool = True,
 ) -> Plan | None:
-    """What is worth being compacted, at most about `most_bytes` of it but at least one range; None: all that can be.
+    """What is worth being compacted, at most about `most_bytes` of it (None: all that can be), but `alone` at least
+    one range, however large.
 
     With `schema_id` ranges are due, too, whose base has other columns than this schema.
     """
@@ -90,7 +92,7 @@ def plan(
     spent = 0.0
     for _, one in due:
         size = bytes_in(files, one)
-        if chosen and most_bytes is not None and spent + size > most_bytes:
+        if (chosen or not alone) and most_bytes is not None and spent + size > most_bytes:
             break
         chosen.append(one)
         spent += size

@@ -151,15 +151,15 @@ class KeyedView(KeyedOperations):
         self._edits.settle(edits, applied=[edit for edit, some in made if some is not None])
         return KeyedCheckpoint(metadata=self.metadata(subtask_index=subtask_index), uploads=tuple(uploads))
 
-    def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> CompactionJob | None:
-        """Work that would make reading and restoring cheaper, about `most_bytes` of files; None: there is none.
+    def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> CompactionJob | None:
+        """Work that would make reading and restoring cheaper, at most `most_bytes` of files; None: there is none.
 
-        `everything` takes all that can be compacted or has older columns, whatever its size. By any thread, when a
-        checkpoint is durable.
+        `everything` takes all that can be compacted or has older columns, whatever its size; `alone` at least one
+        range that is due. By any thread, when a checkpoint is durable.
         """
         files = self._durable.files
         schema_id = self._durable.spec.schema_id if everything else None
-        chosen = self._plan(files, most_bytes=None if everything else most_bytes, schema_id=schema_id)
+        chosen = self._plan(files, most_bytes=None if everything else most_bytes, schema_id=schema_id, alone=alone)
         if chosen is None or not all(self._durable.is_stored(file) for file in chosen.inputs):
             return None
         self._edits.reading = frozenset(file.path for file in chosen.inputs)
@@ -236,7 +236,7 @@ class KeyedView(KeyedOperations):
         )
 
     def _plan(
-        self, files: Sequence[pb.FileEntry], *, most_bytes: int | None, schema_id: int | None = None
+        self, files: Sequence[pb.FileEntry], *, most_bytes: int | None, schema_id: int | None = None, alone: bool = True
     ) -> Plan | None:
         return plan(
             files,
@@ -245,4 +245,5 @@ class KeyedView(KeyedOperations):
             block_bytes=self._blocks.block_bytes,
             row_bytes=self.table.row_bytes,
             schema_id=schema_id,
+            alone=alone,
         )

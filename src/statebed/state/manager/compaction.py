@@ -54,6 +54,8 @@ class Compactor:
         self._asked: list[Future[CompactionReport]] = []
         self._running: Future[CompactionReport] | None = None
         self._begun: list[tuple[str, Future[CompactionReport]]] = []
+        self._turns: dict[str, int] = {}
+        """When each table was merged last: where bytes are short, tables take turns."""
         self._closed = threading.Event()
 
     def metrics(self) -> CompactionMetrics:
@@ -138,12 +140,12 @@ class Compactor:
 
     def _merge(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> CompactionReport:
         report = CompactionReport()
-        for table in tables:
+        for table in sorted(tables, key=lambda one: (self._turns.get(one.config.name, 0), -one.due_bytes)):
             left = None if most_bytes is None else most_bytes - report.read_bytes
             if self._closed.is_set() or (left is not None and left <= 0):
                 break
             try:
-                job = table.plan_compaction(most_bytes=left)
+                job = table.plan_compaction(most_bytes=left, alone=not report.merges)
                 edit = None if job is None else self._alone(job)
             except BaseException as error:
                 self._count(failures=1)
@@ -153,6 +155,7 @@ class Compactor:
                 raise
             if job is None or edit is None:
                 continue
+            self._turns[table.config.name] = 1 + max(self._turns.values(), default=0)
             with self._lock:
                 self._results.append((table, edit))
             written = sum(output.size for output in edit.outputs)

@@ -31,7 +31,9 @@ class ManagerOptions:
     """Of every wait."""
     compaction: CompactionMode = CompactionMode.BACKGROUND
     max_compaction_bytes: int = 256 << 20
-    """Bytes of files that are merged after one checkpoint; a single merge that is larger goes alone."""
+    """Bytes of files that are merged after one checkpoint; a single merge that is larger goes alone. A checkpoint that
+    has to merge files of a time-keyed table itself takes no more, either.
+    """
 
     def __post_init__(self) -> None:
         where, fix = "ManagerOptions", "use numbers from 1 on"

@@ -89,9 +89,8 @@ class TableManager:
         check_given(task, configs, store, combines or {})
         self.task = task
         self._tiers = Tiers.shared() if tiers is None else tiers
-        self._store = store
+        self._store, self._on_completed = store, on_completed
         self._options = options or ManagerOptions()
-        self._on_completed = on_completed
         base = {} if restore_from is None else references_of(restore_from, task)
         parts = {index: fetch_subtask(store, reference) for index, reference in base.items()}
         check_stored(parts.values(), configs, task)
@@ -330,7 +329,8 @@ class TableManager:
         try:
             for table in self._tables.values():
                 table.advance(moment)
-            return {name: table.take_changes(epoch=epoch) for name, table in self._tables.items()}
+            most = self._options.max_compaction_bytes
+            return {name: one.take_changes(epoch=epoch, most_merged_bytes=most) for name, one in self._tables.items()}
         except BaseException as error:
             # Tables before the one that failed have given their changes away.
             self._failure = error

@@ -16,7 +16,7 @@ from statebed.state.config import TimeToLiveClock
 from statebed.state.global_keyed.held import HeldBytes
 from statebed.state.global_keyed.table import GlobalKeyedTable, StoredPart
 from statebed.state.host_cache import HostCache
-from statebed.state.keyed.view import KeyedCheckpoint, KeyedView
+from statebed.state.keyed.view import KeyedView
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.messages import (
     CommitData,
@@ -72,8 +72,10 @@ class ManagedTable(Protocol):
     def apply(self, data: Data) -> None:
         """Do what a message says."""
 
-    def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
-        """What is due to be merged, of about so many bytes; None: all that can be."""
+    def plan_compaction(self, *, most_bytes: int | None, alone: bool = True) -> CompactionJob | None:
+        """What is due to be merged, of at most so many bytes (None: all that can be); `alone`, without another table's
+        beside it, at least the smallest merge, however large.
+        """
 
     def offer_edit(self, edit: Edit) -> None:
         """The result of a merge, for the next checkpoint."""
@@ -104,8 +106,10 @@ class ManagedTable(Protocol):
     def advance(self, moment: Moment) -> None:
         """Let rows expire."""
 
-    def take_changes(self, *, epoch: int) -> Any:
-        """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`."""
+    def take_changes(self, *, epoch: int, most_merged_bytes: int) -> Any:
+        """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`. Of files that it
+        has to merge itself about so many bytes.
+        """
 
     def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
         """Upload it, and give this subtask's part of the epoch."""
@@ -122,7 +126,7 @@ class ManagedGlobalTable(GlobalKeyedTable):
     ) -> None:
         super().__init__(config, task, store, parts, held=HeldBytes(tiers.memory, owner_of(task, config.name)))
 
-    def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
+    def plan_compaction(self, *, most_bytes: int | None, alone: bool = True) -> CompactionJob | None:  # noqa: ARG002 - other kinds need it
         if most_bytes is None:
             self.compact_data()
         return None
@@ -179,8 +183,8 @@ class _RowTable(Generic[V]):
         self._task = task
         self._store = store
 
-    def plan_compaction(self, *, most_bytes: int | None) -> CompactionJob | None:
-        return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None)
+    def plan_compaction(self, *, most_bytes: int | None, alone: bool = True) -> CompactionJob | None:
+        return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None, alone=alone)
 
     def offer_edit(self, edit: Edit) -> None:
         self.view.offer_edit(edit)
@@ -205,9 +209,12 @@ class _RowTable(Generic[V]):
     def close(self, reason: str) -> None:
         self.view.close(reason)
 
-    def take_changes(self, *, epoch: int) -> RowChanges:
-        written = self.view.checkpoint(self._namer(epoch))
-        uploads = written.uploads if isinstance(written, KeyedCheckpoint) else written
+    def take_changes(self, *, epoch: int, most_merged_bytes: int) -> RowChanges:
+        view, name_of = self.view, self._namer(epoch)
+        if isinstance(view, KeyedView):
+            uploads = view.checkpoint(name_of).uploads
+        else:
+            uploads = view.checkpoint(name_of, most_bytes=most_merged_bytes)
         for one in uploads:
             self._store.announce(one)
         return RowChanges(self.view.metadata(subtask_index=self._task.subtask_index), uploads)

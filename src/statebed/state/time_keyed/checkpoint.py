@@ -33,7 +33,7 @@ def written(
 ) -> tuple[Upload, ...]:
     """Make files of all that was appended, apply edits, and merge where there is too much; gives what to upload.
 
-    Files of about `most_bytes` are merged (None: of as many as one file gets).
+    Files of about `most_bytes` are merged, and not of more than one file gets (None: of as many).
     """
     name_of = distinct(name_of, (file.path for file in state.live.files))
     uploads = {upload.path: upload for upload in state.apply_edits(name_of)}
@@ -60,7 +60,7 @@ def written(
 def _bytes_to_merge(state: TimeKeyedState, most_bytes: int | None) -> int:
     if tombstones.held_bytes(state.live.tombstones) > state.tiers.memory.budget // HARD_TOMBSTONES_IN_BUDGET:
         return ALL_BYTES
-    return file_bytes(state.tiers) if most_bytes is None else most_bytes
+    return min(file_bytes(state.tiers), ALL_BYTES if most_bytes is None else most_bytes)
 
 
 def _appended(state: TimeKeyedState, name_of: NameOf) -> Iterator[Upload]:

@@ -47,16 +47,26 @@ class TimeKeyedJob:
 
 
 def due_files(
-    live: LiveFiles, *, bin_us: int, full_bytes: int, most_bytes: int, tombstone_bytes: int = MAX_TOMBSTONE_BYTES
+    live: LiveFiles,
+    *,
+    bin_us: int,
+    full_bytes: int,
+    most_bytes: int,
+    alone: bool = True,
+    tombstone_bytes: int = MAX_TOMBSTONE_BYTES,
 ) -> tuple[pb.FileEntry, ...]:
-    """The files to merge next, of about `most_bytes` together; none while all is well."""
+    """The files to merge next, of at most `most_bytes` together; `alone`: of one merge's, however large they are.
+
+    None while all is well.
+    """
     if too_many_tombstones(live.tombstones, tombstone_bytes):
-        return _within(hidden_in(live), most_bytes, least=1)
+        return _within(hidden_in(live), most_bytes, least=1 if alone else 0)
     groups = [like_sizes(files) for files in by_bucket(live.files, bin_us=bin_us, full_bytes=full_bytes).values()]
     due = [group for group in groups if len(group) >= MERGED_AT_ONCE]
     if not due:
         return ()
-    return _within(max(due, key=len), most_bytes, least=2)
+    chosen = _within(max(due, key=len), most_bytes, least=2 if alone else 0)
+    return chosen if len(chosen) > 1 else ()
 
 
 def all_due_files(

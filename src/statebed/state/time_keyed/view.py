@@ -216,20 +216,21 @@ class TimeKeyedView:
         """Everything appended since the last checkpoint as files, of which `metadata` then speaks.
 
         Edits that were offered are applied. With more than `most_files` small files, or far too many tombstones, it
-        merges some itself, of about `most_bytes` (None: as many as one file gets).
+        merges some itself, of about `most_bytes` and not of more than one file gets.
         """
         return written(self._state, name_of, most_files=most_files, most_bytes=most_bytes)
 
-    def plan_compaction(self, *, most_bytes: int, everything: bool = False) -> TimeKeyedJob | None:
-        """A merge of files that is due, of about so many bytes; or of everything that a merge can do anything for.
+    def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> TimeKeyedJob | None:
+        """A merge of files that is due, of at most so many bytes; or of everything that a merge can do anything for.
 
+        `alone`: the smallest merge that is due is made however large it is.
         On any thread, as is `run` of the merge.
         """
         if everything:
             bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
             schema_id = self._state.spec.schema_id
             return self._state.job(partial(all_due_files, bin_us=bin_us, full_bytes=full, schema_id=schema_id))
-        return self._state.job(partial(self._due_files, most_bytes=most_bytes))
+        return self._state.job(partial(self._due_files, most_bytes=most_bytes, alone=alone))
 
     @property
     def due_bytes(self) -> int:
@@ -271,12 +272,13 @@ class TimeKeyedView:
                 fix="restore a new manager from the last committed record, and write to its tables",
             )
 
-    def _due_files(self, live: LiveFiles, *, most_bytes: int) -> tuple[pb.FileEntry, ...]:
+    def _due_files(self, live: LiveFiles, *, most_bytes: int, alone: bool = True) -> tuple[pb.FileEntry, ...]:
         return due_files(
             live,
             bin_us=self.table.bin_us,
             full_bytes=full_bytes(self._state.tiers),
             most_bytes=most_bytes,
+            alone=alone,
             tombstone_bytes=tombstone_bytes_of(self._state.tiers),
         )
 

@@ -378,7 +378,6 @@ def test_keys_are_fetched_in_the_background(store: MemoryStore, tiers: Tiers) ->
     assert loads == len(waiting)
     assert view.get(keys_of(ids))[0]["total"].to_pylist() == ids.tolist()
     assert view.statistics().loads == loads
-    assert view.prefetch(keys_of(ids)) == ()
 
 
 def test_a_scan_goes_on_through_writes_and_shows_each_key_once(store: MemoryStore, tiers: Tiers) -> None:

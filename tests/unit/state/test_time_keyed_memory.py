@@ -275,6 +275,32 @@ def test_a_range_is_brought_nearer_in_the_background(tiers: Tiers) -> None:
     assert restored.statistics().hits == 1
 
 
+def test_what_holds_some_keys_is_brought_nearer_and_nothing_else_is_read(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+    rows: list[Row] = [(float(driver), 100 + number, 0) for driver in (1, 2) for number in range(50)]
+    for epoch in (1, 2):
+        view.append(batch(rows[50 * (epoch - 1) : 50 * epoch]))
+        store_all(view, store, epoch)
+    log = FaultStore(store)
+    restored = view_on(log, tiers=tiers, parts=[view.metadata()])
+
+    def driver(number: float) -> pa.Table:
+        return pa.table({"driver": [number]})
+
+    assert not restored.prefetch(keys=driver(3.0))
+    assert not restored.prefetch(0, 100, keys=driver(1.0))
+    assert not restored.read(keys=driver(3.0)).num_rows
+    assert not log.log
+    assert [future.result(30) for future in restored.prefetch(keys=driver(1.0))] == [True]
+    fetched = len(log.log)
+    assert fetched
+    assert rows_of(restored.read(keys=driver(1.0))) == counted(rows[:50])
+    assert len(log.log) == fetched
+    assert rows_of(restored.read(keys=driver(2.0))) == counted(rows[50:])
+    assert len(log.log) > fetched
+
+
 def test_tables_share_one_budget_and_each_can_move_what_another_holds(tiers: Tiers) -> None:
     views = [view_on(MemoryStore(), tiers=tiers, owner=f"table {number}") for number in range(20)]
     for start in range(0, 2_000, 500):

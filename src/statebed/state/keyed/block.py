@@ -20,7 +20,7 @@ from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, ranges_betwee
 from statebed.state.keyed.found import Found
 from statebed.state.keyed.loose import LooseRuns
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Marks, Run, Times
-from statebed.state.keyed.spilled import FrozenRun, batch_of, merged_parts, newest
+from statebed.state.keyed.spilled import FrozenRun, batch_of, merged_parts
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.written import Written
 from statebed.state.live.row_set import ascending
@@ -61,8 +61,9 @@ class Block:
         return bool(self._frozen)
 
     @property
-    def frozen_runs(self) -> int:
-        return len(self._frozen)
+    def frozen(self) -> tuple[FrozenRun, ...]:
+        """Its runs in mapped files, newest first."""
+        return self._frozen
 
     @property
     def held_bytes(self) -> int:
@@ -280,9 +281,9 @@ class Block:
         self._have(None)
         self.asked = 0
 
-    def thaw(self) -> None:
-        """Come back to memory."""
-        self._have(newest(self._frozen, self.loose()))
+    def come_back(self, rows: Run) -> None:
+        """Have all of its rows in memory, and no files."""
+        self._have(rows)
         self._drop_files()
 
     def forget(self) -> None:

@@ -12,9 +12,8 @@ once or, while the view is in use, when the view's own thread comes to it.
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from functools import partial
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from statebed.state.keyed.block import BLOCK_BYTES, Block
 from statebed.state.keyed.cuts import joined
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges, memory_in
+from statebed.state.keyed.returning import Returning
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.slots import Charges, Counts, Slot, as_cold_as, give_back
 from statebed.state.keyed.spilled import FrozenRun, newest
@@ -248,18 +248,32 @@ class Blocks:
             self._charges.account(slot, self._memory.moment())
             self._to_count.append(slot)
 
-    def load_soon(self, slot: Slot) -> Future[bool]:
-        """As `load`, on one of the threads for that."""
-        return self._tiers.load_soon(partial(self.load, slot), owner=self._owner)
+    def soon(self, move: Callable[[], object]) -> Future[bool]:
+        """Run `load` or `come_back` on one of the threads for that."""
+        return self._tiers.load_soon(move, owner=self._owner)
+
+    def come_back(self, slot: Slot) -> bool:
+        """Have the rows of mapped files in memory; colder ones leave for them. By any thread, without the lock; False:
+        the block has changed meanwhile.
+        """
+        with self._memory.reserve(self._owner, Purpose.RESTORES, slot.block.thaw_bytes):
+            with self.locked():
+                returning = Returning(slot.block)
+            rows = returning.copied(self.locked)
+            with self.locked():
+                if rows is None or slot.gone or not returning.holds:
+                    return False
+                self._charges.uncount(slot)
+                slot.block.come_back(rows)
+                self.counts.loads += 1
+                self._charges.account(slot, self._memory.moment())
+        return True
 
     def _thaw(self, slot: Slot) -> bool:
         """Come back to memory, if there is plenty."""
-        if self._memory.used + slot.block.thaw_bytes > self._memory.low_bytes:
+        if self._memory.used + slot.block.thaw_bytes > self._memory.low_bytes or not self.come_back(slot):
             return False
         with self.locked():
-            self._charges.uncount(slot)
-            slot.block.thaw()
-            self.counts.loads += 1
             self.settle([slot])
         return True
 

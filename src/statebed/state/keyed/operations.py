@@ -6,6 +6,7 @@ what they take afterwards.
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -110,12 +111,20 @@ class KeyedOperations:
                 yield rows
 
     def prefetch(self, keys: Batch) -> tuple[Future[bool], ...]:
-        """Bring the rows of these keys nearer in the background: from the store to memory or to mapped files.
+        """Bring the rows of these keys nearer in the background: from the store to memory or, where there is little, to
+        mapped files; from those to memory, for which what is colder leaves.
 
         A hint: a future that is False was one too many.
         """
-        slots = [slot for slot, _, _ in self._blocks.of(self._batch(keys).hashes) if not slot.block.present]
-        return tuple(self._blocks.load_soon(slot) for slot in slots)
+        nearer, left = [], self._memory.low_bytes
+        for slot, _, _ in self._blocks.of(self._batch(keys).hashes):
+            if not slot.block.present:
+                nearer.append(self._blocks.soon(partial(self._blocks.load, slot)))
+            elif slot.block.spilled and slot.block.thaw_bytes <= left:
+                # Only as many as stay there together.
+                left -= slot.block.thaw_bytes
+                nearer.append(self._blocks.soon(partial(self._blocks.come_back, slot)))
+        return tuple(nearer)
 
     # ---- writing -----------------------------------------------------------------------------------------
 

@@ -56,7 +56,18 @@ class Wanted:
         """Whether no time is too late: a row may have the last one there is."""
         return self.end_us == END
 
+    @property
+    def key_hashes(self) -> npt.NDArray[np.uint64] | None:
+        """Those of wanted keys, ascending; None: all."""
+        return self.hashes if self.keys is None else self.keys.key_hashes
+
     def may_be_in(self, file: pb.FileEntry) -> bool:
+        """False when the file, or a segment that may become one, surely has no wanted row."""
+        hashes = self.key_hashes
+        if hashes is not None:
+            ends = np.array([file.min_key_hash, file.max_key_hash], dtype=np.uint64)
+            if np.searchsorted(hashes, ends[0]) == np.searchsorted(hashes, ends[1], side="right"):
+                return False
         return bool((self.endless or file.min_time_us < self.end_us) and file.max_time_us >= self.start_us)
 
     def files_of(self, live: LiveFiles) -> list[pb.FileEntry]:
@@ -167,8 +178,8 @@ class Snapshot:
     def _selection(self, wanted: Wanted, owned: pb.HashRange | None = None) -> Selection:
         # Row groups are chosen by bins, and a bin may begin before a time that is wanted.
         first = None if wanted.start_us == BEGINNING else self._bin(wanted.start_us)
-        hashes = wanted.hashes if wanted.keys is None else wanted.keys.key_hashes
-        return Selection(owned=owned, start_us=first, end_us=None if wanted.endless else wanted.end_us, hashes=hashes)
+        end = None if wanted.endless else wanted.end_us
+        return Selection(owned=owned, start_us=first, end_us=end, hashes=wanted.key_hashes)
 
     def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: Wanted) -> Iterator[pa.Table]:
         hides = file is None or any(tombstones.may_hide(one, file) for one in self.live.tombstones)

@@ -144,9 +144,13 @@ class TimeKeyedView:
         snapshot = self._state.snapshot(wanted.files_of)
         return self._scanned(snapshot, wanted)
 
-    def prefetch(self, start_us: int | None = None, end_us: int | None = None) -> "list[Future[bool]]":
-        """Bring what may hold rows of this range nearer, in the background; waiting for it is optional."""
-        wanted = self._wanted(start_us, end_us, None)
+    def prefetch(
+        self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
+    ) -> "list[Future[bool]]":
+        """Bring what may hold rows of this range (with `keys`: and of these keys) nearer, in the background; waiting
+        for it is optional.
+        """
+        wanted = self._wanted(start_us, end_us, keys)
         state = self._state
         segments = state.segments_of(wanted.files_of(state.live))
         segments += [segment for segment in state.buffer.segments if wanted.may_be_in(segment.entry)]

@@ -1,0 +1,216 @@
+"""Blocks that come back to memory in the background because their keys will be asked for."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.state import KeyedView, Tiers, keyed_table_config
+from statebed.state.keyed import returning
+from statebed.state.keyed.run import Run
+from statebed.state.keyed.spilled import FrozenRun, newest
+from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.storage import MemoryStore
+
+CONFIG = keyed_table_config("t", "", ["id"], pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+ROWS = 3000
+BUDGET = 4 << 20
+
+
+def keys_of(ids: range) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def upsert(view: KeyedView, ids: range, n: int) -> None:
+    view.upsert(keys_of(ids), pa.table({"n": pa.array([n] * len(ids), pa.int64())}))
+
+
+def numbers(view: KeyedView) -> dict[int, int]:
+    return {row["id"]: row["n"] for piece in view.scan() for row in piece.to_pylist()}
+
+
+def spill(tiers: Tiers) -> None:
+    tiers.memory.reserve("other", Purpose.WRITES, tiers.memory.budget).release()
+
+
+def files(tiers: Tiers) -> list[Path]:
+    return sorted(tiers.folder.path.glob("*.columns"))
+
+
+def checkpoint(view: KeyedView, store: MemoryStore) -> None:
+    for upload in view.checkpoint(str).uploads:
+        store.put(upload.path, upload.content())
+        upload.on_stored()
+
+
+def ended(waiting: tuple[Future[bool], ...]) -> list[bool]:
+    return [one.result(timeout=30) for one in waiting]
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[Tiers]:
+    made = Tiers(MemoryController(BUDGET, wait_seconds=20), folder=tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore("m")
+
+
+@pytest.fixture
+def view(store: MemoryStore, tiers: Tiers) -> KeyedView:
+    """One block: a mapped file, and rows that lie over it."""
+    view = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, tiers=tiers)
+    upsert(view, range(ROWS), 1)
+    spill(tiers)
+    upsert(view, range(100), 2)
+    view.delete(keys_of(range(100, 110)))
+    assert len(files(tiers)) == 1
+    return view
+
+
+EXPECTED = {**dict.fromkeys(range(100), 2), **dict.fromkeys(range(110, ROWS), 1)}
+
+
+@contextmanager
+def coming_back(view: KeyedView, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[bool]]]:
+    """A thread copies the rows, and waits when it has; calling what this gives lets it go on."""
+    copied, go = threading.Event(), threading.Event()
+
+    def slow(frozen: tuple[FrozenRun, ...], over: Run | None) -> Run:
+        run = newest(frozen, over)
+        copied.set()
+        assert go.wait(20)
+        return run
+
+    def go_on() -> list[bool]:
+        go.set()
+        return ended(waiting)
+
+    monkeypatch.setattr(returning, "newest", slow)
+    waiting = view.prefetch(keys_of(range(10)))
+    try:
+        assert copied.wait(20)
+        yield go_on
+    finally:
+        go.set()
+
+
+def test_rows_in_mapped_files_come_back_to_memory(view: KeyedView, tiers: Tiers) -> None:
+    loads = view.statistics().loads
+    assert ended(view.prefetch(keys_of(range(10)))) == [True]
+    assert not files(tiers)
+    assert view.statistics().loads == loads + 1
+    assert view.prefetch(keys_of(range(10))) == (), "it is there"
+    assert 0 < view.held_bytes <= tiers.memory.used
+    assert numbers(view) == EXPECTED
+
+
+def test_what_is_colder_leaves_for_them(view: KeyedView, tiers: Tiers) -> None:
+    spill(tiers)
+    assert view.held_bytes == 0
+    other = KeyedView(CONFIG, owned=WHOLE_SPACE, store=MemoryStore("o"), tiers=tiers, owner="cold")
+    step = 10_000
+    for start in range(0, 20 * step, step):
+        upsert(other, range(start, start + step), 3)
+    held, spills = other.held_bytes, other.statistics().spills
+    with tiers.memory.charge("more", Purpose.WRITES, tiers.memory.budget - tiers.memory.used):
+        assert ended(view.prefetch(keys_of(range(10)))) == [True]
+    assert view.held_bytes
+    assert other.held_bytes < held
+    assert other.statistics().spills > spills
+    assert tiers.memory.used <= tiers.memory.budget
+    assert numbers(view) == EXPECTED
+
+
+def test_no_more_come_back_than_stay_there_together(store: MemoryStore, tiers: Tiers) -> None:
+    view = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, tiers=tiers)
+    step = 20_000
+    for start in range(0, 20 * step, step):
+        upsert(view, range(start, start + step), 1)
+    spill(tiers)
+    every = keys_of(range(20 * step))
+    assert view.statistics().disk_bytes > 2 * tiers.memory.budget
+    assert all(ended(view.prefetch(every)))
+    assert 0 < view.held_bytes <= tiers.memory.low_bytes
+    assert tiers.memory.used <= tiers.memory.budget
+    assert view.get(every)[1].all()
+
+
+def test_rows_are_read_while_they_come_back(view: KeyedView, tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    with coming_back(view, monkeypatch) as go_on:
+        values, found = view.get(keys_of(range(105)))
+        assert values["n"].to_pylist() == [2] * 100 + [None] * 5
+        assert found.sum() == 100
+        assert go_on() == [True]
+    assert not files(tiers)
+    assert numbers(view) == EXPECTED
+
+
+@pytest.mark.parametrize("write", ["over a file", "in memory", "delete", "new key"])
+def test_a_block_that_is_written_meanwhile_stays_as_it_is(
+    view: KeyedView, tiers: Tiers, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    expected = dict(EXPECTED)
+    with coming_back(view, monkeypatch) as go_on:
+        if write == "delete":
+            view.delete(keys_of(range(7, 8)))
+            del expected[7]
+        else:
+            ids = {"over a file": range(500, 503), "in memory": range(3), "new key": range(ROWS, ROWS + 1)}[write]
+            upsert(view, ids, 5)
+            expected |= dict.fromkeys(ids, 5)
+        assert go_on() == [True]
+    assert files(tiers), "the copy was in vain"
+    assert numbers(view) == expected
+    monkeypatch.undo()
+    assert ended(view.prefetch(keys_of(range(10)))) == [True]
+    assert not files(tiers)
+    assert numbers(view) == expected
+
+
+def test_a_checkpoint_meanwhile_is_not_forgotten(
+    view: KeyedView, store: MemoryStore, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with coming_back(view, monkeypatch) as go_on:
+        checkpoint(view, store)
+        assert go_on() == [True]
+    assert view.dirty_rows == 0
+    assert not view.checkpoint(str).uploads, "nothing has changed since"
+    restored = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, tiers=tiers, parts=[view.metadata()], owner="restored")
+    assert numbers(view) == numbers(restored) == EXPECTED
+
+
+def test_a_file_that_goes_meanwhile_harms_nobody(
+    view: KeyedView, store: MemoryStore, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(view, store)
+    with coming_back(view, monkeypatch) as go_on:
+        assert view.release(1 << 30) == 0 or not files(tiers)
+        assert go_on() == [True]
+    assert numbers(view) == EXPECTED
+    assert tiers.memory.used <= tiers.memory.budget
+
+
+def test_a_copy_that_fails_because_the_block_has_changed_is_in_vain(
+    view: KeyedView, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_written(frozen: tuple[FrozenRun, ...], over: Run | None) -> Run:
+        upsert(view, range(3), 6)
+        raise IndexError("a row that is not there")
+
+    monkeypatch.setattr(returning, "newest", half_written)
+    assert ended(view.prefetch(keys_of(range(10)))) == [True]
+    monkeypatch.setattr(returning, "newest", lambda frozen, over: list(frozen)[len(frozen)])
+    with pytest.raises(IndexError):
+        ended(view.prefetch(keys_of(range(10))))
+    monkeypatch.undo()
+    assert files(tiers)
+    assert numbers(view) == {**EXPECTED, **dict.fromkeys(range(3), 6)}

@@ -19,6 +19,8 @@ from model.engine_model import COUNTERS, FARES, KEYED, PRICES, TABLES, TIMED, VI
 from model.engine_shape import Shape, micros
 
 from statebed.checkpoint import EpochDraft, Origin, Retention, RollbackPolicy, Run, RunOptions
+from statebed.checkpoint.cloning import cloned
+from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import IncompatibleSchemaError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -91,6 +93,7 @@ class World:
         arrival: Callable[[Sequence[Row]], Sequence[Row]] = list,
     ) -> None:
         self.disk = MemoryStore()
+        self.job, self.clones = JOB, 0
         self.budget = budget
         self.pressure = pressure
         """Bytes of the budget that something else takes."""
@@ -115,14 +118,14 @@ class World:
         self.doomed_at = None
         retention = Retention(epochs=RETAINED, reader_grace_us=0)
         options = RunOptions(origin=origin or Origin(), retention=retention, rollback=RollbackPolicy.ALLOW)
-        run = Run.open(ScopedStore(store, JOB), JOB, options=options)
+        run = Run.open(ScopedStore(store, self.job), self.job, options=options)
         if origin is not None and origin.savepoint is not None:
             self.model = self.savepoints[origin.savepoint].copy()
         else:
             self.model = self.epochs[data_epoch_of(run.head)].copy()
         tiers = Tiers(MemoryController(self.budget, wait_seconds=SECONDS), folder=self.folder.name)
         tiers.memory.charge(ANOTHER, Purpose.INDEXES, self.pressure)
-        self.shape, managers = self.restored(run.head, parallelism, ScopedStore(store, JOB), tiers)
+        self.shape, managers = self.restored(run.head, parallelism, ScopedStore(store, self.job), tiers)
         self.model.evolve(has_extra=self.shape.extra)
         self.seen = dict(self.model.counters)
         self.process = Process(store, run, tiers, managers)
@@ -142,7 +145,7 @@ class World:
     def _managers(
         self, shape: Shape, record: pb.CheckpointMetadata, parallelism: int, store: ScopedStore, tiers: Tiers
     ) -> list[TableManager]:
-        tasks = [TaskInfo(JOB, OPERATOR, index, parallelism) for index in range(parallelism)]
+        tasks = [TaskInfo(self.job, OPERATOR, index, parallelism) for index in range(parallelism)]
         options = ManagerOptions(compaction=self.compaction, timeout_seconds=SECONDS)
         return [
             TableManager(task, shape.configs(), store, restore_from=record, tiers=tiers, options=options)
@@ -259,12 +262,31 @@ class World:
         paths = (info.path for info in self.disk.list(""))
         return [path for path in paths if not path.endswith(names.record(1).rpartition("/")[2])]
 
-    def copy_store(self) -> None:
-        """Go on with a copy of everything that is stored."""
-        copy = MemoryStore()
-        for info in self.disk.list(""):
-            copy.put(info.path, self.disk.get(info.path))
-        self.disk = copy
+    def clone(self, parallelism: int) -> None:
+        """Go on with a clone of the newest epoch, as another job in another store."""
+        self.crash()
+        self.clones += 1
+        disk, job = MemoryStore(), f"{JOB}-{self.clones}"
+        source = ScopedStore(self.disk, self.job)
+        head = cloned(source, self.job, ScopedStore(disk, job), job, origin=Origin())
+        record = CheckpointLog(source, self.job).read(head)
+        self.epochs = {0: Model(), 1: self.epochs[data_epoch_of(record)]}
+        self.savepoints = {}
+        self.disk, self.job = disk, job
+        self.start(parallelism)
+
+    def spill(self) -> None:
+        """All that can leave memory does."""
+        self.process.tiers.memory.reserve(ANOTHER, Purpose.WRITES, self.budget).release()
+
+    def prefetch(self, table: str, keys: Sequence[int | None]) -> None:
+        """Rows of some keys come nearer; nobody waits for it."""
+        for manager, batch in self.by_owner(table, [Row(key, 0, 0, None) for key in keys]):
+            wanted = batch.select(["key"])
+            if table in KEYED:
+                manager.get_keyed(table).prefetch(wanted)
+            else:
+                manager.get_time_keyed(table).prefetch(keys=wanted)
 
     # ---- checks ------------------------------------------------------------------------------------------
 
@@ -280,7 +302,7 @@ class World:
         """A retained epoch, restored beside the live process at some parallelism, holds what it held."""
         model, record = self.epochs[epoch].copy(), self.process.run.record(epoch)
         with contextlib.closing(Tiers(MemoryController(self.budget), folder=self.folder.name)) as tiers:
-            shape, managers = self.restored(record, parallelism, ScopedStore(self.disk, JOB), tiers)
+            shape, managers = self.restored(record, parallelism, ScopedStore(self.disk, self.job), tiers)
             model.evolve(has_extra=shape.extra)
             for table in TABLES:
                 assert rows_of(table, managers, shape) == model.rows(table), table

@@ -120,6 +120,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.world.send_range(table, start, start + width)
         self.model.delete_times(table, start, start + width)
 
+    @rule()
+    def spill(self) -> None:
+        self.world.spill()
+
+    @rule(table=tables, keys=st.lists(st.sampled_from([*KEYS, 150, 777, 3000]), min_size=1))
+    def prefetch(self, table: str, keys: list[int | None]) -> None:
+        self.world.prefetch(table, keys)
+
     @rule(step=st.integers(0, 12))
     def advance(self, step: int) -> None:
         self.world.advance((self.model.watermark_us or 0) + step)
@@ -218,10 +226,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(parallelism=PARALLELISM)
     def clone(self, parallelism: int) -> None:
-        """A copy of the job's folder goes on elsewhere, as another job does with a copy of its state."""
-        self.world.crash()
-        self.world.copy_store()
-        self.world.start(parallelism)
+        """Another job goes on elsewhere with a copy of the state."""
+        self.world.clone(parallelism)
 
     # ---- what must hold ----------------------------------------------------------------------------------
 

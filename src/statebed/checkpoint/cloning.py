@@ -28,14 +28,19 @@ def clone_job(state: str, job: str, to: str, *, origin: Origin | None = None, to
 
     The other job may be running. `to` must not exist; `to_state` is where it lives, if not beside the other.
     """
-    source = CheckpointLog(ScopedStore(get_storage_provider(state), names.job_folder(job)), job)
+    source = ScopedStore(get_storage_provider(state), names.job_folder(job))
     target = ScopedStore(get_storage_provider(to_state or state), names.job_folder(names.check_name("job", to)))
+    return cloned(source, job, target, to, origin=origin or Origin())
+
+
+def cloned(source: ObjectStore, job: str, target: ObjectStore, to: str, *, origin: Origin) -> int:
+    """As `clone_job`, from the folder of one job to that of another."""
     log = CheckpointLog(target, to)
     if log.recover().last_number:
         raise InputError(f"the job {to!r} is there already", where=target.url, fix="clone to a name that is free")
-    record = _wanted(source, origin or Origin())
+    record = _wanted(CheckpointLog(source, job), origin)
     try:
-        copy = _copied(record, source.store, target, to)
+        copy = _copied(record, source, target, to)
     except MissingFileError as error:
         raise MissingFileError(
             f"a file of epoch {record.epoch} is gone: the running job has moved on and collected it",

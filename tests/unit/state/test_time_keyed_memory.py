@@ -12,7 +12,7 @@ import pytest
 from unit.state.fare_rows import Row, batch, counted, rows_of, store_all, view_on
 from unit.state.segment_rows import opened_tiers
 
-from statebed.errors import SpillError
+from statebed.errors import InputError, SpillError
 from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.state.memory.controller import Purpose
@@ -257,6 +257,27 @@ def test_of_a_generation_the_newest_row_counts_across_segments_and_files(tiers: 
     assert rows_of(pa.concat_tables(view.scan())) == newest
     store_all(view, store, 99)
     assert rows_of(view_on(store, tiers=tiers, generational=True, parts=[view.metadata()]).read()) == newest
+
+
+def test_what_is_flushed_leaves_memory_and_is_the_file_of_the_checkpoint(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+    view.append(many(500))
+    view.append(many(500, start=500))
+    view.flush()
+    flushed = view.statistics()
+    assert (flushed.memory_bytes, flushed.spills, flushed.rows) == (0, 1, 1_000)
+    (path,) = tiers.folder.path.glob("*.parquet")
+    written = path.read_bytes()
+    assert fares(view.read()) == list(range(1_000))
+    assert store_all(view, store, 1) == 1
+    (file,) = view.metadata().files
+    assert store.get(file.path) == written
+    view.flush()
+    assert view.statistics().spills == 1, "there was nothing"
+    view.close()
+    with pytest.raises(InputError, match="takes no more"):
+        view.flush()
 
 
 def test_a_range_is_brought_nearer_in_the_background(tiers: Tiers) -> None:

@@ -198,6 +198,15 @@ class TimeKeyedView:
             self._kept_from_us = kept_from
             self.delete_times(BEGINNING, kept_from)
 
+    def flush(self) -> None:
+        """Write what was appended to local disk now. It is read from there, and if it is one segment by then, the next
+        checkpoint takes its file as it is.
+        """
+        self._check_open()
+        self._state.buffer.seal()
+        for segment in self._state.buffer.segments:
+            segment.spill()
+
     # ---- durability ------------------------------------------------------------------------------------------
 
     def metadata(self, *, subtask_index: int = 0) -> pb.TableSubtaskCheckpointMetadata:

@@ -271,3 +271,34 @@ def test_a_merge_that_finds_no_disk_leaves_everything_as_it_was(tiers: Tiers) ->
     tiers.folder.path.mkdir()
     assert rows_of(view.read()) == counted(rows_at(1, 2))
     assert list(tiers.folder.path.iterdir()) == []
+
+
+def test_metrics_say_what_is_due_and_how_often_files_were_merged(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+
+    def debt() -> int:
+        return view.statistics().compaction_debt_bytes
+
+    for epoch in range(3):
+        view.append(batch([(float(key), epoch, key) for key in range(20)]))
+        store_all(view, store, epoch)
+        sizes = [file.size for file in view.metadata().files]
+        assert view.statistics().files == {0: epoch + 1}
+        assert debt() == (sum(sizes) if epoch else 0), "one file of a bucket can do nothing for itself"
+    assert compact(view)
+    assert view.statistics().files == {0: 3}, "the next checkpoint applies it"
+    store_all(view, store, 9)
+    assert (view.statistics().files, debt()) == ({1: 1}, 0)
+    view.append(batch([(1.0, 5, 5)]))
+    store_all(view, store, 10)
+    assert view.statistics().files == {0: 1, 1: 1}
+    assert compact(view)
+    store_all(view, store, 11)
+    assert (view.statistics().files, debt()) == ({2: 1}, 0)
+    view.delete(pa.table({"driver": [1.0]}))
+    assert view.statistics().tombstones == 1
+    assert debt() == view.metadata().files[0].size, "rows are hidden in it"
+    assert compact(view)
+    store_all(view, store, 12)
+    assert (view.statistics().tombstones, view.statistics().files, debt()) == (0, {3: 1}, 0)

@@ -111,6 +111,29 @@ def test_p4_keys_of_other_subtasks_are_charged_as_they_are_seen(tiers: Tiers) ->
     cluster.close()
 
 
+@pytest.mark.parametrize("purpose", [Purpose.RESTORES, Purpose.MERGES])
+def test_p4_files_are_charged_while_they_are_read_and_merged(tiers: Tiers, purpose: Purpose) -> None:
+    seen: dict[int, list[int]] = {0: [], 1: []}
+
+    def plan(operation: Operation) -> Fault | None:
+        accounts = tiers.memory.snapshot().accounts
+        for subtask, found in seen.items():
+            if operation.verb is Verb.GET and f"{TABLE}-0." in operation.path:
+                found.append(accounts.get((f"{OPERATOR}-{TABLE}-{subtask}", purpose), 0))
+        return None
+
+    cluster = Cluster(2, store=FaultStore(MemoryStore(), plan), tiers=tiers)
+    for step in range(20):
+        cluster.owner(step).insert(step, "x" * 5_000)
+        cluster.commit()
+    cluster.restart(1)
+    cluster.views()
+    assert max(seen[0]) > 5_000
+    assert (max(seen[1]) > 5_000) == (purpose is Purpose.RESTORES), "others' files are seen, and not merged"
+    assert all(key[1] is not purpose for key in tiers.memory.snapshot().accounts)
+    cluster.close()
+
+
 def test_p4_a_restore_that_failed_is_charged_once_when_it_is_tried_again(tiers: Tiers) -> None:
     broken = threading.Event()
 

@@ -92,10 +92,8 @@ class GlobalKeyedTable:
         held: HeldBytes,
     ) -> None:
         """`parts` are those of all subtasks of the epoch that is restored; nothing is read yet."""
-        self.config = config
-        self.task = task
-        self._store = store
-        self._held = held
+        self.config, self.task = config, task
+        self._store, self._held = store, held
         self._parts = [stored for stored in parts if stored.part.files]
         for stored in parts:
             check_files(stored.part, where=self.where)
@@ -124,10 +122,11 @@ class GlobalKeyedTable:
         if self._declared is None:
             check_declared(value_type, current=self.config.state_version, where=self.where)
             decoders = [self._decoder(stored.config, value_type) for stored in self._parts]
-            loaded = [
-                self._load(stored, decode, Codec(value_type))
-                for stored, decode in zip(self._parts, decoders, strict=True)
-            ]
+            with self._held.reading(file for stored in self._parts for file in stored.part.files):
+                loaded = [
+                    self._load(stored, decode, Codec(value_type))
+                    for stored, decode in zip(self._parts, decoders, strict=True)
+                ]
             self._held.change(sum(contents_bytes(own) + other.nbytes for own, other in loaded))
             for number, (own, other) in enumerate(loaded):
                 self._own |= own
@@ -155,7 +154,8 @@ class GlobalKeyedTable:
                 continue
             check_files(stored.part, where=self.where)
             decode = self._decoder(stored.config, value_type)
-            others[index] = self._read_other(self._others.get(index), stored, decode, Codec(value_type))
+            with self._held.reading(stored.part.files):
+                others[index] = self._read_other(self._others.get(index), stored, decode, Codec(value_type))
         before = sum(other.nbytes for other in self._others.values())
         self._held.change(sum(other.nbytes for other in others.values()) - before)
         self._others = others
@@ -297,7 +297,8 @@ class GlobalKeyedTable:
         merged = _to_merge(live, changes)
         if changes.rows or merged:
             delta = rows_of(changes.rows, sequence=live.next_sequence)
-            rows = newest([delta, *(read_file(self._store, file) for file in merged)])
+            with self._held.reading(merged, merging=True):
+                rows = newest([delta, *(read_file(self._store, file) for file in merged)])
             kept = tuple(file for file in live.files if file not in merged)
             live = replace(live, files=kept, next_sequence=live.next_sequence + 1)
             # With no older file left, there is nothing that a deletion could still hide.

@@ -23,8 +23,8 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.state.columns.arrays import Places, equal_words
 from statebed.state.keyed.batch import KeyBatch, _stable_order
-from statebed.state.keyed.index import _Directory, _searched
 from statebed.state.keyed.run import DIRTY, Run
+from statebed.state.tiers.index import _Directory, _searched
 from statebed.storage import MemoryStore
 
 Hashes = npt.NDArray[np.uint64]

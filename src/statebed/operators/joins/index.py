@@ -17,6 +17,7 @@ from statebed.format.columns import from_numpy, validity
 from statebed.operators.grouping import group_rows
 from statebed.state.columns import column_of
 from statebed.state.live.row_set import ascending
+from statebed.state.tiers.index import HashIndex
 from statebed.state.tiers.selection import among
 
 Integers = npt.NDArray[np.int64]
@@ -35,15 +36,14 @@ class KeyIndex:
 
     def __init__(self, hashes: Hashes, keys: Sequence[pa.Array]) -> None:
         self._hashes = hashes
+        self._index = HashIndex(hashes)
         self._columns = [column_of(key) for key in keys]
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Integers:
         """The place of each key, -1 where it is not among them. The keys asked for have no nulls."""
         places = np.full(len(hashes), -1, dtype=np.int64)
-        if not len(self._hashes):
-            return places
-        at = searched(self._hashes, hashes, "left")
-        asked = np.flatnonzero(self._hashes[np.minimum(at, len(self._hashes) - 1)] == hashes)
+        at, same_hash = self._first_with(hashes)
+        asked = np.flatnonzero(same_hash)
         # Keys with one hash stand side by side: this goes round once, unless there are such.
         while len(asked):
             rows = from_numpy(asked, pa.int64())
@@ -56,6 +56,15 @@ class KeyIndex:
             asked = asked[at[asked] < len(self._hashes)]
             asked = asked[self._hashes[at[asked]] == hashes[asked]]
         return places
+
+    def _first_with(self, hashes: Hashes) -> tuple[Integers, Flags]:
+        """For each hash, in any order, the first place with it or a greater one, and whether it has it."""
+        if _ascend(hashes):
+            return self._index.find(hashes)
+        order = np.argsort(hashes)
+        at, equal = np.empty(len(hashes), dtype=np.int64), np.empty(len(hashes), dtype=np.bool_)
+        at[order], equal[order] = self._index.find(hashes[order])
+        return at, equal
 
 
 class RowIndex:
@@ -139,12 +148,16 @@ def without_nulls(keys: Sequence[pa.Array], count: int) -> Flags:
 
 def searched(ascending_values: npt.NDArray[N], values: npt.NDArray[N], side: Literal["left", "right"]) -> Integers:
     """`np.searchsorted`, which is several times faster when what is searched for ascends, too."""
-    if not len(values) or bool((values[1:] >= values[:-1]).all()):
+    if _ascend(values):
         return np.searchsorted(ascending_values, values, side=side)
     order = np.argsort(values)
     found = np.empty(len(values), dtype=np.int64)
     found[order] = np.searchsorted(ascending_values, values[order], side=side)
     return found
+
+
+def _ascend(values: npt.NDArray[N]) -> bool:
+    return not len(values) or bool((values[1:] >= values[:-1]).all())
 
 
 def _taken(key: pa.Array, rows: Integers) -> pa.Array:

@@ -15,8 +15,8 @@ from statebed.compiled import loops_for
 from statebed.format.keyhash import Hashes
 from statebed.state.columns import Column, Mask, Places, Rows, column_of
 from statebed.state.keyed.batch import KeyBatch
-from statebed.state.keyed.index import HashIndex
 from statebed.state.live.row_set import ascending
+from statebed.state.tiers.index import HashIndex
 
 DIRTY = np.uint8(1)
 DELETED = np.uint8(2)

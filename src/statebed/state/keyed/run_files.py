@@ -18,10 +18,10 @@ from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of, equal_where
 from statebed.state.columns.fixed import is_fixed
-from statebed.state.keyed.index import HashIndex, Starts, starts_to_store
 from statebed.state.keyed.run import DELETED, STORED, Marks, Run, Times
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
+from statebed.state.tiers.index import HashIndex, Starts, starts_to_store
 
 _HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
 _BITS, _VALID, _VALUES = "bits", "valid", "values"

@@ -71,6 +71,11 @@ class Block:
         return self._loose.held_bytes
 
     @property
+    def index_bytes(self) -> int:
+        """Those of them that find rows."""
+        return self._loose.index_bytes
+
+    @property
     def disk_bytes(self) -> int:
         """Bytes of mapped files."""
         return sum(one.disk_bytes for one in self._frozen)

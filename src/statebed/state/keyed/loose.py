@@ -46,7 +46,16 @@ class LooseRuns:
 
     @property
     def held_bytes(self) -> int:
-        return sum(run.held_bytes for run in self.runs) + (0 if self._hints is None else self._hints.places)
+        return sum(run.held_bytes for run in self.runs) + self._hint_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """Of these, what the indexes of runs and the hints take."""
+        return sum(run.index.held_bytes for run in self.runs) + self._hint_bytes
+
+    @property
+    def _hint_bytes(self) -> int:
+        return 0 if self._hints is None else self._hints.places
 
     def find(self, batch: KeyBatch, rows: Rows) -> tuple[list[Found], Rows]:
         """Where keys are, which stand in these rows of a larger batch, and which of them are nowhere here."""

@@ -16,6 +16,9 @@ class Slot:
 
     block: Block
     charge: Reservation
+    """Of its rows."""
+    indexes: Reservation
+    """Of what finds them."""
     offer: Offer | None = None
     cached: CachedFile | None = None
     changes: int = 0
@@ -37,12 +40,15 @@ class Charges:
         self._evict = weakref.WeakMethod(evict)
 
     def slot(self, block: Block) -> Slot:
-        return Slot(block, self._memory.charge(self._owner, Purpose.SEGMENTS, 0))
+        rows, indexes = (self._memory.charge(self._owner, one, 0) for one in (Purpose.SEGMENTS, Purpose.INDEXES))
+        return Slot(block, rows, indexes)
 
     def account(self, slot: Slot, moment: int) -> None:
         """Charge what a block takes now, and offer it; it was used at this moment."""
-        held = slot.block.held_bytes
-        slot.charge.set(held)
+        held, indexes = slot.block.held_bytes, slot.block.index_bytes
+        slot.charge.set(held - indexes)
+        if slot.indexes.nbytes != indexes:
+            slot.indexes.set(indexes)
         if not held:
             self._withdraw(slot)
             return
@@ -55,6 +61,7 @@ class Charges:
     def release(self, slot: Slot) -> None:
         """It takes nothing any more."""
         slot.charge.release()
+        slot.indexes.release()
         self._withdraw(slot)
         self.uncount(slot)
 
@@ -107,6 +114,7 @@ def give_back(slots: list[Slot], memory: MemoryController, cache: LocalCache, re
     remembered.release()
     for slot in slots:
         slot.charge.release()
+        slot.indexes.release()
         if slot.offer is not None:
             memory.withdraw(slot.offer)
         if slot.cached is not None:

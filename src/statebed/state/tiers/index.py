@@ -1,4 +1,4 @@
-"""Where hashes stand in a sorted run: the one index of segments, in memory and in mapped files alike.
+"""Where hashes stand in a sorted run: the one index of all tables' segments, in memory and in mapped files alike.
 
 A directory of the hashes' upper bits says where the rows begin that start with given bits. Hashes are spread evenly, so
 that place is a step or two away. In memory it is built when a run has been asked often enough for that to pay; a run
@@ -49,6 +49,14 @@ class HashIndex:
             index._directory = _Directory(starts, np.uint64(0), np.uint64(0), crowded=True)
         return index
 
+    @classmethod
+    def built(cls, hashes: Hashes) -> "HashIndex":
+        """With its directory from the beginning; it never changes."""
+        starts = starts_to_store(hashes)
+        index = cls.stored(hashes, starts)
+        index.held_bytes = starts.nbytes
+        return index
+
     def succeeds(self, older: "HashIndex") -> None:
         """Be asked as often as an index of fewer of these hashes was."""
         self._looked_up = max(self._looked_up, older._looked_up)  # noqa: SLF001 - of this class
@@ -68,6 +76,12 @@ class HashIndex:
             self._directory = _Directory.of(self._hashes)
             self.held_bytes = self._directory.starts.nbytes
         return self._directory.find(self._hashes, wanted)
+
+    def spans(self, wanted: Hashes) -> tuple[Rows, Rows]:
+        """For each wanted hash that is here, in ascending order, its first row, and the one behind its last."""
+        at, equal = self.find(wanted)
+        equal[1:] &= wanted[1:] != wanted[:-1]
+        return at.compress(equal), np.searchsorted(self._hashes, wanted.compress(equal), side="right")
 
 
 class _IndexPart(HashIndex):

@@ -22,6 +22,7 @@ from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec, encode_segment
 from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import compacted, held_bytes
+from statebed.state.tiers.row_index import IndexedRows
 from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema, with_row_schema
 from statebed.state.tiers.spill_cache import CachedFile
 from statebed.state.tiers.spill_files import (
@@ -46,7 +47,7 @@ class Segment:
         self._tiers = tiers
         self._schema = row_schema(spec)
         self._lock = threading.Lock()
-        self._table: pa.Table | None = None
+        self._resident: IndexedRows | None = None
         self._hold: Hold | None = None
         self._offer: Offer | None = None
         self._local: ParquetFile | None = None
@@ -89,7 +90,7 @@ class Segment:
     def tier(self) -> Tier:
         """The nearest tier that has it."""
         with self._lock:
-            if self._table is not None:
+            if self._resident is not None:
                 return Tier.MEMORY
             return Tier.DISK if self._local is not None else Tier.STORE
 
@@ -97,7 +98,7 @@ class Segment:
         """What it takes in memory and on local disk."""
         with self._lock:
             return {
-                Tier.MEMORY: 0 if self._table is None else self.nbytes,
+                Tier.MEMORY: 0 if self._resident is None else self.nbytes + self._resident.index_bytes,
                 Tier.DISK: 0 if self._local is None else self._local.size,
             }
 
@@ -114,14 +115,14 @@ class Segment:
         """The wanted rows, in order, from the nearest tier."""
         while True:
             with self._lock:
-                table, local, stored = self._table, self._local, self._stored
+                resident, local, stored = self._resident, self._local, self._stored
                 if self._offer is not None:
                     self._offer.touch()
                 if self._cached is not None:
                     self._tiers.cache.touch(self._cached)
-            self.uses.count(in_memory=table is not None)
-            if table is not None:
-                return selection.apply(table)
+            self.uses.count(in_memory=resident is not None)
+            if resident is not None:
+                return resident.read(selection)
             if local is None:
                 return self._read_stored(stored, selection)
             try:
@@ -157,13 +158,13 @@ class Segment:
     def spill(self) -> bool:
         """Leave memory for local disk. Readable throughout; when the disk fails, it is where it was."""
         with self._lock:
-            table = self._table
+            resident = self._resident
             given_up = self._take_out_of_memory() if self._local is not None else None
         if given_up is not None:
             self._release(*given_up)
-        elif table is not None:
+        elif resident is not None:
             with self._tiers.memory.charge(self.owner, Purpose.WRITES, self.nbytes):
-                local = self._write(table)
+                local = self._write(resident.table)
             self._keep_local(local)
             with self._lock:
                 given_up = self._take_out_of_memory()
@@ -258,14 +259,14 @@ class Segment:
     def _nearest_row_groups(self, selection: Selection) -> RowGroups:
         while True:
             with self._lock:
-                table, local, stored = self._table, self._local, self._stored
+                resident, local, stored = self._resident, self._local, self._stored
                 if self._offer is not None:
                     self._offer.touch()
                 if self._cached is not None:
                     self._tiers.cache.touch(self._cached)
-            self.uses.count(in_memory=table is not None)
-            if table is not None:
-                return iter([(0, partial(selection.apply, table))])
+            self.uses.count(in_memory=resident is not None)
+            if resident is not None:
+                return iter([(0, partial(resident.read, selection))])
             if local is None:
                 return self._checked(stored).row_groups(selection)
             try:
@@ -307,21 +308,24 @@ class Segment:
 
     def _install(self, rows: pa.Table, hold: Hold) -> None:
         with self._lock:
-            late = self._closed or self._table is not None
+            late = self._closed or self._resident is not None
             if not late:
-                self._table, self._hold, self.nbytes = rows, hold, held_bytes(rows)
+                self._hold, self.nbytes = hold, held_bytes(rows)
                 self._offer = self._tiers.memory.offer(self.owner, self.nbytes, self.spill)
+                self._resident = IndexedRows(rows, self._tiers.memory, owner=self.owner, offer=self._offer)
         if late:
             hold.release()
 
-    def _take_out_of_memory(self) -> tuple[Hold | None, Offer | None]:
-        hold, offer = self._hold, self._offer
-        self._table = self._hold = self._offer = None
-        return hold, offer
+    def _take_out_of_memory(self) -> tuple[Hold | None, Offer | None, IndexedRows | None]:
+        given_up = self._hold, self._offer, self._resident
+        self._resident = self._hold = self._offer = None
+        return given_up
 
-    def _release(self, hold: Hold | None, offer: Offer | None) -> None:
+    def _release(self, hold: Hold | None, offer: Offer | None, resident: IndexedRows | None) -> None:
         if offer is not None:
             self._tiers.memory.withdraw(offer)
+        if resident is not None:
+            resident.release()
         if hold is not None:
             hold.release()
 
@@ -355,7 +359,7 @@ class Segment:
         """After its file was not found: whether the rows can be had elsewhere."""
         with self._lock:
             changed = self._local is not local
-            elsewhere = self._table is not None or self._stored is not None
+            elsewhere = self._resident is not None or self._stored is not None
         if not changed and elsewhere:
             self._drop_local()
         return changed or elsewhere

@@ -44,13 +44,31 @@ class Selection:
             wanted &= in_range(uint64_values(table[KEY_HASH]), self.owned)
         if self.hashes is not None:
             wanted &= among(uint64_values(table[KEY_HASH]), self.hashes)
-        clock = BIN if BIN in table.column_names else TIME
+        if self._limits_times:
+            wanted &= self._in_time(int64_values(table[_clock(table.column_names)]))
+        return self._taken(table, np.flatnonzero(wanted))
+
+    def apply_to(self, table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+        """As `apply`, where it is known which rows, in order, have wanted hashes in the owned range."""
+        if self._limits_times:
+            clock = table[_clock(table.column_names)]
+            rows = rows.compress(self._in_time(int64_values(clock.take(from_numpy(rows, pa.int64())))))
+        return self._taken(table, rows)
+
+    @property
+    def _limits_times(self) -> bool:
+        return self.start_us is not None or self.end_us is not None
+
+    def _in_time(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        wanted = np.ones(len(times), dtype=np.bool_)
         if self.start_us is not None:
-            wanted &= int64_values(table[clock]) >= self.start_us
+            wanted &= times >= self.start_us
         if self.end_us is not None:
-            wanted &= int64_values(table[clock]) < self.end_us
+            wanted &= times < self.end_us
+        return wanted
+
+    def _taken(self, table: pa.Table, indices: npt.NDArray[np.int64]) -> pa.Table:
         rows = table if self.columns is None else table.select(list(self.columns))
-        indices = np.flatnonzero(wanted)
         if len(indices) == table.num_rows:
             return rows
         if not len(indices) or indices[-1] - indices[0] + 1 == len(indices):
@@ -62,8 +80,8 @@ class Selection:
         if self.columns is None:
             return names
         deciding = [KEY_HASH] if self.owned is not None or self.hashes is not None else []
-        if self.start_us is not None or self.end_us is not None:
-            deciding.append(BIN if BIN in names else TIME)
+        if self._limits_times:
+            deciding.append(_clock(names))
         return [*self.columns, *(name for name in deciding if name not in self.columns)]
 
     def hash_ranges(self) -> list[pb.HashRange]:
@@ -77,6 +95,11 @@ class Selection:
 
 
 ALL_ROWS = Selection()
+
+
+def _clock(names: list[str]) -> str:
+    """The column that times are selected by."""
+    return BIN if BIN in names else TIME
 
 
 def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

@@ -52,6 +52,18 @@ def test_keys_that_share_a_hash_are_told_apart() -> None:
     assert index.find(asked, [pa.array(["c", "d", "x", "a", "a", "a"])]).tolist() == [2, 3, -1, 0, -1, -1]
 
 
+def test_many_keys_are_found_in_any_order_before_and_after_the_index_has_its_directory() -> None:
+    numbers = np.arange(6_000, dtype=np.int64)
+    hashes = np.sort(np.random.default_rng(1).integers(0, 1 << 64, 3_000, dtype=np.uint64)).repeat(2)
+    index = KeyIndex(hashes, [pa.array(numbers)])
+    asked = np.random.default_rng(2).permutation(np.concatenate([numbers, numbers[:500]]))
+    for some in (asked[:10], np.sort(asked), asked, asked[:0]):
+        assert index.find(hashes[some], [pa.array(some)]).tolist() == some.tolist()
+        assert index.find(hashes[some], [pa.array(some + 10_000)]).tolist() == [-1] * len(some)
+        assert index.find(hashes[some] + np.uint64(1), [pa.array(some)]).tolist() == [-1] * len(some)
+    assert index._index.held_bytes > 0
+
+
 @given(
     counts=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 9)), max_size=20),
     limit=st.integers(1, 12),

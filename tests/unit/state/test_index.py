@@ -63,3 +63,16 @@ def test_few_hashes_are_found_too(some: list[int], asked: list[int]) -> None:
     stored = HashIndex.stored(hashes, starts_to_store(hashes))
     for index in (HashIndex(hashes), stored):
         check(index, hashes, wanted)
+
+
+@pytest.mark.parametrize("hashes", [spread(50_000), spread(5_000).repeat(7), crowded(10_000), spread(10), spread(0)])
+def test_all_rows_of_a_hash_are_found(hashes: Hashes) -> None:
+    ends = np.array([0, (1 << 64) - 1], dtype=np.uint64)
+    wanted = np.sort(np.concatenate([hashes[::3], hashes[::7] + np.uint64(1), ends, ends]))
+    index = HashIndex.built(hashes)
+    held = index.held_bytes
+    starts, behind = index.spans(wanted)
+    here = np.unique(wanted[np.isin(wanted, hashes)])
+    assert np.array_equal(starts, np.searchsorted(hashes, here))
+    assert np.array_equal(behind, np.searchsorted(hashes, here, side="right"))
+    assert index.held_bytes == held <= 4 * len(hashes) + 8

@@ -63,6 +63,15 @@ class Watch(threading.Thread):
             self.peak = max(self.peak, anonymous())
 
 
+def count(buffer: AppendBuffer, selection: Selection) -> int:
+    segments, loose = buffer.pinned()
+    found = 0
+    for segment in segments:
+        found += segment.read(selection).num_rows
+        segment.unpin()
+    return int(found + sum(selection.apply(piece).num_rows for piece in loose))
+
+
 def main() -> None:
     folder, budget, work = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     memory = MemoryController(budget)
@@ -85,10 +94,8 @@ def main() -> None:
         taken += BATCH_ROWS
         if work == "lookups" and taken % (10 * BATCH_ROWS) == 0:
             early = Selection(columns=("driver",), end_us=MINUTE)
-            checked += sum(table.num_rows for table in buffer.scan(early))
-    found = 0
-    for table in buffer.scan(Selection(columns=("driver",))):
-        found += table.num_rows
+            checked += count(buffer, early)
+    found = count(buffer, Selection(columns=("driver",)))
     watch.done.set()
     watch.join(10)
     report = {

@@ -13,7 +13,9 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.memory.controller import MemoryController
+from statebed.state.tiers.selection import ALL_ROWS, Selection
 from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.append_buffer import AppendBuffer
 
 MINUTE = 60_000_000
 COLUMNS = assign_field_ids(pa.schema([("driver", pa.int64()), ("city", pa.string()), ("fare", pa.float64())]))
@@ -49,6 +51,17 @@ def sorted_rows(
 def sequences(*tables: pa.Table) -> list[int]:
     """Which rows these are, in order of their numbers."""
     return sorted(number for table in tables for number in table[SEQUENCE].to_pylist())
+
+
+def rows_in(buffer: AppendBuffer, selection: Selection = ALL_ROWS) -> Iterator[pa.Table]:
+    """The rows of a buffer as of now, a table for each segment or piece."""
+    segments, loose = buffer.pinned()
+    try:
+        yield from (segment.read(selection) for segment in segments)
+    finally:
+        for segment in segments:
+            segment.unpin()
+    yield from map(selection.apply, loose)
 
 
 def file_entry(path: str, times: tuple[int, int] = (0, 10_000), size: int = 1000) -> pb.FileEntry:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from unit.state.failure_tables import append_fares, fares_config, put_trips, trips_config
-from unit.state.segment_rows import opened_tiers, rows, sequences, spec
+from unit.state.segment_rows import opened_tiers, rows, rows_in, sequences, spec
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE
 
 from statebed.errors import StoreUnavailableError
@@ -27,12 +27,12 @@ def test_failure_3_rows_are_read_at_every_moment_of_spilling(tmp_path: Path) -> 
         counts = set[int]()
         try:
             while mover.is_alive():
-                counts.add(sum(table.num_rows for table in buffer.scan()))
+                counts.add(sum(table.num_rows for table in rows_in(buffer)))
         finally:
             mover.join(30)
         assert counts == {60_000}
         assert all(segment.tier is Tier.DISK for segment in buffer.segments)
-        assert sequences(*buffer.scan()) == list(range(60_000))
+        assert sequences(*rows_in(buffer)) == list(range(60_000))
 
 
 def test_failure_4_a_batch_larger_than_the_budget_is_taken(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_failure_4_a_batch_larger_than_the_budget_is_taken(tmp_path: Path) -> No
     buffer.append(batch)
     whole.release()
     assert memory.used <= BUDGET
-    assert sequences(*buffer.scan()) == list(range(100_000))
+    assert sequences(*rows_in(buffer)) == list(range(100_000))
     tiers.close()
 
 
@@ -58,7 +58,7 @@ def test_failure_18_inserts_far_beyond_the_budget_are_spilled_and_not_refused(tm
             buffer.append(rows(small, start=start))
             assert tiers.memory.used <= BUDGET
         assert tiers.memory.snapshot().events["spills"] > 0
-        assert sum(table.num_rows for table in buffer.scan()) == 140_000
+        assert sum(table.num_rows for table in rows_in(buffer)) == 140_000
 
 
 @pytest.mark.parametrize("stored", ["nothing", "some files"])

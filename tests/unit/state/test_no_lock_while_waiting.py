@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from unit.state.fare_rows import batch, counted, rows_of, view_on
-from unit.state.segment_rows import opened_tiers, rows, sequences, spec
+from unit.state.segment_rows import opened_tiers, rows, rows_in, sequences, spec
 from unit.state.table_cluster import Cluster
 
 from statebed.errors import SpillTimeoutError
@@ -245,7 +245,7 @@ def test_who_waits_for_a_buffer_in_use_waits_until_a_deadline(tmp_path: Path) ->
             buffer.seal()
         with pytest.raises(SpillTimeoutError):
             buffer.close()
-    assert (len(buffer.segments), sequences(*buffer.scan())) == (0, list(range(100)))
+    assert (len(buffer.segments), sequences(*rows_in(buffer))) == (0, list(range(100)))
     buffer.seal()
     assert len(buffer.segments) == 1
     buffer.close()

@@ -8,7 +8,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.state.segment_rows import MINUTE, opened_tiers, rows, sequences, spec
+from unit.state.segment_rows import MINUTE, opened_tiers, rows, rows_in, sequences, spec
 
 from statebed.errors import InputError, SpillError
 from statebed.format.order import first_disorder
@@ -29,7 +29,7 @@ def test_rows_are_there_once_they_are_appended_and_once_only(tmp_path: Path) -> 
         for start in range(0, 2000, 10):
             buffer.append(rows(10, start=start))
             if start % 200 == 0:
-                assert sequences(*buffer.scan()) == list(range(start + 10))
+                assert sequences(*rows_in(buffer)) == list(range(start + 10))
         assert len(buffer.segments) >= 3
         assert buffer.rows == 2000
         buffer.append(rows(10).slice(0, 0))
@@ -46,9 +46,9 @@ def test_segments_are_sorted_and_pruned_by_their_bins(tmp_path: Path) -> None:
         (segment,) = buffer.segments
         assert first_disorder(segment.read(), spec().sort_columns) is None
         second_bin = Selection(start_us=MINUTE, end_us=2 * MINUTE)
-        assert sequences(*buffer.scan(second_bin)) == list(range(1, 500, 4))
-        assert list(buffer.scan(Selection(start_us=9 * MINUTE))) == []
-        buffer.remove(segment)
+        assert sequences(*rows_in(buffer, second_bin)) == list(range(1, 500, 4))
+        assert sequences(*rows_in(buffer, Selection(start_us=9 * MINUTE))) == []
+        buffer.close()
         assert buffer.rows == 0
         assert tiers.memory.used == 0
 
@@ -84,7 +84,7 @@ def test_a_batch_ten_times_the_budget_is_taken_whole(tmp_path: Path) -> None:
         buffer.append(large)
         assert tiers.memory.snapshot().peak <= budget + 3 * tiers.memory.segment_bytes
         assert {segment.tier for segment in buffer.segments} == {Tier.MEMORY, Tier.DISK}
-        assert sequences(*buffer.scan()) == list(range(60_000))
+        assert sequences(*rows_in(buffer)) == list(range(60_000))
         assert tiers.memory.snapshot().events.get("overcommits", 0) == 0
 
 
@@ -103,11 +103,11 @@ def test_a_batch_is_taken_whole_or_not_at_all_when_the_disk_fails(tmp_path: Path
 
         with pytest.raises(SpillError):
             append_until_it_fails()
-        assert tiers.memory.used == held_bytes(*buffer.scan())
-        assert sequences(*buffer.scan()) == list(range(taken))
+        assert tiers.memory.used == held_bytes(*rows_in(buffer))
+        assert sequences(*rows_in(buffer)) == list(range(taken))
         tiers.folder.path.mkdir()
         buffer.append(rows(count, start=taken))
-        assert sequences(*buffer.scan()) == list(range(taken + count))
+        assert sequences(*rows_in(buffer)) == list(range(taken + count))
 
 
 def test_other_columns_are_refused_before_anything_is_taken(tmp_path: Path) -> None:
@@ -121,20 +121,6 @@ def test_other_columns_are_refused_before_anything_is_taken(tmp_path: Path) -> N
             buffer.append(rows(5).set_column(4, "_seq", nulls))
         assert buffer.rows == 0
         assert tiers.memory.used == 0
-
-
-def test_segments_of_a_range_of_time_are_loaded_back_in_the_background(tmp_path: Path) -> None:
-    with opened_tiers(tmp_path) as tiers:
-        buffer = make(tiers)
-        for minute in range(3):
-            early = rows(100, start=100 * minute, bins=1)
-            buffer.append(early.set_column(0, "_bin", pa.array([minute * MINUTE] * 100, early.schema.field(0).type)))
-            buffer.seal()
-        for segment in buffer.segments:
-            segment.spill()
-        loading = buffer.prefetch(Selection(start_us=MINUTE, end_us=2 * MINUTE))
-        assert [future.result(30) for future in loading] == [True]
-        assert [segment.tier for segment in buffer.segments] == [Tier.DISK, Tier.MEMORY, Tier.DISK]
 
 
 def test_p4_threads_that_append_ten_times_the_budget_lose_no_row_and_do_not_deadlock(tmp_path: Path) -> None:
@@ -156,7 +142,7 @@ def test_p4_threads_that_append_ten_times_the_budget_lose_no_row_and_do_not_dead
         def read(buffer: AppendBuffer) -> None:
             try:
                 while not done.is_set():
-                    seen = sequences(*buffer.scan(Selection(end_us=MINUTE)))
+                    seen = sequences(*rows_in(buffer, Selection(end_us=MINUTE)))
                     assert len(seen) == len(set(seen))
             except BaseException as error:  # noqa: BLE001 - shown by the assertion below
                 errors.append(error)
@@ -171,7 +157,7 @@ def test_p4_threads_that_append_ten_times_the_budget_lose_no_row_and_do_not_dead
         reader.join(60)
         assert not any(thread.is_alive() for thread in (*writers, reader))
         assert not errors
-        found = sequences(*buffers[0].scan(), *buffers[1].scan())
+        found = sequences(*rows_in(buffers[0]), *rows_in(buffers[1]))
         assert found == list(range(120_000))
         snapshot = tiers.memory.snapshot()
         assert snapshot.used <= snapshot.budget
@@ -200,10 +186,11 @@ def test_any_sequence_of_steps_keeps_the_rows_and_the_accounts(
                 buffer.seal()
             elif segment is not None and step == "remove":
                 expected -= set(sequences(segment.read()))
-                buffer.remove(segment)
+                buffer.release([segment])
+                segment.close()
             elif segment is not None and step in {"spill", "load"}:
                 getattr(segment, step)()
-            assert sequences(*buffer.scan()) == sorted(expected)
+            assert sequences(*rows_in(buffer)) == sorted(expected)
             in_memory = [table for one in buffer.segments if one.tier is Tier.MEMORY for table in [one.read()]]
             loose = [piece.rows for piece in buffer._pieces]
             assert tiers.memory.used == held_bytes(*in_memory, *loose)

@@ -11,14 +11,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from statebed.errors import InputError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec, encode_segment
 from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import compacted, held_bytes
@@ -64,8 +61,6 @@ class Segment:
         self.rows = int(entry.rows)
         self.nbytes = int(entry.size)
         """What the rows take in memory; for one that never was there, the size of its file."""
-        self.bins: tuple[int, int] | None = None
-        """First and last bin, where known."""
         self.uses = Uses()
 
     @classmethod
@@ -73,9 +68,6 @@ class Segment:
         """As `Tiers.segment`, for rows that are known to be right and that take the place of others."""
         rows = compacted(rows)
         segment = cls(tiers, spanned(rows, spec), spec=spec, owner=owner)
-        if BIN in rows.column_names:
-            bins = int64_values(rows[BIN])
-            segment.bins = (int(np.min(bins)), int(np.max(bins)))
         segment._install(rows, tiers.memory.pin(owner, Purpose.SEGMENTS, rows))
         return segment
 
@@ -101,15 +93,6 @@ class Segment:
                 Tier.MEMORY: 0 if self._resident is None else self.nbytes + self._resident.index_bytes,
                 Tier.DISK: 0 if self._local is None else self._local.size,
             }
-
-    def may_hold(self, selection: Selection) -> bool:
-        """False when it surely has no row of the selected bins."""
-        if self.bins is None:
-            return True
-        first, last = self.bins
-        return (selection.start_us is None or last >= selection.start_us) and (
-            selection.end_us is None or first < selection.end_us
-        )
 
     def read(self, selection: Selection = ALL_ROWS) -> pa.Table:
         """The wanted rows, in order, from the nearest tier."""

@@ -9,7 +9,6 @@ from the moment they were appended.
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ from statebed.format.segment import SegmentSpec
 from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
 from statebed.state.tiers.segments import Segment
-from statebed.state.tiers.selection import ALL_ROWS, Selection, conformed
+from statebed.state.tiers.selection import conformed
 from statebed.state.tiers.tier import spanned
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.row_merge import ordered
@@ -155,26 +154,6 @@ class AppendBuffer:
         with self.still():
             self._seal()
         self._offer_loose()
-
-    def scan(self, selection: Selection = ALL_ROWS) -> Iterator[pa.Table]:
-        """The wanted rows as of now, a table per segment or piece; one is loaded at a time."""
-        with self._lock:
-            segments, loose = self._segments, self._pieces
-        for segment in segments:
-            if segment.may_hold(selection):
-                yield segment.read(selection)
-        for piece in loose:
-            yield selection.apply(piece.rows)
-
-    def prefetch(self, selection: Selection) -> "list[Future[bool]]":
-        """Load segments that may hold the wanted rows, in the background."""
-        return [segment.prefetch() for segment in self._segments if segment.may_hold(selection)]
-
-    def remove(self, segment: Segment) -> None:
-        """Forget a sealed segment, unread: it was deleted, or merged into another."""
-        with self._lock:
-            self._segments = tuple(one for one in self._segments if one is not segment)
-        segment.close()
 
     def close(self) -> None:
         """Forget all rows."""

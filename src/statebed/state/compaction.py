@@ -53,10 +53,6 @@ class Edit:
     remains: tuple[pb.FileEntry, ...] = ()
     """The parts of inputs that were not merged: the same files, with a smaller `owned`."""
 
-    @property
-    def input_paths(self) -> frozenset[str]:
-        return frozenset(file.path for file in self.inputs)
-
     def applies_to(self, files: Iterable[pb.FileEntry]) -> bool:
         """Whether all inputs are live as they were."""
         live = {_identity(file) for file in files}

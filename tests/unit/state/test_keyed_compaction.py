@@ -258,7 +258,7 @@ def test_checkpoints_merge_no_deltas_themselves_while_others_do_it(tiers: Tiers)
         job = world.view.plan_compaction(most_bytes=1 << 30)
         edit = None if job is None else job.run()
         if edit is not None:
-            before -= edit.input_paths
+            before -= {file.path for file in edit.inputs}
             world.view.offer_edit(edit)
         metadata = world.commit()
         assert before <= {file.path for file in metadata.files}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE, owned_range
-from statebed.state.live.files import LiveFiles
+from statebed.state.live.files import BEGINNING, LiveFiles
 
 
 def entry(path: str, *, times: tuple[int, int], sequence: int = 1, owned: pb.HashRange = WHOLE_SPACE) -> pb.FileEntry:
@@ -32,14 +32,14 @@ def part_of(live: LiveFiles) -> pb.TableSubtaskCheckpointMetadata:
 
 
 def test_files_that_hold_only_deleted_rows_leave_unread_and_need_no_tombstone() -> None:
-    live = live_with(entry("old", times=(-20, -11)), entry("new", times=(0, 9))).delete_before(-10)
+    live = live_with(entry("old", times=(-20, -11)), entry("new", times=(0, 9))).delete_range(BEGINNING, -10)
     assert [file.path for file in live.files] == ["new"]
     assert not live.tombstones
     assert live.next_sequence == 5
 
 
 def test_a_file_that_is_partly_deleted_stays_behind_a_tombstone() -> None:
-    live = live_with(entry("both", times=(-20, 9))).delete_before(0)
+    live = live_with(entry("both", times=(-20, 9))).delete_range(BEGINNING, 0)
     (tombstone,) = live.tombstones
     assert (tombstone.delete_time_range.start_us, tombstone.delete_time_range.end_us) == (-20, 0)
     assert (tombstone.sequence, live.next_sequence) == (5, 6)
@@ -47,29 +47,33 @@ def test_a_file_that_is_partly_deleted_stays_behind_a_tombstone() -> None:
 
 
 def test_deleting_again_up_to_the_same_time_changes_nothing() -> None:
-    live = live_with(entry("both", times=(-20, 9))).delete_before(0)
-    assert live.delete_before(0) == live
-    assert live.delete_before(-5) == live
+    live = live_with(entry("both", times=(-20, 9))).delete_range(BEGINNING, 0)
+    assert live.delete_range(BEGINNING, 0) == live
+    assert live.delete_range(BEGINNING, -5) == live
 
 
 def test_a_later_deletion_replaces_the_earlier_tombstone_and_raises_its_sequence() -> None:
-    live = live_with(entry("both", times=(-20, 99))).delete_before(0).append(entry("more", times=(-5, 50), sequence=6))
-    later = live.delete_before(40)
+    live = (
+        live_with(entry("both", times=(-20, 99)))
+        .delete_range(BEGINNING, 0)
+        .append(entry("more", times=(-5, 50), sequence=6))
+    )
+    later = live.delete_range(BEGINNING, 40)
     (tombstone,) = later.tombstones
     assert tombstone.sequence > 6
     assert tombstone.delete_time_range.end_us == 40
 
 
 def test_a_tombstone_retires_with_the_last_file_it_could_hide_rows_of() -> None:
-    live = live_with(entry("both", times=(-20, 9)), entry("new", times=(30, 40))).delete_before(0)
+    live = live_with(entry("both", times=(-20, 9)), entry("new", times=(30, 40))).delete_range(BEGINNING, 0)
     assert len(live.tombstones) == 1
-    assert not live.delete_before(20).tombstones
+    assert not live.delete_range(BEGINNING, 20).tombstones
 
 
 @settings(deadline=None)
 @given(first=st.integers(1, 6), second=st.integers(1, 6))
 def test_rescaling_and_back_lists_every_file_once_with_its_whole_range(first: int, second: int) -> None:
-    live = live_with(entry("a", times=(-20, 9)), entry("b", times=(0, 9)), next_sequence=9).delete_before(0)
+    live = live_with(entry("a", times=(-20, 9)), entry("b", times=(0, 9)), next_sequence=9).delete_range(BEGINNING, 0)
     parts = [part_of(live)]
     for parallelism in (first, second):
         parts = [

@@ -51,10 +51,6 @@ class LiveFiles:
         )
         return live.without_idle_tombstones()
 
-    def delete_before(self, end_us: int) -> "LiveFiles":
-        """All rows with a time before `end_us` deleted."""
-        return self.delete_range(BEGINNING, end_us)
-
     def delete_range(self, start_us: int, end_us: int, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
         """All rows with start_us <= time < end_us deleted: files that hold no others leave unread, one tombstone hides
         the rest. Unchanged when no row is affected.

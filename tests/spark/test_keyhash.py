@@ -1,10 +1,12 @@
 """The key hash equals Spark's own xxhash64, type by type, over thousands of random rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +16,7 @@ from statebed.format.keyhash import hash_table
 
 pytestmark = pytest.mark.spark
 ROWS = 3000
+DAY_NS = 86_400_000_000_000
 
 
 def integers(width: int) -> list[int]:
@@ -68,6 +71,39 @@ def with_nulls(values: list[object], kind: pa.DataType) -> pa.Array:
     return pa.array([None if generator.random() < 0.1 else value for value in values], kind)
 
 
+def lists(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Lists of nought to five of the values, some of them null."""
+    generator = np.random.default_rng(17)
+    some = with_nulls(list(values), kind)
+    lengths = generator.integers(0, 6, ROWS)
+    items = some.take(pa.array(generator.integers(0, len(some), int(lengths.sum()))))
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, mask=pa.array(generator.random(ROWS) < 0.1))
+
+
+def structs(**fields: pa.Array) -> pa.Array:
+    """Structs with these fields, some of them null."""
+    generator = np.random.default_rng(19)
+    parts = [one.slice(0, ROWS) for one in fields.values()]
+    return pa.StructArray.from_arrays(parts, names=list(fields), mask=pa.array(generator.random(ROWS) < 0.1))
+
+
+def rides() -> pa.Array:
+    return structs(
+        driver=with_nulls(list(texts()), pa.string()),
+        number=with_nulls(list(integers(32)), pa.int32()),
+        fare=with_nulls(list(floats(np.float64)), pa.float64()),
+        paid=with_nulls(list(decimals(38, 10)), pa.decimal128(38, 10)),
+    )
+
+
+def lists_of(items: pa.Array) -> pa.Array:
+    """Lists of some items, as they follow one another."""
+    lengths = np.random.default_rng(23).integers(0, 4, len(items))
+    ends = np.minimum(np.cumsum(lengths), len(items))
+    return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)).astype(np.int32)), items)
+
+
 COLUMNS: dict[str, Callable[[], pa.Array]] = {
     "boolean": lambda: with_nulls([value % 2 == 0 for value in integers(8)], pa.bool_()),
     "byte": lambda: with_nulls(list(integers(8)), pa.int8()),
@@ -86,6 +122,20 @@ COLUMNS: dict[str, Callable[[], pa.Array]] = {
     "decimal_18_0": lambda: with_nulls(list(decimals(18, 0)), pa.decimal128(18, 0)),
     "decimal_19_4": lambda: with_nulls(list(decimals(19, 4)), pa.decimal128(19, 4)),
     "decimal_38_10": lambda: with_nulls(list(decimals(38, 10)), pa.decimal128(38, 10)),
+    "time": lambda: with_nulls([value % DAY_NS for value in integers(64)], pa.time64("ns")),
+    "array_of_int": lambda: lists(integers(32), pa.int32()),
+    "array_of_double": lambda: lists(floats(np.float64), pa.float64()),
+    "array_of_string": lambda: lists(texts(), pa.string()),
+    "array_of_decimal": lambda: lists(decimals(19, 4), pa.decimal128(19, 4)),
+    "struct": rides,
+    "array_of_struct": lambda: lists_of(rides()),
+    "array_of_array": lambda: lists_of(lists(floats(np.float32), pa.float32())),
+    "struct_of_all": lambda: structs(
+        name=with_nulls(list(texts()), pa.string()),
+        ride=rides(),
+        rides=lists_of(rides()),
+        days=lists([1, -2], pa.date32()),
+    ),
 }
 
 
@@ -109,3 +159,35 @@ def test_a_key_of_all_types_hashes_as_in_spark(spark: SparkSession) -> None:
     names = table.column_names
     assert hash_table(table, names).tolist() == spark_hashes(spark, table, names)
     assert hash_table(table, names[::-1]).tolist() == spark_hashes(spark, table, names[::-1])
+
+
+STORED: dict[str, Callable[[], pa.Array]] = {
+    "uint8": lambda: with_nulls([value % 2**8 for value in integers(64)], pa.uint8()),
+    "uint16": lambda: with_nulls([value % 2**16 for value in integers(64)], pa.uint16()),
+    "uint32": lambda: with_nulls([value % 2**32 for value in integers(64)], pa.uint32()),
+    "uint64": lambda: with_nulls([value % 2**64 >> value % 60 for value in integers(64)], pa.uint64()),
+    "fixed_size_binary": lambda: with_nulls(
+        [(blob * 40 or bytes(37))[:37].ljust(37) for blob in blobs()], pa.binary(37)
+    ),
+    "date64": lambda: with_nulls([(value >> 50) * 86_400_000 for value in integers(64)], pa.date64()),
+    "timestamp_s": lambda: with_nulls([value >> 31 for value in integers(64)], pa.timestamp("s", "UTC")),
+    "timestamp_ms": lambda: with_nulls([value >> 21 for value in integers(64)], pa.timestamp("ms")),
+    "decimal32": lambda: with_nulls(list(decimals(9, 2)), pa.decimal32(9, 2)),
+    "decimal64": lambda: with_nulls(list(decimals(18, 2)), pa.decimal64(18, 2)),
+    "decimal256": lambda: with_nulls(list(decimals(38, 2)), pa.decimal256(38, 2)),
+    "large_list": lambda: lists(integers(64), pa.int64()).cast(pa.large_list(pa.int64())),
+    "fixed_size_list": lambda: pa.FixedSizeListArray.from_arrays(
+        with_nulls(list(floats(np.float64)[:3000]), pa.float64()), 3
+    ),
+    "list_of_uint64": lambda: lists([value % 2**64 for value in integers(64)], pa.uint64()),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_column_of_a_type_that_spark_lacks_hashes_as_what_spark_reads_from_its_file(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    table = pa.table({"key": STORED[name]()})
+    pq.write_table(table, tmp_path / "keys.parquet")
+    frame = spark.read.parquet(str(tmp_path / "keys.parquet")).select(F.xxhash64("key").alias("hash"))
+    assert hash_table(table, ["key"]).tolist() == [value % (1 << 64) for value in frame.toArrow()["hash"].to_pylist()]

@@ -3,19 +3,29 @@
 Columns are hashed one after the other, each with the hash so far as its seed; a null leaves it unchanged.
 Types:
 
-- boolean, byte, short, int, date: as a 32-bit integer; long, timestamp (microseconds), interval: as a 64-bit
+- boolean, byte, short, int, date: as a 32-bit integer; long, timestamp, interval (both in microseconds): as a 64-bit
   one;
 - float and double: by their bits, after -0.0 became 0.0 and every NaN the same NaN;
 - string, binary: by their bytes;
 - decimal up to 18 digits: the unscaled value as a 64-bit integer; wider: the bytes of the unscaled value, big
-  endian, two's complement, as few as hold it.
+  endian, two's complement, as few as hold it;
+- struct: its fields, list: its items, like columns: one after the other.
+
+Types that Spark lacks are hashed as what it reads from their Parquet columns, or like their nearest kin:
+
+- unsigned integers of 8, 16, 32, 64 bits: as short, int, long, decimal(20, 0);
+- timestamps and durations in seconds or milliseconds: as in microseconds, modulo 2**64, which is no matter because keys
+  are compared; in nanoseconds, which microseconds cannot hold: as a 64-bit integer;
+- times of day: as Spark's TIME, a 64-bit number of nanoseconds, whatever their unit;
+- date64: as the date, by whole days; binary of one length: as binary.
 
 A hash never stands for a key: keys are compared.
 """
 
 import datetime as dt
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +33,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.columns import boolean_values, fixed_width_values, validity
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
+from statebed.format.nested import fields_of, is_list, items_of, with_parts
 from statebed.format.packed_text import NULL_WORD, OFFSET_TYPES, PackedText, byte_offsets, text_of
 from statebed.format.xxh64 import Text, hash_halves, hash_packed, hash_text, hash_words
 
@@ -32,11 +43,17 @@ HASH_VERSION = 1
 HASH_SEED = 42
 
 Hashes = npt.NDArray[np.uint64]
+_Way: TypeAlias = Callable[[pa.Array, Hashes], Hashes]
+"""New hashes, from those so far (one for each row, or for all); what comes out at nulls is arbitrary."""
 
 _LONG_DECIMAL_DIGITS = 18
+_WORD_BITS = 64
 _ROWS_AT_ONCE = 1 << 14
 """Few enough that all arrays of a step stay in the processor's cache."""
 _BYTES_AT_ONCE = 4 << 20
+_KINDS = 256
+"""Of so many types it is remembered how they are hashed."""
+_DAY_MS = 86_400_000
 
 
 def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
@@ -54,11 +71,10 @@ def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
             so_far = hashes[start : start + _ROWS_AT_ONCE]
             seeds = so_far if number else so_far[:1]
             with np.errstate(over="ignore"):
-                hashed, valid = _hash_packed(piece, seeds) if isinstance(piece, PackedText) else _hash(piece, seeds)
-            if valid is None:
-                so_far[:] = hashed
-            else:
-                np.copyto(so_far, hashed, where=valid)
+                if isinstance(piece, PackedText):
+                    _put(so_far, *_hash_packed(piece, seeds))
+                else:
+                    _hash_on(so_far, piece, seeds)
     return hashes
 
 
@@ -84,34 +100,47 @@ def hash_key(key: Any) -> int:
 
 
 def normalise_key(array: pa.Array) -> pa.Array:
-    """The array as keys are stored and compared: -0.0 becomes 0.0, and every NaN the same NaN."""
-    if not pa.types.is_float32(array.type) and not pa.types.is_float64(array.type):
-        return array
-    zeroed = pc.if_else(pc.equal(array, pa.scalar(0.0, array.type)), pa.scalar(0.0, array.type), array)
-    return pc.if_else(pc.is_nan(zeroed), pa.scalar(float("nan"), array.type), zeroed)
+    """The array as keys are stored and compared: -0.0 becomes 0.0, and every NaN the same NaN, at any depth.
+
+    A date64 becomes a whole day: files hold no more of it.
+    """
+    kind = array.type
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        zeroed = pc.if_else(pc.equal(array, pa.scalar(0.0, kind)), pa.scalar(0.0, kind), array)
+        return pc.if_else(pc.is_nan(zeroed), pa.scalar(float("nan"), kind), zeroed)
+    if pa.types.is_date64(kind):
+        days = fixed_width_values(array, np.int64).astype(np.int64) // _DAY_MS
+        return from_numpy(days * _DAY_MS, kind, valid=validity(array))
+    return with_parts(array, normalise_key) if pa.types.is_nested(kind) and _varies(kind) else array
+
+
+@lru_cache(maxsize=_KINDS)
+def _varies(kind: pa.DataType) -> bool:
+    """Whether a nested type has parts whose equal values may have different bits."""
+    if not (pa.types.is_struct(kind) or pa.types.is_map(kind) or is_list(kind)):
+        return kind in (pa.float32(), pa.float64(), pa.date64())
+    return any(_varies(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def check_key_type(field: pa.Field) -> None:
     """Refuse a column whose type has no key hash, or no values: nothing compares those."""
-    kind = field.type
-    if (
-        kind in _INT_TYPES
-        or kind in _LONG_TYPES
-        or kind in OFFSET_TYPES
-        or kind in (pa.bool_(), pa.float32(), pa.float64())
-        or pa.types.is_decimal128(kind)
-        or (pa.types.is_timestamp(kind) and kind.unit == "us")
-    ):
-        return
-    raise InputError(
-        f"the column {field.name!r} of the type {kind} cannot be part of a key",
-        fix="cast it to a boolean, a signed integer, float, double, decimal, string, binary, date, or a "
-        "timestamp in microseconds",
-    )
+    if (reason := _refusal(field.type)) is not None:
+        raise InputError(
+            f"the column {field.name!r} of the type {field.type} cannot be part of a key: {reason}",
+            fix="cast it to a boolean, a number, a decimal, string, binary, a date or time, or to a struct or list of "
+            "these; a map to a list of its entries in an order of their own",
+        )
 
 
-_INT_TYPES = {pa.int8(): np.int8, pa.int16(): np.int16, pa.int32(): np.int32, pa.date32(): np.int32}
-_LONG_TYPES = (pa.int64(), pa.duration("us"))
+@lru_cache(maxsize=_KINDS)
+def _refusal(kind: pa.DataType) -> str | None:
+    """Why a type is not one of keys; None: it is."""
+    if pa.types.is_struct(kind) or is_list(kind):
+        found = (_refusal(kind.field(index).type) for index in range(kind.num_fields))
+        return next((reason for reason in found if reason is not None), None)
+    if pa.types.is_map(kind):
+        return "equal maps may have their entries in different orders"
+    return f"{kind} has no key hash" if _way_of(kind) is None else None
 
 
 def _one_row(value: Any) -> pa.Array:
@@ -132,38 +161,72 @@ def _hash_packed(text: PackedText, seeds: Hashes) -> tuple[Hashes, npt.NDArray[n
     return hash_packed(text.words, seeds), None if valid.all() else valid
 
 
-def _hash(column: pa.Array, seeds: Hashes) -> tuple[Hashes, npt.NDArray[np.bool_] | None]:
-    """New hashes, from those so far (one for each row, or for all), and where values are; None: everywhere."""
-    return _hash_column(column, seeds), validity(column) if column.null_count else None
+def _hash_on(hashes: Hashes, column: pa.Array, seeds: Hashes) -> None:
+    """Go on from hashes so far (the seeds: one for each row, or for all) with one column more."""
+    way = _way_of(column.type)
+    assert way is not None, column.type
+    _put(hashes, way(column, seeds), validity(column) if column.null_count else None)
 
 
-def _hash_column(column: pa.Array, seeds: Hashes) -> Hashes:
-    """New hashes, from those so far; what comes out at nulls is arbitrary."""
-    if pa.types.is_decimal128(column.type):
-        return _hash_decimal(column, seeds)
-    if column.type in OFFSET_TYPES:
-        return _hash_bytes(column, seeds)
-    if column.type in _INT_TYPES or column.type in (pa.bool_(), pa.float32()):
-        return hash_halves(_narrow_bits(column), seeds)
-    return hash_words(_wide_bits(column), seeds)
+def _put(hashes: Hashes, hashed: Hashes, valid: npt.NDArray[np.bool_] | None) -> None:
+    """New hashes, where there are values; None: everywhere."""
+    if valid is None:
+        hashes[:] = hashed
+    else:
+        np.copyto(hashes, hashed, where=valid)
+
+
+@lru_cache(maxsize=_KINDS)
+def _way_of(kind: pa.DataType) -> _Way | None:
+    """How values of a type are hashed; None: not at all."""
+    return next((way for is_kind, way in _WAYS if is_kind(kind)), None)
+
+
+_NARROW = {
+    pa.bool_(): np.bool_,
+    pa.int8(): np.int8,
+    pa.int16(): np.int16,
+    pa.int32(): np.int32,
+    pa.uint8(): np.uint8,
+    pa.uint16(): np.uint16,
+    pa.date32(): np.int32,
+    pa.date64(): np.int64,
+    pa.float32(): np.float32,
+}
+_WIDE = (pa.int64(), pa.uint32(), pa.float64())
+_HAS_UNIT = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time)
+_MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
+_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 def _narrow_bits(column: pa.Array) -> Hashes:
     """The 32 bits by which values are hashed."""
-    if pa.types.is_boolean(column.type):
+    kind = column.type
+    if pa.types.is_boolean(kind):
         return boolean_values(column).astype(np.uint64)
-    if pa.types.is_float32(column.type):
-        values = _float_bits(fixed_width_values(column, np.float32))
+    values = fixed_width_values(column, _NARROW[kind])
+    if pa.types.is_float32(kind):
+        values = _float_bits(values)
+    elif pa.types.is_date64(kind):
+        values = (values.astype(np.int64) // _DAY_MS).astype(np.int32)
     else:
-        values = fixed_width_values(column, _INT_TYPES[column.type]).astype(np.int32)
+        values = values.astype(np.int32)
     return values.view(np.uint32).astype(np.uint64)
 
 
 def _wide_bits(column: pa.Array) -> Hashes:
     """The 64 bits by which values are hashed."""
-    if pa.types.is_float64(column.type):
+    kind = column.type
+    if pa.types.is_float64(kind):
         return _float_bits(fixed_width_values(column, np.float64)).view(np.uint64)
-    return cast("Hashes", fixed_width_values(column, np.uint64))
+    if kind.bit_width < _WORD_BITS:
+        values = fixed_width_values(column, np.uint32).astype(np.uint64)
+    else:
+        values = cast("Hashes", fixed_width_values(column, np.uint64))
+    if pa.types.is_temporal(kind):
+        factor = _NANOS[kind.unit] if pa.types.is_time(kind) else _MICROS[kind.unit]
+        return values if factor == 1 else values * np.uint64(factor)
+    return values
 
 
 def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -173,17 +236,69 @@ def _float_bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
-def _hash_decimal(column: pa.Array, seeds: Hashes) -> Hashes:
-    words = fixed_width_values(column, np.dtype(("<u8", (2,)))).astype(np.uint64, copy=False)
-    if column.type.precision <= _LONG_DECIMAL_DIGITS:
-        return hash_words(words[:, 0], seeds)
-    flat = words.astype("<u8").view(np.uint8).reshape(len(column), 16)[:, ::-1]
+def _hash_structs(column: pa.Array, seeds: Hashes) -> Hashes:
+    hashes = np.array(np.broadcast_to(seeds, len(column)))
+    for field in fields_of(column):
+        _hash_on(hashes, field, hashes)
+    return hashes
+
+
+def _hash_lists(column: pa.Array, seeds: Hashes) -> Hashes:
+    """Position by position: the first items of all lists, the second ones of those that have two, and so on."""
+    hashes = np.array(np.broadcast_to(seeds, len(column)))
+    offsets, items = items_of(column)
+    lengths = np.where(validity(column), np.diff(offsets), 0)
+    # Longest first, so that the lists that still have an item are always the first ones.
+    rows = np.argsort(-lengths, kind="stable")
+    positions = np.arange(int(lengths.max()), dtype=np.int64)
+    counts = len(rows) - np.searchsorted(lengths[rows[::-1]], positions, side="right")
+    firsts = np.cumsum(counts) - counts
+    lists = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(firsts, counts)
+    ordered = items.take(from_numpy(offsets[rows[lists]] + np.repeat(positions, counts), pa.int64()))
+    found = hashes[rows]
+    for first, count in zip(firsts.tolist(), counts.tolist(), strict=True):
+        _hash_on(found[:count], ordered.slice(first, count), found[:count])
+    hashes[rows] = found
+    return hashes
+
+
+def _hash_long_decimals(column: pa.Array, seeds: Hashes) -> Hashes:
+    words = column.type.bit_width // _WORD_BITS
+    if not words:
+        return hash_words(fixed_width_values(column, np.int32).astype(np.int64).view(np.uint64), seeds)
+    values = fixed_width_values(column, np.dtype(("<u8", (words,)))).astype(np.uint64, copy=False)
+    return hash_words(values.reshape(len(column), words)[:, 0], seeds)
+
+
+def _hash_wide_decimals(column: pa.Array, seeds: Hashes) -> Hashes:
+    width = column.type.bit_width // 8
+    return _hash_shortened(fixed_width_values(column, np.dtype((np.uint8, (width,))))[:, ::-1], seeds)
+
+
+def _hash_unsigned(column: pa.Array, seeds: Hashes) -> Hashes:
+    digits = np.zeros((len(column), 9), dtype=np.uint8)  # one more, which says that they have no sign
+    digits[:, 1:] = fixed_width_values(column, np.uint64).astype(">u8").view(np.uint8).reshape(len(column), 8)
+    return _hash_shortened(digits, seeds)
+
+
+def _hash_shortened(flat: npt.NDArray[Any], seeds: Hashes) -> Hashes:
+    """Whole numbers in rows of bytes, big endian, by as few bytes as hold them."""
+    count, width = flat.shape
     sign = np.where(flat[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
     # A leading byte can go while it repeats the sign and the byte after it still shows the sign.
     spare = (flat[:, :-1] == sign) & ((flat[:, 1:] & 0x80) == (sign & 0x80))
     leading = np.cumprod(spare, axis=1).sum(axis=1).astype(np.int64)
-    starts = np.arange(len(column), dtype=np.int64) * 16 + leading
-    return hash_text(Text.of(np.ascontiguousarray(flat).reshape(-1), starts, 16 - leading), seeds)
+    starts = np.arange(count, dtype=np.int64) * width + leading
+    return hash_text(Text.of(np.ascontiguousarray(flat).reshape(-1), starts, width - leading), seeds)
+
+
+def _hash_fixed_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
+    width, count = column.type.byte_width, len(column)
+    data = np.zeros(0, dtype=np.uint8)
+    if width:
+        data = fixed_width_values(column, np.dtype((np.uint8, (width,)))).reshape(-1).view(np.uint8)
+    starts = np.arange(count, dtype=np.int64) * width
+    return hash_text(Text.of(data, starts, np.full(count, width, dtype=np.int64)), seeds)
 
 
 def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
@@ -193,3 +308,28 @@ def _hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
         half = len(column) // 2
         return np.concatenate([_hash_bytes(column[:half], seeds[:half]), _hash_bytes(column[half:], seeds[half:])])
     return hash_text(text_of(column, offsets), seeds)
+
+
+def _is_long_decimal(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind)) and kind.precision <= _LONG_DECIMAL_DIGITS
+
+
+def _hash_narrow(column: pa.Array, seeds: Hashes) -> Hashes:
+    return hash_halves(_narrow_bits(column), seeds)
+
+
+def _hash_wide(column: pa.Array, seeds: Hashes) -> Hashes:
+    return hash_words(_wide_bits(column), seeds)
+
+
+_WAYS: tuple[tuple[Callable[[pa.DataType], bool], _Way], ...] = (
+    (lambda kind: kind in OFFSET_TYPES, _hash_bytes),
+    (lambda kind: kind in _NARROW, _hash_narrow),
+    (lambda kind: kind in _WIDE or any(has_unit(kind) for has_unit in _HAS_UNIT), _hash_wide),
+    (lambda kind: bool(kind == pa.uint64()), _hash_unsigned),
+    (_is_long_decimal, _hash_long_decimals),
+    (pa.types.is_decimal, _hash_wide_decimals),
+    (pa.types.is_fixed_size_binary, _hash_fixed_bytes),
+    (pa.types.is_struct, _hash_structs),
+    (is_list, _hash_lists),
+)

@@ -1,7 +1,7 @@
 """The order of rows in a segment: ascending by column after column, NaN after numbers, nulls after all.
 
-Text and binary order by their bytes, extension types as their storage. All functions are vectorised, and agree: what
-one sorts, the others find sorted.
+Text and binary order by their bytes, extension types as their storage, nested values part by part (`nested_order`). All
+functions are vectorised, and agree: what one sorts, the others find sorted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, from_numpy, one_chunk
+from statebed.format.nested_order import encoded, is_encodable
 
 Flags = npt.NDArray[np.bool_]
 
@@ -51,11 +52,13 @@ def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.N
         _check_sortable(table.schema.field(name))
         if not len(rows):
             break
-        column = one_chunk(sortable(table[name]))
+        column = one_chunk(table[name])
         if len(rows) == table.num_rows - 1:
+            column = sortable(column)
             before, after = column[:-1], column[1:]
         else:
-            before, after = column.take(from_numpy(rows - 1, pa.int64())), column.take(from_numpy(rows, pa.int64()))
+            some = (column.take(from_numpy(one, pa.int64())) for one in (rows - 1, rows))
+            before, after = map(sortable, some)
         below, equal = _compare(before, after)
         yield rows, below, equal
         rows = rows[equal]
@@ -80,14 +83,23 @@ def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
 
 
 def is_sortable(kind: pa.DataType) -> bool:
-    """Whether a column of the type may be sorted by; nested ones may not."""
-    return not pa.types.is_nested(_storage(kind))
+    """Whether a column of the type may be sorted by."""
+    kind = _storage(kind)
+    return not pa.types.is_nested(kind) or is_encodable(kind)
 
 
 def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The column in a type that Arrow sorts and compares: extension types as their storage, half floats as floats."""
+    """The column in a type that Arrow sorts and compares: extension types as their storage, half floats as floats,
+    short decimals as wider ones, nested values as bytes.
+    """
     kind = _storage(column.type)
-    wanted = pa.float32() if pa.types.is_float16(kind) else kind
+    wanted = kind
+    if pa.types.is_nested(kind):
+        return encoded(column if kind == column.type else column.cast(kind)) if is_encodable(kind) else column
+    if pa.types.is_float16(kind):
+        wanted = pa.float32()
+    elif pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        wanted = pa.decimal128(kind.precision, kind.scale)
     return column if wanted == column.type else column.cast(kind).cast(wanted)
 
 
@@ -101,5 +113,5 @@ def _check_sortable(field: pa.Field) -> None:
     if not is_sortable(field.type):
         raise InputError(
             f"the column {field.name!r} of the type {field.type} has no order",
-            fix="use columns of plain types as keys, for example the fields of the struct one by one",
+            fix="use columns of other types, for example the parts of a value one by one",
         )

@@ -272,10 +272,17 @@ def _parquet_writer(sink: _Sink, spec: SegmentSpec) -> pq.ParquetWriter:
         use_dictionary=False,
         column_encoding=split_encodings(spec.schema) | {SEQUENCE: "DELTA_BINARY_PACKED"},
         write_page_checksum=True,
-        sorting_columns=[pq.SortingColumn(names.index(name)) for name in spec.sort_columns],
+        sorting_columns=[pq.SortingColumn(names.index(name)) for name in _sorted_leaves(spec)],
         version="2.6",
         data_page_version="1.0",
     )
+
+
+def _sorted_leaves(spec: SegmentSpec) -> list[str]:
+    """The columns of the order up to the first nested one: Parquet knows columns by the parts of such."""
+    kinds = [spec.schema.field(name).type for name in spec.sort_columns]
+    nested = next((place for place, kind in enumerate(kinds) if pa.types.is_nested(kind)), len(kinds))
+    return list(spec.sort_columns[:nested])
 
 
 def _key_value_metadata(spec: SegmentSpec) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk, validity
 from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
+from statebed.format.order import sortable
 from statebed.operators.grouping import Grouping, group_rows
 from statebed.operators.operator import WEIGHT
 from statebed.operators.ordering import codes
@@ -108,7 +109,9 @@ def _equal(ours: pa.Array, theirs: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def comparable(array: pa.Array) -> pa.Array:
-    """The column, or numbers that are equal where its values are, in a type that has a hash and an order."""
+    """The column, or bytes or numbers that are equal where its values are, in a type that has a hash and an order."""
+    if pa.types.is_nested(array.type):
+        array = sortable(array)
     try:
         check_key_type(pa.field("", array.type))
     except InputError:

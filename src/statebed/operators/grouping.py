@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, int64_values, validity
+from statebed.format.order import sortable
 from statebed.operators.ordering import sorted_by
 
 Integers = npt.NDArray[np.int64]
@@ -134,7 +135,7 @@ def _argsort(hashes: npt.NDArray[np.uint64]) -> Integers:
 
 def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Integers:
     columns = {"bin": from_numpy(bins, pa.int64()), "hash": from_numpy(hashes, pa.uint64())}
-    columns |= {f"key{number}": key for number, key in enumerate(keys)}
+    columns |= {f"key{number}": sortable(key) for number, key in enumerate(keys)}
     indices = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
     return int64_values(indices)
 
@@ -150,11 +151,10 @@ def _starts(
         # Where most rows are equal to their neighbours, all are fetched, once.
         crowded = 2 * len(maybe) > len(order)
         for key in keys:
-            column = _comparable(key)
             if crowded:
-                equal &= equal_neighbours(_take(column, order))[maybe]
+                equal &= equal_neighbours(_take(key, order))[maybe]
             else:
-                equal &= _equal(_take(column, order[maybe]), _take(column, order[maybe + 1]))
+                equal &= _equal(_comparable(_take(key, order[maybe])), _comparable(_take(key, order[maybe + 1])))
         same[maybe] = equal
     collision = bool(np.count_nonzero(same) < len(maybe))
     return np.concatenate(([0], np.flatnonzero(~same) + 1)).astype(np.int64), collision
@@ -170,7 +170,9 @@ def _equal(some: pa.Array, others: pa.Array) -> Flags:
 
 
 def _comparable(key: pa.Array) -> pa.Array:
-    """Floats as their bits: NaN equals itself as a key."""
+    """Floats as their bits: NaN equals itself as a key. Nested values as bytes."""
+    if pa.types.is_nested(key.type):
+        return sortable(key)
     if pa.types.is_float64(key.type):
         return key.view(pa.int64())
     if pa.types.is_float32(key.type):

@@ -182,7 +182,10 @@ def changes(keys: Sequence[Integers | Words], order: Integers) -> Flags:
 
 def codes(array: pa.Array) -> Integers:
     """Numbers that compare as the values do; what stands at nulls is arbitrary."""
-    array = sortable(array)
+    return _nested_codes(array) if pa.types.is_nested(array.type) else _plain_codes(sortable(array))
+
+
+def _plain_codes(array: pa.Array) -> Integers:
     kind = array.type
     if pa.types.is_boolean(kind):
         return boolean_values(array).astype(np.int64)
@@ -196,7 +199,7 @@ def codes(array: pa.Array) -> Integers:
         return (values ^ _SIGN).view(np.int64)
     if pa.types.is_decimal128(kind) and (small := unscaled(array)) is not None:
         return small
-    return _nested_codes(array) if pa.types.is_nested(kind) else _places_in_dictionary(array)
+    return _places_in_dictionary(array)
 
 
 def _is_stored_as_integer(kind: pa.DataType) -> bool:

@@ -125,8 +125,12 @@ def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
 
 
 def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
-    """Sorted rows, those that are equal in these columns by what is left to differ: zeros, NaN and nested values."""
-    finer = [field.name for field in rows.schema if field.name not in order or pa.types.is_floating(field.type)]
+    """Sorted rows, those that are equal in these columns by what is left to differ: zeros and NaN, at any depth."""
+    finer = [
+        field.name
+        for field in rows.schema
+        if field.name not in order or pa.types.is_floating(field.type) or pa.types.is_nested(field.type)
+    ]
     repeated = repeats(rows, order) if finer else ()
     if not len(repeated):
         return rows

@@ -1,12 +1,11 @@
 """A set of rows, found again among others: by hash first, then by comparing columns.
 
-Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0. Each row of the set is known by its position, so that who asks
-gets pairs of rows that are equal. Work goes over whole columns; only values of nested types are compared one by one.
+Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0, in nested values, too. Each row of the set is known by its
+position, so that who asks gets pairs of rows that are equal. All work goes over whole columns.
 """
 
-import math
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ class RowSet:
     """Rows with `_key_hash`, the key columns, and perhaps more columns (`_time`, values) that must be equal, too."""
 
     def __init__(self, rows: pa.Table, *, keys: Sequence[str]) -> None:
+        rows = _comparable(rows)
         self._more = [name for name in rows.column_names if name not in {KEY_HASH, *keys}]
         # A key may have many rows here, each with its own time or values: these take part in the hash.
         self._hashed = [name for name in self._more if _is_hashable(rows.schema.field(name))]
@@ -40,7 +40,7 @@ class RowSet:
         mixed = _mixed(uint64_values(rows[KEY_HASH]), rows, self._hashed)
         self._order = np.argsort(mixed)
         self._hashes = mixed[self._order]
-        self._columns = {name: _Compared(rows[name]) for name in (*keys, *self._more)}
+        self._columns: dict[str, Column] = {name: column_of(one_chunk(rows[name])) for name in (*keys, *self._more)}
         self.nbytes = self._order.nbytes + self._hashes.nbytes + self.key_hashes.nbytes + int(rows.nbytes)
 
     def pairs(self, rows: pa.Table) -> Iterator[tuple[Numbers, Numbers]]:
@@ -49,7 +49,7 @@ class RowSet:
         if not len(candidates):
             return
         needed = [KEY_HASH, *self._columns]
-        some = rows.select(needed).take(from_numpy(candidates, pa.int64()))
+        some = _comparable(rows.select(needed).take(from_numpy(candidates, pa.int64())))
         mixed = _mixed(uint64_values(some[KEY_HASH]), some, self._hashed)
         first = np.searchsorted(self._hashes, mixed, side="left")
         behind = np.searchsorted(self._hashes, mixed, side="right")
@@ -80,7 +80,7 @@ class RowSet:
             first = np.repeat(np.minimum.reduceat(self._order, starts), lengths)[maybe]
             mine = self._order[maybe]
             equal = mine != first
-            some = rows.take(from_numpy(mine, pa.int64()))
+            some = _comparable(rows.take(from_numpy(mine, pa.int64())))
             for name, column in self._columns.items():
                 equal &= column.equals(first, one_chunk(some[name]))
             repeated[mine] = equal
@@ -101,42 +101,17 @@ def distinct(rows: pa.Table, *, keys: Sequence[str]) -> pa.Table:
     return rows.take(from_numpy(np.flatnonzero(~repeated), pa.int64())) if repeated.any() else rows
 
 
-class _Compared:
-    """One column of the set."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        array = normalise_key(sortable(one_chunk(column)))
-        self._column: Column | None = None
-        self._values: list[Any] = []
-        if pa.types.is_nested(array.type):
-            self._values = [_plain(value) for value in array.to_pylist()]
-        else:
-            self._column = column_of(array)
-
-    def equals(self, rows: Numbers, array: pa.Array) -> Mask:
-        array = sortable(array)
-        if self._column is not None:
-            return self._column.equals(rows, normalise_key(array))
-        theirs = [_plain(value) for value in array.to_pylist()]
-        return np.array([self._values[row] == value for row, value in zip(rows.tolist(), theirs, strict=True)])
-
-
-def _plain(value: Any) -> Any:
-    """A value whose `==` has NaN equal to itself."""
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN", None
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return value
+def _comparable(rows: pa.Table) -> pa.Table:
+    """The rows with values that are equal where their bits are, in types that have a hash."""
+    columns = [normalise_key(sortable(one_chunk(column))) for column in rows.columns]
+    return pa.Table.from_arrays(columns, names=rows.column_names)
 
 
 def _mixed(key_hashes: Hashes, rows: pa.Table, names: Sequence[str]) -> Hashes:
     """A hash of the key and of these columns."""
     if not names:
         return key_hashes
-    more = hash_columns([normalise_key(one_chunk(rows[name])) for name in names])
+    more = hash_columns([one_chunk(rows[name]) for name in names])
     with np.errstate(over="ignore"):
         return np.asarray((key_hashes ^ (more >> np.uint64(31))) * _MIX + more)
 

@@ -118,7 +118,7 @@ class FilePlan:
 
     def _statistics(self, group: int, name: str) -> tuple[int, int] | None:
         metadata = self.reader.metadata
-        position = self.stored.get_field_index(name)  # reserved and key columns are never nested, and stand first
+        position = self.stored.get_field_index(name)  # no nested column stands before those that are asked for
         statistics = metadata.row_group(group).column(position).statistics
         return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 

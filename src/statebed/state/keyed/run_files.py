@@ -10,13 +10,13 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
 from statebed.format.keyhash import Hashes
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of, equal_where
+from statebed.state.columns.arrays import equal_values
 from statebed.state.columns.fixed import is_fixed
 from statebed.state.keyed.run import DELETED, STORED, Marks, Run, Times
 from statebed.state.keyed.table import KeyedTable
@@ -47,11 +47,7 @@ class MappedColumn:
         return one_chunk(pa.chunked_array(self._pieces))
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
-        ours = self.take(rows)
-        equal = boolean_values(pc.equal(ours, array))
-        if ours.null_count and array.null_count:
-            equal |= ~validity(ours) & ~validity(array)
-        return equal
+        return equal_values(self.take(rows), array)
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
         """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""

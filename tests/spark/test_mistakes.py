@@ -152,9 +152,17 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: stream(r).group_by(F.expr("driver collate UTF8_LCASE").alias("k"), MINUTE).agg(n=sb.count()),
         "grouped by their bytes",
     ),
-    "a nested key": (
-        lambda r: stream(r).group_by(F.struct("driver").alias("k"), MINUTE).agg(n=sb.count()),
-        "struct",
+    "a key with a collation inside": (
+        lambda r: stream(r).group_by(F.expr("array(driver collate UTF8_LCASE) as k"), MINUTE).agg(n=sb.count()),
+        "grouped by their bytes",
+    ),
+    "a key without equality": (
+        lambda r: stream(r).group_by(F.expr("struct(parse_json(driver)) as k"), MINUTE).agg(n=sb.count()),
+        "have no equality",
+    ),
+    "a key that is a map": (
+        lambda r: stream(r).group_by(F.create_map("driver", "cents").alias("k"), MINUTE).agg(n=sb.count()),
+        "cannot be part of a key",
     ),
     "two columns of the event time's name": (
         lambda r: (

@@ -32,6 +32,10 @@ AGGREGATES = {
     "spread": sb.var_samp("cents * 4000000000000"),
     "slope": sb.regr_slope("cents", "length(driver)", where="status = 'ok'"),
 }
+NESTED = (
+    "named_struct('who', if(driver like '%1', null, driver), 'at', array(if(cents % 2 = 0, 0.0d, -0.0d),"
+    " if(cents % 3 = 0, double('nan'), null), cents % 2), 'how', array(named_struct('status', status))) as k"
+)
 SKETCHES = {
     "n": sb.count(),
     "fares_apart": sb.approx_count_distinct("fare"),
@@ -52,7 +56,7 @@ def job_of(rides: Any, state: Any, below: int) -> sb.Job:
     return sb.Job("rides", state=state, spark=rides.spark, parallelism=2, settings=settings)
 
 
-@pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows", "sketches"])
+@pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows", "sketches", "nested"])
 def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     rides: Any, tmp_path: Any, kind: str
 ) -> None:
@@ -74,6 +78,8 @@ def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
             results = stream.group_by(F.upper("driver").alias("d"), window, name="op").agg(**AGGREGATES)
         elif kind == "sketches":
             results = stream.group_by("driver", sb.tumbling("1 minute"), name="op").agg(**SKETCHES)
+        elif kind == "nested":
+            results = stream.group_by(NESTED, sb.tumbling("1 minute"), name="op").agg(**AGGREGATES)
         elif kind == "all rows":
             results = stream.group_by(sb.tumbling("1 minute"), name="op").agg(**AGGREGATES)
         else:

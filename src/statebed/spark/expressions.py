@@ -4,6 +4,7 @@ Where our own expressions can say the same, they are bound beside it: a job then
 Spark, too.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StringType, StructField, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    SpatialType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
 
 from statebed.errors import InputError, StatebedError
 from statebed.flow.steps import AggregateValue, EventTimeValue, Value
@@ -148,10 +158,30 @@ def arrow_field(field: StructField, *, where: str) -> pa.Field:
 
 
 def check_key(key: FrameExpression, *, where: str) -> None:
-    """Refuse a key whose equal values have different bytes."""
-    if isinstance(key.spark_type, StringType) and key.spark_type.collation != _BINARY_COLLATION:
+    """Refuse a key whose equal values have different bytes, and one that Spark itself does not compare."""
+    parts = list(_parts(key.spark_type))
+    kind = key.spark_type.simpleString()
+    if any(isinstance(part, StringType) and part.collation != _BINARY_COLLATION for part in parts):
         raise InputError(
-            f"the key {key.name!r} has the type {key.spark_type.simpleString()}: keys are grouped by their bytes",
+            f"the key {key.name!r} has the type {kind}: keys are grouped by their bytes",
             where=where,
             fix="group by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
         )
+    if any(isinstance(part, VariantType | SpatialType) for part in parts):
+        raise InputError(
+            f"the key {key.name!r} has the type {kind}, and its values have no equality",
+            where=where,
+            fix="group by a part of it, for example variant_get(key, '$.id', 'bigint')",
+        )
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """The type, and those of its fields or items at any depth."""
+    yield kind
+    children: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        children = [kind.elementType]
+    elif isinstance(kind, StructType):
+        children = [field.dataType for field in kind.fields]
+    for child in children:
+        yield from _parts(child)

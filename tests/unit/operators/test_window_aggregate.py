@@ -45,7 +45,7 @@ def test_a_key_whose_name_is_taken_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())]), pa.map_(pa.int8(), pa.int8()), pa.null()]
+    "kind", [pa.list_(pa.float16()), pa.struct([("a", pa.null())]), pa.map_(pa.int8(), pa.int8()), pa.null()]
 )
 def test_a_key_that_cannot_be_compared_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(InputError, match="cannot be part of a key"):

@@ -115,6 +115,12 @@ class MapState(State):
     def key_type(self) -> pa.DataType:
         kind = type_of(self.key, where=f"state {self.name!r}")
         check_key_type(pa.field(self.name, kind))
+        if pa.types.is_nested(kind):
+            raise InputError(
+                f"the keys of the type {kind} cannot be part of a key of a map",
+                where=f"state {self.name!r}",
+                fix="use a text or number that is made of the parts: Python's dictionaries take no lists and dicts",
+            )
         return kind
 
     @cached_property

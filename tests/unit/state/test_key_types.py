@@ -314,6 +314,22 @@ def test_a_nested_key_keeps_its_type_when_its_table_changes() -> None:
     cluster.close()
 
 
+@pytest.mark.parametrize("name", ["time32", "timestamp_s", "date64", "list", "struct_of_uint64"])
+def test_a_time_keyed_table_by_such_keys_gets_another_column(tiers: Tiers, name: str) -> None:
+    def config(*added: tuple[str, pa.DataType]) -> dict[str, TableConfig]:
+        schema = pa.schema([*schema_of(name), *added])
+        return {"t": timestamp_table_config("t", "", dt.timedelta(1), False, schema, keys=["key", "n"])}
+
+    rows = timed_rows(keys_of(name, 3))
+    cluster = Cluster(1, config())
+    sent(cluster, rows)
+    cluster.commit()
+    cluster.restart(2, config(("more", pa.int64())))
+    found = pa.concat_tables(manager.get_time_keyed("t").read() for manager in cluster.managers)
+    assert counted(found) == counted(rows)
+    cluster.close()
+
+
 @pytest.mark.parametrize(
     "kind", [pa.map_(pa.string(), pa.int64()), pa.list_(pa.float16()), pa.struct([("a", pa.null())])]
 )

@@ -1,6 +1,7 @@
 """What is asked of a table: columns, keys, times, conditions. Checked when it is asked, before anything is read."""
 
 import datetime as dt
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -205,13 +206,20 @@ def _column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
     """Values as the column has them; a text may stand for a value of another type."""
     try:
         if field.type not in _TEXT_TYPES and any(isinstance(value, str) for value in values):
-            texts = pa.array([None if value is None else str(value) for value in values], pa.string())
-            return texts.cast(field.type)
+            return _from_texts(field.type, values)
         return pa.array(values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, StatebedError) as error:
         raise InputError(
             f"{values if len(values) > 1 else values[0]!r} cannot be a key: the column {field.name!r} is "
             f"{field.type} ({error})",
             where=where,
-            fix="give values of the column's type",
+            fix="give values of the column's type; as text, a struct or list is written in JSON",
         ) from error
+
+
+def _from_texts(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    if pa.types.is_nested(kind):
+        return pa.array([json.loads(value) if isinstance(value, str) else value for value in values], kind)
+    if pa.types.is_time(kind):
+        return pa.array([dt.time.fromisoformat(value) if isinstance(value, str) else value for value in values], kind)
+    return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(kind)

@@ -24,7 +24,7 @@ from statebed.inspect.tables.plan import FilePlan, PartPlan
 from statebed.inspect.tables.request import Request
 from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED, TableShape
 from statebed.state.codec import Codec
-from statebed.state.evolution.adaptation import adapt
+from statebed.state.evolution.adaptation import adapt, in_stored_types
 from statebed.state.global_keyed.files import KEY, VALUE
 from statebed.state.global_keyed.files import newest as newest_of_keys
 from statebed.state.keyed.batch import take_rows
@@ -106,7 +106,7 @@ def rows_of_file(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
 def rows_of_group(plan: FilePlan, part: PartPlan, group: int) -> pa.Table:
     """Rows of one row group that may count."""
     request = plan.request
-    stored = plan.reader.read(row_groups=[group], columns=plan.names)
+    stored = in_stored_types(plan.reader.read(row_groups=[group], columns=plan.names), plan.stored)
     rows = adapt(stored, plan.stored, plan.current, request.shape.defaults)
     rows = pa.Table.from_arrays(rows.columns, schema=pa.schema([field.remove_metadata() for field in plan.current]))
     if KEY_HASH in plan.columns:

@@ -48,9 +48,7 @@ class SchemaHistory:
         present = {field_id(field) for field in self.current}
         needed = [field for field in stored if field_id(field) in present]
         rows = reader.read(row_groups=row_groups, columns=[field.name for field in needed])
-        # Parquet has some types in another unit: seconds as milliseconds.
-        rows = pa.Table.from_arrays(rows.columns, schema=pa.schema(needed))
-        return adapt(rows, stored, self.current, self.defaults)
+        return adapt(in_stored_types(rows, stored), stored, self.current, self.defaults)
 
     @cached_property
     def _stored(self) -> dict[int, pa.Schema | None]:
@@ -60,6 +58,13 @@ class SchemaHistory:
             schema = find_schema([entry], entry.schema_id, where=self.where)
             found[entry.schema_id] = None if same_schema(schema, self.current) else schema
         return found
+
+
+def in_stored_types(rows: pa.Table, stored: pa.Schema) -> pa.Table:
+    """Rows as they were read from a file of this schema: Parquet has some types in another unit, such as seconds in
+    milliseconds.
+    """
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema([stored.field(name) for name in rows.column_names]))
 
 
 def adapt(rows: pa.Table, stored: pa.Schema, current: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:

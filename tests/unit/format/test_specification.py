@@ -1,6 +1,7 @@
 """docs/format.md says what the code does: its example, its test vectors and its numbers."""
 
 import datetime as dt
+import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -27,6 +28,10 @@ TYPES = {
     "timestamp": pa.timestamp("us", "UTC"),
     "decimal(9,2)": pa.decimal128(9, 2),
     "decimal(38,2)": pa.decimal128(38, 2),
+    "arrayoflong": pa.list_(pa.int64()),
+    "structofstringandlong": pa.struct([("a", pa.string()), ("b", pa.int64())]),
+    "uint64": pa.uint64(),
+    "time": pa.time64("ns"),
     "any": pa.null(),
 }
 
@@ -44,6 +49,10 @@ def value_of(text: str, kind: str) -> object:
         "double": lambda: float(text),
         "date": lambda: dt.date.fromisoformat(text),
         "timestamp": lambda: dt.datetime.fromisoformat(text),
+        "array of long": lambda: json.loads(text),
+        "struct of string and long": lambda: json.loads(text),
+        "uint64": lambda: int(text),
+        "time": lambda: dt.time.fromisoformat(text),
     }
     return parsers[kind]() if kind in parsers else "" if text == "(empty)" else text
 
@@ -58,7 +67,7 @@ def test_the_example_of_a_sealed_message_is_what_we_write() -> None:
 
 def test_the_test_vectors_of_the_key_hash_are_what_we_compute() -> None:
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (-?\d+) \|$", TEXT, re.MULTILINE)
-    assert len(rows) == 19
+    assert len(rows) == 24
     for values, kinds, unsigned, signed in rows:
         pairs = zip(values.split(", then "), re.split(r", (?!\d)", kinds), strict=True)
         columns = [pa.array([value_of(value, kind)], TYPES[kind.replace(" ", "")]) for value, kind in pairs]

@@ -5,10 +5,14 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.state.key_types import KEYS as NEW_KEYS
+from unit.state.key_types import shown
 
 from statebed.format.keyhash import normalise_key
+from statebed.format.order import first_disorder
 from statebed.operators.grouping import group_rows
 
 # Few values, so that different keys with one hash stand between equal ones.
@@ -72,3 +76,16 @@ def test_keys_that_share_a_hash_are_told_apart_and_sorted() -> None:
     grouping = group_rows(np.zeros(5, dtype=np.int64), np.zeros(5, dtype=np.uint64), [key])
     assert key.take(pa.array(grouping.first_rows)).to_pylist() == ["a", "b", None]
     assert grouping.sizes.tolist() == [2, 2, 1]
+
+
+@pytest.mark.parametrize("name", NEW_KEYS)
+@pytest.mark.parametrize("several", [1, 3])
+def test_keys_of_any_type_that_share_a_hash_are_told_apart_and_sorted(name: str, several: int) -> None:
+    kind, values = NEW_KEYS[name]
+    count = len(values)
+    key = pa.array(values, kind).take(pa.array(list(range(count)) * several, pa.int64()))
+    grouping = group_rows(np.zeros(len(key), dtype=np.int64), np.zeros(len(key), dtype=np.uint64), [key])
+    assert grouping.sizes.tolist() == [several] * count
+    firsts = key.take(pa.array(grouping.first_rows))
+    assert first_disorder(pa.table({"key": firsts}), ["key"]) is None
+    assert sorted(shown(firsts)) == sorted(shown(pa.array(values, kind)))

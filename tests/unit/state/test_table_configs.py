@@ -73,7 +73,7 @@ def test_a_time_keyed_table_takes_values_of_many_types(kind: pa.DataType) -> Non
         lambda: keyed_table_config("riders", "", ["nobody"], SCHEMA),
         lambda: keyed_table_config("riders", "", ["driver", "driver"], SCHEMA),
         lambda: keyed_table_config("riders", "", "driver", SCHEMA),
-        lambda: keyed_table_config("riders", "", ["tags"], pa.schema([("tags", pa.list_(pa.string()))])),
+        lambda: keyed_table_config("riders", "", ["tags"], pa.schema([("tags", pa.map_(pa.string(), pa.int64()))])),
         lambda: keyed_table_config("riders", "", ["driver"], SCHEMA, -HOUR),
         lambda: check_configs({"a": global_table_config("b", "")["b"]}),
         lambda: check_configs({"a": pb.TableConfig(name="a")}),

@@ -274,7 +274,7 @@ TYPES = pa.table(
 )
 
 
-@pytest.mark.parametrize("key", [(), ("i64", "s", "bin", "dec", "ts")])
+@pytest.mark.parametrize("key", [(), ("i64", "s", "bin", "dec", "ts"), ("list", "struct")])
 def test_every_type_comes_out_as_it_went_in(sql: Any, key: Any) -> None:
     output = Output(TYPES.schema)
     sink = sql.sink(output, key=key)

@@ -12,9 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from s3.server import S3Server
 from unit.inspect.table_world import TableWorld
+from unit.state.key_types import KEYS
 
 import statebed as sb
-from statebed.state import DeleteKey
+from statebed.state import DeleteKey, keyed_table_config
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 MINUTE = 60_000_000
@@ -130,6 +131,19 @@ def test_only_the_columns_of_a_schema_that_is_given_are_read(spark: SparkSession
     assert found.columns == ["trips", "driver", "city", "_key_hash"]
     hashes = "sum(cast(_key_hash = xxhash64(city, driver) as int))"
     assert found.selectExpr("max(trips)", hashes).collect() == [(1000, 399)]
+
+
+# Spark has no nanoseconds, and decimals of at most 38 digits.
+@pytest.mark.parametrize("name", sorted(KEYS.keys() - {"timestamp_ns", "decimal256"}))
+def test_spark_hashes_keys_of_every_type_as_the_table_does(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    kind, values = KEYS[name]
+    config = keyed_table_config("kept", "", ["key"], pa.schema([("key", kind), ("n", pa.int64())]))
+    world = TableWorld(tmp_path, tables={"kept": config})
+    world.write("kept", {"key": values, "n": list(range(len(values)))})
+    world.epoch()
+    found = load(spark, world, internal="true").selectExpr("_key_hash = xxhash64(key) as same")
+    assert rows(found) == Counter({(True,): len(values)})
+    world.end()
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,7 @@ _WIDER = {
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
     **{pa.duration(unit): pa.duration("us") for unit in ("s", "ms", "ns")},
+    **{kind: pa.time64("ns") for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"))},
 }
 
 

@@ -36,6 +36,10 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
         ],
     ),
     "list_of_struct": (pa.list_(AT), [[], [None], [{"x": NAN, "tags": ["a"]}], [{"x": None, "tags": []}, None], None]),
+    "struct_of_required": (
+        pa.struct([pa.field("x", pa.float64(), nullable=False), pa.field("at", pa.list_(pa.int64()), nullable=False)]),
+        [{"x": 0.0, "at": []}, {"x": NAN, "at": [1, None]}, None],
+    ),
     "struct_of_uint64": (
         pa.struct([("a", pa.uint64()), ("b", pa.binary(2))]),
         [{"a": 1, "b": b"ab"}, {"a": (1 << 64) - 1, "b": None}, {"a": None, "b": None}, None],

@@ -239,6 +239,28 @@ def test_rows_of_time_keyed_tables_are_read_and_deleted_by_such_keys(tiers: Tier
 
 
 @EVERY
+def test_p2_time_keyed_tables_by_such_keys_survive_restarts_rescaling_and_compaction(name: str) -> None:
+    keys = keys_of(name, 5)
+    cluster = Cluster(1, {"t": timed_config(name)})
+    want: Counter[tuple[str, ...]] = Counter()
+    for parallelism in (1, 3, 2):
+        cluster.restart(parallelism)
+        for start in (0, 100, 200):
+            rows = timed_rows(keys, start)
+            sent(cluster, rows)
+            want += counted(rows)
+            cluster.commit()
+        for manager in cluster.managers:
+            manager.send(Compaction())
+        cluster.commit()
+        found = pa.concat_tables(manager.get_time_keyed("t").read() for manager in cluster.managers)
+        assert counted(found) == want
+    cluster.restart(1)
+    assert counted(cluster.managers[0].get_time_keyed("t").read()) == want
+    cluster.close()
+
+
+@EVERY
 def test_of_a_generation_of_such_a_key_the_newest_row_counts(tiers: Tiers, name: str) -> None:
     store, keys = MemoryStore(), keys_of(name, 3)
     config = timed_config(name, generational=True)

@@ -36,6 +36,7 @@ from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
 from statebed.format.nested import fields_of, is_list, items_of, with_parts
 from statebed.format.packed_text import NULL_WORD, OFFSET_TYPES, PackedText, byte_offsets, text_of
+from statebed.format.storable_values import DAY_MS
 from statebed.format.xxh64 import Text, hash_halves, hash_packed, hash_text, hash_words
 
 HASH_NAME = "xxhash64"
@@ -53,7 +54,6 @@ _ROWS_AT_ONCE = 1 << 14
 _BYTES_AT_ONCE = 4 << 20
 _KINDS = 256
 """Of so many types it is remembered how they are hashed."""
-_DAY_MS = 86_400_000
 
 
 def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
@@ -100,17 +100,11 @@ def hash_key(key: Any) -> int:
 
 
 def normalise_key(array: pa.Array) -> pa.Array:
-    """The array as keys are stored and compared: -0.0 becomes 0.0, and every NaN the same NaN, at any depth.
-
-    A date64 becomes a whole day: files hold no more of it.
-    """
+    """The array as keys are stored and compared: -0.0 becomes 0.0, and every NaN the same NaN, at any depth."""
     kind = array.type
     if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         zeroed = pc.if_else(pc.equal(array, pa.scalar(0.0, kind)), pa.scalar(0.0, kind), array)
         return pc.if_else(pc.is_nan(zeroed), pa.scalar(float("nan"), kind), zeroed)
-    if pa.types.is_date64(kind):
-        days = fixed_width_values(array, np.int64).astype(np.int64) // _DAY_MS
-        return from_numpy(days * _DAY_MS, kind, valid=validity(array))
     return with_parts(array, normalise_key) if pa.types.is_nested(kind) and _varies(kind) else array
 
 
@@ -118,7 +112,7 @@ def normalise_key(array: pa.Array) -> pa.Array:
 def _varies(kind: pa.DataType) -> bool:
     """Whether a nested type has parts whose equal values may have different bits."""
     if not (pa.types.is_struct(kind) or pa.types.is_map(kind) or is_list(kind)):
-        return kind in (pa.float32(), pa.float64(), pa.date64())
+        return kind in (pa.float32(), pa.float64())
     return any(_varies(kind.field(index).type) for index in range(kind.num_fields))
 
 
@@ -208,7 +202,7 @@ def _narrow_bits(column: pa.Array) -> Hashes:
     if pa.types.is_float32(kind):
         values = _float_bits(values)
     elif pa.types.is_date64(kind):
-        values = (values.astype(np.int64) // _DAY_MS).astype(np.int32)
+        values = (values.astype(np.int64) // DAY_MS).astype(np.int32)
     else:
         values = values.astype(np.int32)
     return values.view(np.uint32).astype(np.uint64)

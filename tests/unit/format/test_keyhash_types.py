@@ -113,13 +113,6 @@ def test_nested_keys_without_floats_are_normal_as_they_are() -> None:
     assert normalise_key(array) is array
 
 
-def test_a_date64_key_is_a_whole_day() -> None:
-    array = pa.array([0, 1, -1, 86_400_000, None], pa.int64()).view(pa.date64())
-    assert normalise_key(array).view(pa.int64()).to_pylist() == [0, 0, -86_400_000, 86_400_000, None]
-    days = hash_columns([pa.array([0, 0, -1, 1, None], pa.date32())]).tolist()
-    assert hash_columns([array]).tolist() == days
-
-
 def test_nulls_and_empty_lists_leave_the_hash_as_it_was() -> None:
     kind = pa.list_(pa.struct([("a", pa.int64())]))
     array = pa.array([None, [], [None], [{"a": None}], [{"a": 7}]], kind)

@@ -18,6 +18,7 @@ from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.keyhash import Hashes, normalise_key
 from statebed.format.order import sort_indices
 from statebed.format.packed_text import PackedText
+from statebed.format.storable_values import check_values
 from statebed.state.arguments import check_rows
 from statebed.state.columns import Column, Mask, Rows, TextColumn, column_over, plain, taken
 from statebed.state.keyed.merges import ColumnMerges
@@ -223,6 +224,7 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
                 where=where,
                 fix="leave such rows out, or fill them",
             )
+        check_values(column, field.name, where=where)
         columns.append(column)
     return columns
 

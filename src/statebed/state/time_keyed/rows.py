@@ -13,6 +13,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk
 from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.ranges import in_range
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, reserved_field
+from statebed.format.storable_values import check_values
 from statebed.state.arguments import check_rows
 from statebed.state.live.files import BEGINNING
 from statebed.state.live.row_set import RowSet, distinct
@@ -42,6 +43,8 @@ class GivenRows:
         self._check_columns(rows, self.schema.names)
         columns = {name: one_chunk(rows.column(name)) for name in self.schema.names}
         self._check_nulls(columns)
+        for name, column in columns.items():
+            check_values(column, name, where=self._where)
         columns |= self._hashed(columns, rows.num_rows)
         times = int64_values(columns[TIME])
         bins = times // self._table.bin_us * self._table.bin_us

@@ -15,6 +15,7 @@ from statebed.state.keyed import returning
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.spilled import FrozenRun, newest
 from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.state.tiers.tiers import LOADING_THREADS
 from statebed.storage import MemoryStore
 
 CONFIG = keyed_table_config("t", "", ["id"], pa.schema([("id", pa.int64()), ("n", pa.int64())]))
@@ -214,3 +215,20 @@ def test_a_copy_that_fails_because_the_block_has_changed_is_in_vain(
     monkeypatch.undo()
     assert files(tiers)
     assert numbers(view) == {**EXPECTED, **dict.fromkeys(range(3), 6)}
+
+
+def test_what_was_asked_for_before_a_view_was_given_up_takes_no_memory_afterwards(
+    view: KeyedView, store: MemoryStore, tiers: Tiers
+) -> None:
+    checkpoint(view, store)
+    view.release(1 << 30)
+    assert not files(tiers)
+    go = threading.Event()
+    busy = [tiers.load_soon(lambda: go.wait(20), owner="busy") for _ in range(LOADING_THREADS)]
+    waiting = view.prefetch(keys_of(range(10)))
+    view.give_up()
+    go.set()
+    assert ended((*busy, *waiting)) == [True] * 3
+    assert not tiers.memory.snapshot().accounts
+    assert not files(tiers)
+    assert numbers(view) == EXPECTED, "it is read from the store"

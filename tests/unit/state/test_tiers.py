@@ -344,6 +344,27 @@ def test_loading_in_the_background_is_bounded(tmp_path: Path, monkeypatch: pytes
         assert tiers.load_soon(lambda: None, owner="t").result(30) is True
 
 
+def test_a_load_that_was_cancelled_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers_module, "LOADS_AT_ONCE", 3)
+    with opened_tiers(tmp_path) as tiers:
+        resume = threading.Event()
+        running = [tiers.load_soon(lambda: resume.wait(30), owner="t") for _ in range(2)]
+        for _ in range(4):
+            assert tiers.load_soon(lambda: None, owner="t").cancel()
+        resume.set()
+        assert all(future.result(30) for future in running)
+
+
+def test_after_closing_nothing_is_prefetched_and_nothing_stays_pinned(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        segment = tiers.segment(sorted_rows(100), spec=spec(), owner="rides")
+        tiers.close()
+        assert segment.prefetch().result(0) is False
+        segment.close()
+        assert segment.closed
+        assert tiers.memory.used == 0
+
+
 def test_a_slice_of_a_large_table_does_not_pin_it(tmp_path: Path) -> None:
     with opened_tiers(tmp_path) as tiers:
         large = sorted_rows(10_000)

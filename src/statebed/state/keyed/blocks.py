@@ -248,9 +248,10 @@ class Blocks:
             self._charges.account(slot, self._memory.moment())
             self._to_count.append(slot)
 
-    def soon(self, move: Callable[[], object]) -> Future[bool]:
-        """Run `load` or `come_back` on one of the threads for that."""
-        return self._tiers.load_soon(move, owner=self._owner)
+    def soon(self, move: Callable[[Slot], object], slot: Slot) -> Future[bool]:
+        """Run `load` or `come_back` on one of the threads for that, unless the block was given up or loaded by then."""
+        changes = slot.changes
+        return self._tiers.load_soon(lambda: slot.changes == changes and move(slot), owner=self._owner)
 
     def come_back(self, slot: Slot) -> bool:
         """Have the rows of mapped files in memory; colder ones leave for them. By any thread, without the lock; False:

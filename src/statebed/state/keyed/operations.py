@@ -6,7 +6,6 @@ what they take afterwards.
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -119,11 +118,11 @@ class KeyedOperations:
         nearer, left = [], self._memory.low_bytes
         for slot, _, _ in self._blocks.of(self._batch(keys).hashes):
             if not slot.block.present:
-                nearer.append(self._blocks.soon(partial(self._blocks.load, slot)))
+                nearer.append(self._blocks.soon(self._blocks.load, slot))
             elif slot.block.spilled and slot.block.thaw_bytes <= left:
                 # Only as many as stay there together.
                 left -= slot.block.thaw_bytes
-                nearer.append(self._blocks.soon(partial(self._blocks.come_back, slot)))
+                nearer.append(self._blocks.soon(self._blocks.come_back, slot))
         return tuple(nearer)
 
     # ---- writing -----------------------------------------------------------------------------------------

@@ -212,6 +212,7 @@ class KeyedView(KeyedOperations):
         Without such changes it can still be read, from the store.
         """
         self.close("it was given up")
+        self._forget_keys()
         self._blocks.give_up()
 
     def statistics(self) -> TableStatistics:

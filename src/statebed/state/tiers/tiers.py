@@ -102,10 +102,12 @@ class Tiers:
         return Segment.on_disk(self, file, spec=spec, owner=owner)
 
     def load_soon(self, load: Callable[[], Any], *, owner: str) -> "Future[bool]":
-        """Run `load` on a loading thread. A hint: with too much waiting already, the answer is False at once."""
+        """Run `load` on a loading thread. A hint: with too much waiting already, or when this is closed, the answer is
+        False at once.
+        """
+        refused: Future[bool] = Future()
+        refused.set_result(False)
         if not self._places.acquire(blocking=False):
-            refused: Future[bool] = Future()
-            refused.set_result(False)
             return refused
 
         def run() -> bool:
@@ -115,9 +117,18 @@ class Tiers:
                 self._places.release()
             return True
 
-        loading = self._loaders.submit(run)
+        def ended(loading: "Future[bool]") -> None:
+            self._loading.pop(loading, None)
+            if loading.cancelled():
+                self._places.release()  # it never ran
+
+        try:
+            loading = self._loaders.submit(run)
+        except RuntimeError:  # it is closed
+            self._places.release()
+            return refused
         self._loading[loading] = f"a load of rows of {owner}"
-        loading.add_done_callback(lambda done: self._loading.pop(done, None))
+        loading.add_done_callback(ended)
         return loading
 
     def close(self) -> None:

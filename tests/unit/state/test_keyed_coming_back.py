@@ -12,9 +12,12 @@ import pytest
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed import returning
+from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.run import Run
+from statebed.state.keyed.slots import Slot
 from statebed.state.keyed.spilled import FrozenRun, newest
 from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.state.tiers.spill_cache import CachedFile
 from statebed.state.tiers.tiers import LOADING_THREADS
 from statebed.storage import MemoryStore
 
@@ -232,3 +235,65 @@ def test_what_was_asked_for_before_a_view_was_given_up_takes_no_memory_afterward
     assert not tiers.memory.snapshot().accounts
     assert not files(tiers)
     assert numbers(view) == EXPECTED, "it is read from the store"
+
+
+def test_files_that_come_back_while_the_cache_begins_to_count_them_are_not_counted(
+    view: KeyedView, store: MemoryStore, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(view, store)
+    spill(tiers)
+    add = tiers.cache.add
+
+    def slow(nbytes: int, drop: Callable[[], None]) -> CachedFile:
+        assert ended(waiting) == [True]
+        return add(nbytes, drop)
+
+    waiting = view.prefetch(keys_of(range(10)))
+    monkeypatch.setattr(tiers.cache, "add", slow)
+    view.get(keys_of(range(1)))
+    assert not files(tiers)
+    assert tiers.cache.used == 0
+    assert numbers(view) == EXPECTED
+
+
+class SlowLock:
+    """A lock that one thread asks for only when it is told to."""
+
+    def __init__(self, slow: threading.Thread) -> None:
+        self._lock = threading.Lock()
+        self._slow = slow
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if threading.current_thread() is self._slow:
+            self.asked.set()
+            assert self.go.wait(20)
+        return self._lock.acquire(blocking, timeout)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def test_a_block_whose_file_is_dropped_when_an_operation_begins_is_read_as_a_whole(
+    view: KeyedView, store: MemoryStore, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(view, store)
+    spill(tiers)
+    view.get(keys_of(range(1)))
+    assert tiers.cache.used
+    dropping = threading.Thread(target=tiers.cache.add, args=(tiers.cache.capacity, lambda: None))
+    lock, fetch = SlowLock(dropping), Blocks.fetch
+
+    def fetched(blocks: Blocks, slot: Slot) -> bool:
+        moved = fetch(blocks, slot)
+        lock.go.set()
+        dropping.join(20)
+        return moved
+
+    monkeypatch.setattr(view._blocks, "_lock", lock)
+    monkeypatch.setattr(Blocks, "fetch", fetched)
+    dropping.start()
+    assert lock.asked.wait(20)
+    assert view.get(keys_of(range(100)))[1].all()
+    assert numbers(view) == EXPECTED
+    assert not dropping.is_alive()

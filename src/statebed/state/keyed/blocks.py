@@ -110,7 +110,8 @@ class Blocks:
             )
         self.tidy()
         with self._memory.reserve(self._owner, Purpose.WRITES, growth):
-            self._operating = True
+            with self.locked():  # who drops a file at the moment is done with it then
+                self._operating = True
             try:
                 yield
             finally:
@@ -359,25 +360,25 @@ class Blocks:
 
     def _count(self, slot: Slot) -> None:
         """Let the cache count the files of a block that are copies."""
-        block = slot.block
+        block, files = slot.block, slot.block.frozen
         if block.own_bytes and not block.dirty_rows and slot.cached is None:
-            blocks = weakref.ref(self)
-
-            def drop() -> None:
-                alive = blocks()
-                if alive is not None:
-                    alive._drop(slot)  # noqa: SLF001 - of this class
-
-            cached = self._tiers.cache.add(block.own_bytes, drop)
-            slot.cached = cached if block.spilled else None  # it may have been dropped at once
+            cached = self._charges.count(slot, drop=self._drop)
+            with self.locked():
+                # They may have been dropped at once, or have come back to memory.
+                slot.cached = cached if block.frozen is files else None
+            if slot.cached is None:
+                self._tiers.cache.remove(cached)
 
     def _drop(self, slot: Slot) -> None:
         """Drop the files of a block, or leave that to the view's own thread while it is in use."""
-        if self._operating or not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(blocking=False):
             self._to_drop.append(slot)
             return
         try:
-            slot.cached = None
+            if self._operating:
+                self._to_drop.append(slot)
+                return
+            self._charges.uncount(slot)
             if slot.block.spilled and not self._forget(slot):
                 self._to_count.append(slot)
         finally:

@@ -65,6 +65,17 @@ class Charges:
         self._withdraw(slot)
         self.uncount(slot)
 
+    def count(self, slot: Slot, *, drop: Callable[[Slot], None]) -> CachedFile:
+        """Let the cache count its files, which are copies; `drop`: a method, whose object is not kept alive by that."""
+        method = weakref.WeakMethod(drop)
+
+        def dropped() -> None:
+            alive = method()
+            if alive is not None:
+                alive(slot)
+
+        return self._cache.add(slot.block.own_bytes, dropped)
+
     def uncount(self, slot: Slot) -> None:
         """Its files are no copies any more that the cache may drop."""
         if slot.cached is not None:

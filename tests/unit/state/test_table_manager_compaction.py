@@ -209,6 +209,20 @@ def test_a_merge_that_fails_is_counted_and_told_to_who_asked_and_harms_nothing(t
         check(manager, 3)
 
 
+def test_a_table_whose_merges_fail_does_not_keep_others_from_theirs(tiers: Tiers) -> None:
+    def plan(operation: Operation) -> Fault | None:
+        return Fault.UNAVAILABLE if operation.verb is Verb.GET_RANGE and "riders" in operation.path else None
+
+    store = FaultStore(ScopedStore(MemoryStore(), JOB), plan)
+    with manager_on(store, tiers, CompactionMode.IN_LINE) as manager:
+        run(manager, 14)
+        metrics = manager.metrics()
+        assert metrics.compaction.failures > 2
+        assert metrics.tables["riders"].edits_applied == 0
+        assert metrics.tables["trips"].edits_applied > 2
+        check(manager, 14)
+
+
 @pytest.mark.parametrize(("most_bytes", "together"), [(1, False), (25_000, False), (80_000, True)])
 def test_bytes_merged_after_one_checkpoint_are_bounded(tiers: Tiers, most_bytes: int, together: bool) -> None:
     store = ScopedStore(MemoryStore(), JOB)

@@ -55,7 +55,7 @@ class Compactor:
         self._running: Future[CompactionReport] | None = None
         self._begun: list[tuple[str, Future[CompactionReport]]] = []
         self._turns: dict[str, int] = {}
-        """When each table was merged last: where bytes are short, tables take turns."""
+        """When a merge of each table was tried last: where bytes are short, tables take turns."""
         self._closed = threading.Event()
 
     def metrics(self) -> CompactionMetrics:
@@ -146,16 +146,17 @@ class Compactor:
                 break
             try:
                 job = table.plan_compaction(most_bytes=left, alone=not report.merges)
-                edit = None if job is None else self._alone(job)
+                if job is None:
+                    continue
+                # A merge that fails was a turn, too: it would keep all others from theirs.
+                self._turns[table.config.name] = 1 + max(self._turns.values(), default=0)
+                edit = self._alone(job)
             except BaseException as error:
                 self._count(failures=1)
                 self._logger.warning(
                     "files of the table %r were not merged, and stay as they are: %r", table.config.name, error
                 )
                 raise
-            if job is None or edit is None:
-                continue
-            self._turns[table.config.name] = 1 + max(self._turns.values(), default=0)
             with self._lock:
                 self._results.append((table, edit))
             written = sum(output.size for output in edit.outputs)

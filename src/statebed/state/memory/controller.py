@@ -187,17 +187,16 @@ class MemoryController:
         self.high_bytes = int(budget * high)
         self.low_bytes = int(budget * low)
         self.wait_seconds = wait_seconds
-        self._changed = threading.Condition(threading.Lock())
+        # What a view held is given back when garbage is collected: at any moment, with the lock held by this thread.
+        self._changed = threading.Condition(threading.RLock())
         self._accounts: Counter[Account] = Counter()
         self._holders: dict[Root, list[Account]] = {}
         self._offers: dict[int, Offer] = {}
-        self._numbers = itertools.count(1)
-        self._clock = itertools.count(1)
+        self._numbers, self._clock = itertools.count(1), itertools.count(1)
         self._under_pressure = False
         self._spilling = self._used = self._peak = self._noted = 0
         self._at_peak: dict[Account, int] = {}
-        self._events: Counter[str] = Counter()
-        self._moving = threading.local()
+        self._events, self._moving = Counter[str](), threading.local()
 
     @property
     def used(self) -> int:
@@ -309,9 +308,10 @@ class MemoryController:
             self._under_pressure = False
         if not self._under_pressure:
             return None
+        offers = self._offers.copy()
         candidates = [
             Candidate(offer.number, offer.owner, offer.nbytes, offer.last_used)
-            for offer in self._offers.values()
+            for offer in offers.values()
             if not offer.spilling and offer.number not in busy
         ]
         chosen = choose_victims(candidates, to_free=1, used=self._used_by_owner(), guarantees=self._guarantees)
@@ -319,7 +319,7 @@ class MemoryController:
             if self._used > self.budget and not self._spilling:
                 self._events["overcommits"] += 1
             return None
-        victim = self._offers[chosen[0].number]
+        victim = offers[chosen[0].number]
         victim.moving = victim.nbytes
         self._spilling += victim.moving
         return victim
@@ -346,7 +346,7 @@ class MemoryController:
         return outcome == "spills"
 
     def _late(self) -> SpillTimeoutError:
-        owners = sorted({offer.owner for offer in self._offers.values() if offer.spilling})
+        owners = sorted({offer.owner for offer in self._offers.copy().values() if offer.spilling})
         return SpillTimeoutError(
             f"{self._spilling} bytes were not moved to disk within {self.wait_seconds:g} s, while {self._used} bytes "
             f"of a budget of {self.budget} are in use",

@@ -43,7 +43,8 @@ class Segment:
     def __init__(self, tiers: "Tiers", entry: pb.FileEntry, *, spec: SegmentSpec, owner: str) -> None:
         self._tiers = tiers
         self._schema = row_schema(spec)
-        self._lock = threading.Lock()
+        # A snapshot lets go of it when garbage is collected: at any moment, with the lock held by this thread.
+        self._lock = threading.RLock()
         self._resident: IndexedRows | None = None
         self._hold: Hold | None = None
         self._offer: Offer | None = None

@@ -30,7 +30,8 @@ class LocalCache:
         if capacity < 0:
             raise InputError(f"a cache of {capacity} bytes cannot work", fix="give 0 or more bytes")
         self.capacity = capacity
-        self._lock = threading.Lock()
+        # A view's files leave when garbage is collected: at any moment, with the lock held by this thread.
+        self._lock = threading.RLock()
         self._files: dict[int, CachedFile] = {}
         self._numbers = itertools.count(1)
         self._clock = itertools.count(1)
@@ -38,7 +39,7 @@ class LocalCache:
     @property
     def used(self) -> int:
         with self._lock:
-            return sum(file.nbytes for file in self._files.values())
+            return sum(file.nbytes for file in self._files.copy().values())
 
     def fits(self, nbytes: int) -> bool:
         """Whether a file of this size can be kept at all."""
@@ -49,13 +50,14 @@ class LocalCache:
         file = CachedFile(next(self._numbers), nbytes, drop, next(self._clock))
         with self._lock:
             self._files[file.number] = file
-            too_much = sum(one.nbytes for one in self._files.values()) - self.capacity
+            files = self._files.copy()
+            too_much = sum(one.nbytes for one in files.values()) - self.capacity
             victims = [file]
             if self.fits(nbytes):
-                candidates = [Candidate(one.number, "", one.nbytes, one.last_used) for one in self._files.values()]
-                victims = [self._files[one.number] for one in choose_victims(candidates, to_free=too_much)]
+                candidates = [Candidate(one.number, "", one.nbytes, one.last_used) for one in files.values()]
+                victims = [files[one.number] for one in choose_victims(candidates, to_free=too_much)]
             for victim in victims:
-                del self._files[victim.number]
+                self._files.pop(victim.number, None)
         for victim in victims:
             victim.drop()
         return file

@@ -103,6 +103,17 @@ def test_an_edit_whose_inputs_have_left_is_discarded_with_its_files(tiers: Tiers
     assert contents(world.restored([metadata])) == contents(world.view)
 
 
+def test_an_edit_that_waits_when_the_view_is_given_up_leaves_no_files(tiers: Tiers) -> None:
+    world = World(tiers)
+    world.write(np.arange(100), 1)
+    world.commit()
+    world.view.offer_edit(world.job(everything=True).run())
+    assert world.files()
+    world.view.give_up()
+    assert not world.files()
+    assert contents(world.view) == {number: number for number in range(100)}
+
+
 def test_deleted_and_expired_rows_leave_with_a_compaction(tiers: Tiers) -> None:
     world = World(tiers, keyed_table_config("totals", "", ["id"], SCHEMA, dt.timedelta(microseconds=100)))
     ids = np.arange(1000)

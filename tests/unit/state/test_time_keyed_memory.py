@@ -322,6 +322,18 @@ def test_what_holds_some_keys_is_brought_nearer_and_nothing_else_is_read(tiers: 
     assert len(log.log) > fetched
 
 
+def test_a_view_that_was_released_is_read_from_the_store_and_brings_nothing_nearer(tiers: Tiers) -> None:
+    store = MemoryStore()
+    view = view_on(store, tiers=tiers)
+    view.append(batch([(1.0, number, number) for number in range(50)]))
+    store_all(view, store, 1)
+    view.release()
+    assert view.prefetch() == []
+    assert fares(view.read()) == list(range(50))
+    assert not tiers.memory.snapshot().accounts
+    assert tiers.cache.used == 0
+
+
 def test_tables_share_one_budget_and_each_can_move_what_another_holds(tiers: Tiers) -> None:
     views = [view_on(MemoryStore(), tiers=tiers, owner=f"table {number}") for number in range(20)]
     for start in range(0, 2_000, 500):

@@ -213,6 +213,7 @@ class KeyedView(KeyedOperations):
         """
         self.close("it was given up")
         self._forget_keys()
+        self._edits.settle(self._edits.waiting, applied=())
         self._blocks.give_up()
 
     def statistics(self) -> TableStatistics:

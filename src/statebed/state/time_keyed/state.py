@@ -78,6 +78,7 @@ class TimeKeyedState:
         self.owner = owner
         self.lost = False
         """It was closed with rows that no checkpoint has: nothing is answered without them."""
+        self.closed = False
         self.live = LiveFiles.restore(parts, owned=owned)
         self._store = store
         self._images = None if cache is None else Images(cache, store, owned=owned, memory=tiers.memory, owner=owner)
@@ -271,7 +272,7 @@ class TimeKeyedState:
 
     def close(self) -> None:
         """Give up memory and local files; rows that no checkpoint has are lost."""
-        self.lost = self.lost or self.buffer.rows > 0
+        self.closed, self.lost = True, self.lost or self.buffer.rows > 0
         self.buffer.close()
         with self._lock:
             segments, self._segments = self._segments, {}

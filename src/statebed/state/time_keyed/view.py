@@ -152,6 +152,8 @@ class TimeKeyedView:
         """
         wanted = self._wanted(start_us, end_us, keys)
         state = self._state
+        if state.closed:
+            return []  # nobody would take it away again
         segments = state.segments_of(wanted.files_of(state.live))
         segments += [segment for segment in state.buffer.segments if wanted.may_be_in(segment.entry)]
         most = state.tiers.memory.low_bytes

@@ -14,6 +14,7 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.memory import controller
 from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.state.memory.eviction import choose_victims
 from statebed.state.tiers import spill_cache
 from statebed.storage import MemoryStore
 
@@ -71,7 +72,7 @@ def unreachable(tiers: Tiers) -> KeyedView:
 def test_a_view_is_collected_while_room_is_made(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     unreachable(tiers)
     assert tiers.memory.used
-    monkeypatch.setattr(controller, "choose_victims", collecting(controller.choose_victims))
+    monkeypatch.setattr(controller, "choose_victims", collecting(choose_victims))
     in_time(lambda: spill(tiers))
     assert not tiers.memory.snapshot().accounts
 
@@ -82,7 +83,7 @@ def test_a_view_is_collected_while_the_cache_chooses_what_leaves(tiers: Tiers, m
     view.get(IDS.slice(0, 1))
     assert tiers.cache.used
     del view
-    monkeypatch.setattr(spill_cache, "choose_victims", collecting(spill_cache.choose_victims))
+    monkeypatch.setattr(spill_cache, "choose_victims", collecting(choose_victims))
     in_time(lambda: tiers.cache.add(1, lambda: None))
     assert tiers.cache.used == 1
     assert not list(tiers.folder.path.glob("*.columns"))

@@ -220,6 +220,26 @@ def test_a_copy_that_fails_because_the_block_has_changed_is_in_vain(
     assert numbers(view) == {**EXPECTED, **dict.fromkeys(range(3), 6)}
 
 
+def test_a_block_that_is_in_memory_again_is_left_as_it_is_charged(store: MemoryStore, tiers: Tiers) -> None:
+    def charged() -> int:
+        accounts = tiers.memory.snapshot().accounts
+        return sum(accounts.get(("t", one), 0) for one in (Purpose.SEGMENTS, Purpose.INDEXES))
+
+    view = KeyedView(CONFIG, owned=WHOLE_SPACE, store=store, tiers=tiers, block_bytes=1 << 20)
+    upsert(view, range(20_000), 2)
+    spill(tiers)
+    go = threading.Event()
+    busy = [tiers.load_soon(lambda: go.wait(20), owner="busy") for _ in range(LOADING_THREADS)]
+    waiting = view.prefetch(keys_of(range(10)))
+    (slot,) = view._blocks
+    assert view._blocks.come_back(slot)
+    upsert(view, range(100_000, 105_000), 2)  # new keys, in a small run with hints
+    held = view.held_bytes
+    go.set()
+    assert ended((*busy, *waiting)) == [True] * 3
+    assert view.held_bytes == charged() == held
+
+
 def test_what_was_asked_for_before_a_view_was_given_up_takes_no_memory_afterwards(
     view: KeyedView, store: MemoryStore, tiers: Tiers
 ) -> None:

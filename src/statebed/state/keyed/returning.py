@@ -18,7 +18,8 @@ class Returning:
     def __init__(self, block: Block) -> None:
         self._block = block
         self._frozen = block.frozen
-        self._over = block.loose()
+        # Without files there is nothing to copy, and what is in memory stays as it is charged.
+        self._over = block.loose() if self._frozen else None
         self._writes = self._version()
 
     def copied(self, locked: Callable[[], AbstractContextManager[None]]) -> Run | None:

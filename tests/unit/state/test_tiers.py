@@ -184,6 +184,18 @@ def test_p7_a_spilled_file_that_is_gone_or_cut_short_is_named(tmp_path: Path) ->
             segment.read()
 
 
+def test_what_the_disk_refuses_to_read_is_a_typed_error(tmp_path: Path) -> None:
+    with opened_tiers(tmp_path) as tiers:
+        segment = make(tiers)
+        segment.spill()
+        (file,) = local_files(tiers)
+        file.unlink()
+        file.mkdir()  # which cannot be read as a file
+        for read in (segment.read, lambda: list(segment.row_groups())):
+            with pytest.raises(SpillError, match=file.name):
+                read()
+
+
 @pytest.mark.parametrize("part", [0.02, 0.5, 0.98])
 def test_p7_a_mapped_file_is_checked_when_it_is_first_read(tmp_path: Path, part: float) -> None:
     pieces = [sorted_rows(500), sorted_rows(500, start=500)]

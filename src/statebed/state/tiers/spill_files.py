@@ -18,7 +18,7 @@ import google_crc32c
 import pyarrow as pa
 
 from statebed.checkpoint.objects import fetch, fetch_range
-from statebed.errors import CorruptObjectError, MissingFileError
+from statebed.errors import CorruptObjectError, MissingFileError, SpillError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
 from statebed.format.segment import SegmentSpec
@@ -52,11 +52,8 @@ class MappedFile:
         return table
 
     def _open(self) -> pa.Table:
-        try:
-            with pa.memory_map(str(self.path)) as file:
-                data = file.read_buffer()
-        except FileNotFoundError as error:
-            raise _missing(self.path) from error
+        with _reading(self.path), pa.memory_map(str(self.path)) as file:
+            data = file.read_buffer()
         if data.size != self.size or int(google_crc32c.value(data)) != self._checksum:
             raise CorruptObjectError(
                 "a spilled segment has other bytes than were written", where=str(self.path), fix=LOST_FIX
@@ -74,25 +71,21 @@ class ParquetFile:
         self.digest = digest
 
     def read(self, selection: Selection) -> pa.Table:
-        try:
-            with self.path.open("rb") as file:
+        with _reading(self.path), self.path.open("rb") as file:
 
-                def get_range(_: str, start: int, length: int) -> bytes:
-                    return os.pread(file.fileno(), length, start)
+            def get_range(_: str, start: int, length: int) -> bytes:
+                return os.pread(file.fileno(), length, start)
 
-                return read_parquet(self.entry, get_range, selection)
-        except FileNotFoundError as error:
-            raise _missing(self.path) from error
+            return read_parquet(self.entry, get_range, selection)
 
     def row_groups(self, selection: Selection) -> RowGroups:
         """The wanted rows in parts, checked. The file is opened at once, and may be removed meanwhile."""
-        try:
+        with _reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise _missing(self.path) from error
 
         def get_range(_: str, start: int, length: int) -> bytes:
-            return os.pread(descriptor, length, start)
+            with _reading(self.path):
+                return os.pread(descriptor, length, start)
 
         groups = parquet_row_groups(self.entry, get_range, selection)
         # An iterator may be given up at any time, even before its first step.
@@ -101,10 +94,8 @@ class ParquetFile:
 
     def content(self) -> bytes:
         """The whole file, checked."""
-        try:
+        with _reading(self.path):
             data = self.path.read_bytes()
-        except FileNotFoundError as error:
-            raise _missing(self.path) from error
         if len(data) != self.size or crc32c(data) != self.entry.crc32c:
             raise CorruptObjectError(
                 "a spilled segment has other bytes than were written", where=str(self.path), fix=LOST_FIX
@@ -257,6 +248,19 @@ def spill_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise spill_error("cannot write a spilled segment", path, error) from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A file that is gone, and what else the disk refuses to read."""
+    try:
+        yield
+    except StatebedError:
+        raise
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except OSError as error:
+        raise SpillError(f"cannot read a spilled segment: {error}", where=str(path), fix=LOST_FIX) from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

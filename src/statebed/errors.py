@@ -155,7 +155,7 @@ class PutIfAbsentError(StorageError):
 
 
 class SpillError(StorageError, OSError):
-    """State could not be moved to local disk, and is in memory as before the failed call; or it could not be read there."""
+    """State could not be moved to local disk, and is in memory as before the call; or it could not be read there."""
 
     code = "SPILL"
 

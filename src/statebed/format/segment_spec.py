@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, SortOrder
+from statebed.format.fixed_lists import unreadable
 from statebed.format.order import sort_indices
 from statebed.format.schema import BIN, DELETED, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field
 
@@ -41,6 +42,8 @@ def check_storable(field: pa.Field, *, where: str) -> None:
     what = f"the column {field.name!r} has the type {field.type}, which cannot be stored"
     if _is_encoded(field.type):
         raise InputError(what, where=where, fix="give it the type of its values: equal rows must have equal bytes")
+    if (reason := unreadable(field)) is not None:
+        raise InputError(f"{what}: {reason}", where=where, fix="use lists of any length, or fields that may be null")
     try:
         pa.nulls(1, field.type).take(pa.array([0]))  # rows are sorted before they are written
         pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()

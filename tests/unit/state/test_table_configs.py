@@ -122,3 +122,33 @@ def test_a_type_that_no_checkpoint_could_write_is_refused_when_the_table_is_conf
         assert str(kind) in refused.value.what
         assert refused.value.where == "table 'riders'"
         assert refused.value.fix
+
+
+PAIR = pa.list_(pa.int64(), 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (pa.list_(PAIR, 2), "takes and filters the wrong rows"),
+        (pa.struct([("at", pa.large_list(pa.list_(PAIR, 2)))]), "takes and filters the wrong rows"),
+        (pa.list_(pa.fixed_shape_tensor(pa.int32(), [2, 2]), 3), "takes and filters the wrong rows"),
+        (pa.list_(pa.int64(), 0), "a list that never has items"),
+        (pa.map_(pa.string(), pa.list_(pa.int64(), 0)), "a list that never has items"),
+        (pa.struct([pa.field("at", PAIR, nullable=False)]), "even where the struct is null"),
+        (pa.list_(pa.struct([pa.field("at", PAIR, nullable=False)])), "even where the struct is null"),
+    ],
+    ids=str,
+)
+def test_lists_of_a_fixed_length_that_would_not_come_back_are_refused(kind: pa.DataType, reason: str) -> None:
+    columns = pa.schema([("driver", pa.string()), ("notes", kind)])
+    with pytest.raises(InputError, match=f"'notes' has the type .* cannot be stored: .*{reason}"):
+        keyed_table_config("riders", "", ["driver"], columns)
+
+
+@pytest.mark.parametrize(
+    "kind", [PAIR, pa.list_(PAIR), pa.struct([("at", PAIR)]), pa.list_(pa.list_(PAIR), 2)], ids=str
+)
+def test_other_lists_of_a_fixed_length_are_columns(kind: pa.DataType) -> None:
+    columns = pa.schema([("driver", pa.string()), pa.field("notes", kind, nullable=False)])
+    assert keyed_table_config("riders", "", ["driver"], columns)

@@ -16,6 +16,11 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
+def is_list_view(kind: pa.DataType) -> bool:
+    """Whether a value of the type is a list whose items may be anywhere."""
+    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
+
+
 def fields_of(array: pa.Array) -> list[pa.Array]:
     """The fields of structs, each with as many rows; what stands in them where a struct is null is arbitrary."""
     return [array.field(index) for index in range(array.type.num_fields)]

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, fixed_width_values, validity
-from statebed.format.nested import Offsets, fields_of, is_list, items_of
+from statebed.format.nested import Offsets, fields_of, is_list, is_list_view, items_of
 from statebed.format.packed_text import OFFSET_TYPES, byte_offsets
 
 _BINARY = pa.large_binary()
@@ -45,7 +45,7 @@ def is_encodable(kind: pa.DataType) -> bool:
         return all(is_encodable(kind.field(index).type) for index in range(kind.num_fields))
     if pa.types.is_map(kind):
         return is_encodable(kind.key_type) and is_encodable(kind.item_type)
-    if is_list(kind) or _is_list_view(kind):
+    if is_list(kind) or is_list_view(kind):
         return is_encodable(kind.value_type)
     return kind in OFFSET_TYPES or pa.types.is_null(kind) or _is_fixed(kind)
 
@@ -78,7 +78,7 @@ def _content(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_struct(kind):
         return _joined([_part(field) for field in fields_of(array)], len(array))
-    if is_list(kind) or _is_list_view(kind) or pa.types.is_map(kind):
+    if is_list(kind) or is_list_view(kind) or pa.types.is_map(kind):
         return _list_content(array)
     if kind in OFFSET_TYPES:
         return _text_content(array)
@@ -90,7 +90,7 @@ def _joined(parts: list[pa.Array], count: int) -> pa.Array:
 
 
 def _list_content(array: pa.Array) -> pa.Array:
-    offsets, items = _items_of_views(array) if _is_list_view(array.type) else items_of(array)
+    offsets, items = _items_of_views(array) if is_list_view(array.type) else items_of(array)
     parts = _part(items)
     # The items of a list are neighbours, and so are their bytes.
     ends = byte_offsets(parts)[offsets]
@@ -149,10 +149,6 @@ def _over(rows: npt.NDArray[np.uint8]) -> pa.Array:
     """The bytes of each row as binary."""
     offsets = np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1]
     return pa.Array.from_buffers(_BINARY, len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows.reshape(-1))])
-
-
-def _is_list_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind))
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

@@ -5,6 +5,8 @@ is null after a `take` or in `pa.nulls`, and the writer refuses that in a field 
 count as filled: nobody reads them. A null in a struct that is there stays, and is refused.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -12,23 +14,27 @@ import pyarrow as pa
 from statebed.format.columns import one_chunk, validity
 
 _Mask = npt.NDArray[np.bool_]
+_KINDS = 256
+"""So many types are remembered."""
 
 
 def without_hidden_nulls(rows: pa.Table) -> pa.Table:
     """The rows, without nulls in places that may not be null and that a null above them hides."""
     for index, field in enumerate(rows.schema):
-        if _has_required_fields(field.type):
+        if has_required_fields(field.type):
             array = one_chunk(rows.column(index))
             rows = rows.set_column(index, field, _filled(array, _nowhere(array), required=False))
     return rows
 
 
-def _has_required_fields(kind: pa.DataType) -> bool:
+@lru_cache(maxsize=_KINDS)
+def has_required_fields(kind: pa.DataType) -> bool:
+    """Whether parts of nested values may not be null."""
     if not (_has_places_at_nulls(kind) or _has_any_length(kind)):
         return False
     # The entries of a map and its keys are never null.
     children = [kind.item_field] if pa.types.is_map(kind) else [kind.field(index) for index in range(kind.num_fields)]
-    return any(not child.nullable or _has_required_fields(child.type) for child in children)
+    return any(not child.nullable or has_required_fields(child.type) for child in children)
 
 
 def _has_places_at_nulls(kind: pa.DataType) -> bool:

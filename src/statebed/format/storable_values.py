@@ -1,16 +1,19 @@
 """Values that no file can hold, though their type can be stored: refused before they are taken.
 
-Parquet has neither timestamps in seconds, which become milliseconds, nor dates in milliseconds, which become days.
+Parquet has neither timestamps in seconds, which become milliseconds, nor dates in milliseconds, which become days. And
+its writer refuses nulls in parts of nested values that may not be null, which Arrow does not.
 """
 
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.columns import int64_values, one_chunk, validity
-from statebed.format.nested import fields_of, is_list, items_of
+from statebed.format.nested import fields_of, is_list, is_list_view, items_of
+from statebed.format.null_structs import has_required_fields
 
 DAY_MS = 86_400_000
 _LAST_SECOND = ((1 << 63) - 1) // 1000
@@ -27,6 +30,12 @@ def check_values(column: pa.Array | pa.ChunkedArray, name: str, *, where: str) -
             where=where,
             fix="leave such rows out, or choose another type: a timestamp in seconds has to fit milliseconds, and a "
             "date64 has to be a whole day that 32 bits hold",
+        )
+    if has_required_fields(column.type) and not _complete(one_chunk(column), np.ones(len(column), dtype=np.bool_)):
+        raise InputError(
+            f"the column {name!r} of the type {column.type} has nulls in a part that may not be null",
+            where=where,
+            fix="leave such rows out, fill the nulls, or choose a type whose parts may be null",
         )
 
 
@@ -45,6 +54,8 @@ def _fit(array: pa.Array) -> bool:
         return all(map(_fit, fields_of(array)))
     if is_list(kind) or pa.types.is_map(kind):
         return _fit(items_of(array)[1])
+    if is_list_view(kind):
+        return _fit(array.flatten())
     values = int64_values(array)
     if array.null_count:
         values = values[validity(array)]
@@ -52,3 +63,26 @@ def _fit(array: pa.Array) -> bool:
         values, rest = np.divmod(values, DAY_MS)
         return not rest.any() and bool(((values >= -_LAST_DAY - 1) & (values <= _LAST_DAY)).all())
     return bool(((values >= -_LAST_SECOND) & (values <= _LAST_SECOND)).all())
+
+
+def _complete(array: pa.Array, seen: npt.NDArray[np.bool_]) -> bool:
+    """Whether parts that may not be null are not, where all above them is there: in these rows."""
+    kind = array.type
+    if not has_required_fields(kind):
+        return True
+    there = seen & validity(array)
+    if pa.types.is_struct(kind):
+        places = [there] * kind.num_fields
+        parts = fields_of(array)
+        required = [not kind.field(index).nullable for index in range(kind.num_fields)]
+    else:
+        offsets, items = items_of(array)
+        places, parts, required = [np.repeat(there, np.diff(offsets))], [items], [_items_are_required(kind)]
+    return all(
+        (not needed or bool(validity(part)[place].all())) and _complete(part, place)
+        for part, place, needed in zip(parts, places, required, strict=True)
+    )
+
+
+def _items_are_required(kind: pa.DataType) -> bool:
+    return not pa.types.is_map(kind) and not kind.value_field.nullable

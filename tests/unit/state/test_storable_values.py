@@ -109,3 +109,47 @@ def test_what_stands_under_a_null_is_no_value() -> None:
     tables.upsert(rows_of(hidden))
     tables.append(rows_of(hidden))
     assert [column_a(rows).null_count for rows in (*tables.restored()[0].scan(), tables.restored()[1].read())] == [1, 1]
+
+
+REQUIRED = pa.field("part", pa.int64(), nullable=False)
+INCOMPLETE = [
+    pytest.param(pa.list_(REQUIRED), [[1, 2], [], None], [[1], [2, None]], id="list"),
+    pytest.param(pa.list_(REQUIRED, 2), [[1, 2], [3, 4], None], [[1, None]], id="fixed list"),
+    pytest.param(pa.struct([REQUIRED]), [{"part": 1}, None], [{"part": None}], id="struct"),
+    pytest.param(
+        pa.struct([("a", pa.list_(pa.struct([REQUIRED])))]),
+        [{"a": [{"part": 1}, None]}, {"a": None}, None],
+        [{"a": [{"part": 1}, {"part": None}]}],
+        id="deep",
+    ),
+    pytest.param(
+        pa.map_(pa.string(), pa.field("value", pa.struct([REQUIRED]))),
+        [[("x", {"part": 1}), ("y", None)], [], None],
+        [[("x", {"part": None})]],
+        id="map",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), INCOMPLETE)
+def test_nulls_in_parts_that_may_not_be_null_are_refused(kind: pa.DataType, good: list[Any], bad: list[Any]) -> None:
+    array = pa.array(good, kind)
+    tables = Tables(array.type, "value")
+    # Sliced, the parts of the rows do not begin where those of the array do.
+    for write, where in ((tables.upsert, "table 'keyed'"), (tables.append, "table 'timed'")):
+        write(rows_of(pa.array([*bad, *good], kind)).slice(len(bad)))
+        with pytest.raises(InputError, match="has nulls in a part that may not be null") as caught:
+            write(rows_of(pa.array([*good, *bad], kind)).slice(1))
+        assert caught.value.where == where
+    keyed, timed = tables.restored()
+    assert column_a(pa.concat_tables(keyed.scan())).to_pylist() == good
+    assert column_a(timed.read()).to_pylist() == good
+
+
+def test_values_in_views_of_lists_are_checked() -> None:
+    array = pa.array([[0], None, [1, LAST_SECOND]], pa.list_view(SECONDS))
+    tables = Tables(array.type, "value")
+    tables.append(rows_of(array))
+    with pytest.raises(InputError, match="has a value that a file cannot hold"):
+        tables.append(rows_of(pa.array([[LAST_SECOND + 1]], array.type)))
+    assert tables.views[1].read().num_rows == len(array)

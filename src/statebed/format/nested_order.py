@@ -50,18 +50,21 @@ def is_encodable(kind: pa.DataType) -> bool:
     return kind in OFFSET_TYPES or pa.types.is_null(kind) or _is_fixed(kind)
 
 
-def encoded(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values of a nested column as bytes; null where they are."""
+def encoded(column: pa.Array | pa.ChunkedArray, *, exact: bool = False) -> pa.Array | pa.ChunkedArray:
+    """The values of a nested column as bytes; null where they are.
+
+    `exact`: zeros and NaN that differ in their bits have different bytes.
+    """
     if isinstance(column, pa.ChunkedArray):
-        return pa.chunked_array([encoded(chunk) for chunk in column.chunks], _BINARY)
-    content = _content(column)
+        return pa.chunked_array([encoded(chunk, exact=exact) for chunk in column.chunks], _BINARY)
+    content = _content(column, exact)
     if not column.null_count:
         return content
     bitmap = pa.py_buffer(np.packbits(validity(column), bitorder="little"))
     return pa.Array.from_buffers(_BINARY, len(column), [bitmap, *content.buffers()[1:]], column.null_count)
 
 
-def _part(array: pa.Array) -> pa.Array:
+def _part(array: pa.Array, exact: bool) -> pa.Array:
     """Each value with the byte before it that says whether it is null."""
     while isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
@@ -69,29 +72,46 @@ def _part(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
     if pa.types.is_null(array.type):
         return pa.repeat(_NULL, len(array))
-    marked = pc.binary_join_element_wise(_VALUE, _content(array), _NOTHING)
+    if _is_fixed(array.type):
+        return _fixed_part(_fixed_content(array, exact), validity(array) if array.null_count else None)
+    marked = pc.binary_join_element_wise(_VALUE, _content(array, exact), _NOTHING)
     return pc.if_else(array.is_valid(), marked, _NULL) if array.null_count else marked
 
 
-def _content(array: pa.Array) -> pa.Array:
+def _fixed_part(content: npt.NDArray[np.uint8], valid: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """As `_part`, of bytes in rows: several times faster than joining them one by one."""
+    count, width = content.shape
+    marked = np.empty((count, width + 1), dtype=np.uint8)
+    marked[:, 0] = 1
+    marked[:, 1:] = content
+    if valid is None:
+        return _over(marked)
+    marked[:, 0] += ~valid
+    kept = np.ones(marked.shape, dtype=np.bool_)
+    kept[~valid, 1:] = False
+    offsets = np.concatenate(([0], np.cumsum(np.where(valid, width + 1, 1)))).astype(np.int64)
+    return pa.Array.from_buffers(_BINARY, count, [None, pa.py_buffer(offsets), pa.py_buffer(marked[kept])])
+
+
+def _content(array: pa.Array, exact: bool) -> pa.Array:
     """What each value is, without nulls: what stands where one is null is arbitrary."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return _joined([_part(field) for field in fields_of(array)], len(array))
+        return _joined([_part(field, exact) for field in fields_of(array)], len(array))
     if is_list(kind) or is_list_view(kind) or pa.types.is_map(kind):
-        return _list_content(array)
+        return _list_content(array, exact)
     if kind in OFFSET_TYPES:
         return _text_content(array)
-    return _over(np.ascontiguousarray(_fixed_content(array)))
+    return _over(np.ascontiguousarray(_fixed_content(array, exact)))
 
 
 def _joined(parts: list[pa.Array], count: int) -> pa.Array:
     return pc.binary_join_element_wise(*parts, _NOTHING) if parts else pa.repeat(_NOTHING, count)
 
 
-def _list_content(array: pa.Array) -> pa.Array:
+def _list_content(array: pa.Array, exact: bool) -> pa.Array:
     offsets, items = _items_of_views(array) if is_list_view(array.type) else items_of(array)
-    parts = _part(items)
+    parts = _part(items, exact)
     # The items of a list are neighbours, and so are their bytes.
     ends = byte_offsets(parts)[offsets]
     joined = pa.Array.from_buffers(_BINARY, len(array), [None, pa.py_buffer(ends), parts.buffers()[2]])
@@ -115,7 +135,7 @@ def _text_content(array: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(text, _END_OF_TEXT, _NOTHING)
 
 
-def _fixed_content(array: pa.Array) -> npt.NDArray[np.uint8]:
+def _fixed_content(array: pa.Array, exact: bool) -> npt.NDArray[np.uint8]:
     """The bytes of each value, in a row."""
     kind = array.type
     if pa.types.is_boolean(kind):
@@ -127,18 +147,21 @@ def _fixed_content(array: pa.Array) -> npt.NDArray[np.uint8]:
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return stored.view(np.uint8)
     if pa.types.is_floating(kind):
-        return _ascending_floats(fixed_width_values(array, np.dtype(f"f{width}")), width)
+        return _ascending_floats(fixed_width_values(array, np.dtype(f"f{width}")), width, exact)
     flipped = stored[:, ::-1].astype(np.uint8)
     if not pa.types.is_unsigned_integer(kind):
         flipped[:, 0] ^= _SIGN
     return flipped
 
 
-def _ascending_floats(values: npt.NDArray[np.generic], width: int) -> npt.NDArray[np.uint8]:
-    # Adding 0.0 turns -0.0 into 0.0 and nothing else.
-    plain = np.asarray(values, dtype=f"f{width}") + np.dtype(f"f{width}").type(0.0)
-    plain[np.isnan(plain)] = np.nan
-    turned: npt.NDArray[np.uint8] = plain.astype(f">f{width}").view(np.uint8).reshape(len(values), width)
+def _ascending_floats(values: npt.NDArray[np.generic], width: int, exact: bool) -> npt.NDArray[np.uint8]:
+    plain = np.asarray(values, dtype=f"f{width}")
+    if not exact:
+        # Adding 0.0 turns -0.0 into 0.0 and nothing else.
+        plain = plain + np.dtype(f"f{width}").type(0.0)
+        plain[np.isnan(plain)] = np.nan
+    big_endian = plain.view(f"u{width}").astype(f">u{width}")
+    turned: npt.NDArray[np.uint8] = big_endian.view(np.uint8).reshape(len(values), width)
     negative = (turned[:, :1] & _SIGN) != 0
     turned ^= np.where(negative, np.uint8(0xFF), np.uint8(0))
     turned[:, :1] ^= np.where(negative, np.uint8(0), _SIGN)

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.errors import InputError
-from statebed.format.columns import boolean_values, from_numpy, one_chunk
+from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
 from statebed.format.nested_order import encoded, is_encodable
 
 Flags = npt.NDArray[np.bool_]
+
+_WHOLE = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+"""Whole numbers as wide as floats."""
 
 
 def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
@@ -25,6 +28,33 @@ def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     table = pa.table({name: sortable(table[name]) for name in columns})
     # Nulls at the end is the default; saying so warns in some versions of pyarrow.
     return pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns])
+
+
+def in_order(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
+    """The rows in order, those that are equal in `columns` by the others, to the bit: how they came is lost."""
+    return told_apart(table.take(sort_indices(table, columns)).combine_chunks(), columns, rest)
+
+
+def told_apart(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
+    """As `in_order`, of rows that are in order by `columns` already.
+
+    The others are looked at only where rows are equal: they may be long, or nested.
+    """
+    repeated = repeats(table, columns)
+    if not len(repeated) or not rest:
+        return table
+    begins = np.ones(table.num_rows, dtype=np.bool_)
+    begins[repeated] = False
+    tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+    some = table.select(list(rest))
+    if len(tied) < table.num_rows:
+        some = some.take(from_numpy(tied, pa.int64()))
+    keys = [from_numpy(np.cumsum(begins, dtype=np.int64)[tied], pa.int64()), *map(exact, some.columns)]
+    names = [str(number) for number in range(len(keys))]
+    found = sort_indices(pa.Table.from_arrays(keys, names=names), names)
+    places = np.arange(table.num_rows, dtype=np.int64)
+    places[tied] = tied[fixed_width_values(found, np.uint64).astype(np.int64)]
+    return table.take(from_numpy(places, pa.int64())).combine_chunks()
 
 
 def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
@@ -101,6 +131,19 @@ def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     elif pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
         wanted = pa.decimal128(kind.precision, kind.scale)
     return column if wanted == column.type else column.cast(kind).cast(wanted)
+
+
+def exact(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """As `sortable`, and where values differ in their bits alone, as zeros and NaN do, they are told apart."""
+    kind = _storage(column.type)
+    if pa.types.is_nested(kind) and is_encodable(kind):
+        return encoded(column if kind == column.type else column.cast(kind), exact=True)
+    if not pa.types.is_floating(kind):
+        return sortable(column)
+    array = one_chunk(column if kind == column.type else column.cast(kind))
+    bits = fixed_width_values(array, np.dtype(f"i{kind.bit_width // 8}"))
+    ascending = bits ^ ((bits >> (kind.bit_width - 1)) & np.iinfo(bits.dtype).max)
+    return from_numpy(ascending, _WHOLE[kind.bit_width], valid=validity(array))
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:

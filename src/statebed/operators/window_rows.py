@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
-from statebed.format.order import is_sortable, sort_indices
+from statebed.format.order import in_order, is_sortable
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
 from statebed.operators.changelog import group_equal
@@ -140,7 +140,7 @@ class WindowRows:
         """Rows in the order of files, which is one of all columns that have an order."""
         first = [BIN, KEY_HASH, *self.input.keys, TIME, SEQUENCE]
         rest = [field.name for field in rows.schema if is_sortable(field.type) and field.name not in first]
-        return rows.take(sort_indices(rows, [*first, *rest]))
+        return in_order(rows, first, rest)
 
     @property
     def _weighted(self) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unit.format.nested_values import KINDS, PLAIN, arrays
 
 from statebed.format.nested_order import encoded, is_encodable
-from statebed.format.order import first_disorder, is_sortable, repeats, sort_indices, sortable
+from statebed.format.order import first_disorder, in_order, is_sortable, repeats, sort_indices, sortable
 
 NESTED = KINDS.filter(lambda one: bool(pa.types.is_nested(one[0])))
 
@@ -142,3 +142,19 @@ def test_what_has_no_order_is_known() -> None:
     assert not is_sortable(pa.struct([("a", union)]))
     assert not is_sortable(pa.list_(pa.month_day_nano_interval()))
     assert is_sortable(pa.int64())
+
+
+@given(arrays(), st.data())
+@settings(max_examples=examples(200))
+def test_rows_are_told_apart_however_they_came(array: pa.Array, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, 2), min_size=len(array), max_size=len(array)))
+    rows = pa.table({"place": pa.array(places, pa.int8()), "value": array})
+    shuffled = rows.take(pa.array(data.draw(st.permutations(range(len(array)))), pa.int64()))
+    found = [in_order(one, ["place"], ["value"]) for one in (rows, shuffled)]
+    for one in found:
+        assert one["place"].to_pylist() == sorted(places)
+    # As bits, in which zeros and NaN differ.
+    ours, theirs = (encoded(pa.StructArray.from_arrays(one["value"].chunks, ["value"]), exact=True) for one in found)
+    assert ours.equals(theirs)
+    came = encoded(pa.StructArray.from_arrays([array], ["value"]), exact=True)
+    assert sorted(ours.to_pylist()) == sorted(came.to_pylist())

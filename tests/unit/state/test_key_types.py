@@ -300,6 +300,32 @@ def test_p6_the_order_in_which_rows_of_such_keys_and_values_came_does_not_show(t
     assert written[0]
 
 
+@pytest.mark.parametrize("shape", ["plain", "list", "struct of list"])
+@pytest.mark.parametrize("width", [16, 32, 64])
+def test_p6_zeros_and_nans_of_different_bits_are_stored_in_one_order(tiers: Tiers, width: int, shape: str) -> None:
+    kind = {16: pa.float16(), 32: pa.float32(), 64: pa.float64()}[width]
+    sign, infinite = 1 << (width - 1), {16: 0x7C00, 32: 0x7F800000, 64: 0x7FF << 52}[width]
+    bits = np.array([0, sign, infinite + 1, infinite + 2, sign + infinite + 1, infinite], dtype=f"u{width // 8}")
+
+    def values(order: Sequence[int]) -> pa.Array:
+        array = pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(bits[list(order)])])
+        if shape != "plain":
+            array = pa.ListArray.from_arrays(pa.array(range(len(bits) + 1), pa.int32()), array)
+        return pa.StructArray.from_arrays([array], ["at"]) if shape == "struct of list" else array
+
+    schema = pa.schema([("key", pa.int64()), ("value", values(range(6)).type)])
+    config = timestamp_table_config("t", "", dt.timedelta(1), False, schema, keys=["key"])
+    written = set()
+    for order in (range(6), range(6)[::-1], [3, 0, 5, 1, 4, 2]):
+        view = TimeKeyedView(config, owned=WHOLE_SPACE, store=MemoryStore(), tiers=tiers)
+        rows = {"key": pa.array([1] * 6), "_time": pa.array([5] * 6, pa.timestamp("us", "UTC")), "value": values(order)}
+        view.append(pa.table(rows).slice(0, 2))
+        view.append(pa.table(rows).slice(2))
+        (upload,) = view.checkpoint(lambda digest: digest)
+        written.add(upload.path)
+    assert len(written) == 1
+
+
 # ---- definitions ----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.order import is_sortable, sort_indices, sortable
+from statebed.format.order import exact, is_sortable, sort_indices, sortable, told_apart
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
 from statebed.format.segment import SegmentSpec
 from statebed.state.columns import column_of
@@ -50,11 +50,7 @@ def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
     if _is_strictly_ordered(rows):
         return rows
     rows = rows.take(sort_indices(rows, spec.sort_columns)).combine_chunks()
-    if not _may_repeat(rows).any():
-        return rows
-    values = [field.name for field in spec.schema if is_sortable(field.type)]
-    more = [name for name in values if name not in spec.sort_columns]
-    return rows.take(sort_indices(rows, (*spec.sort_columns, *more))).combine_chunks()
+    return told_apart(rows, spec.sort_columns, _values(spec)) if _may_repeat(rows) else rows
 
 
 def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
@@ -167,32 +163,34 @@ class _Head:
 
 
 def _place(rows: pa.Table, row: int, spec: SegmentSpec) -> Place:
-    more = [field.name for field in spec.schema if field.name not in spec.sort_columns]
-    names = [*spec.sort_columns, *(name for name in more if is_sortable(spec.schema.field(name).type))]
-    return tuple(_comparable(rows[name].slice(row, 1)) for name in names)
+    place = [sortable(rows[name].slice(row, 1)) for name in spec.sort_columns]
+    values = [exact(rows[name].slice(row, 1)) for name in _values(spec)]
+    return tuple(_comparable(one_chunk(one)) for one in (*place, *values))
 
 
-def _comparable(one: pa.ChunkedArray) -> tuple[int, Any]:
-    one = sortable(one)
+def _values(spec: SegmentSpec) -> list[str]:
+    """The columns by which rows are told apart that are equal in those of the order."""
+    return [field.name for field in spec.schema if field.name not in spec.sort_columns and is_sortable(field.type)]
+
+
+def _comparable(one: pa.Array) -> tuple[int, Any]:
     kind = one.type
     if pa.types.is_temporal(kind) and kind.bit_width in {32, 64}:
         # Python's own times do not reach as far.
-        one = one_chunk(one).view(pa.int64() if kind.bit_width == 64 else pa.int32())  # noqa: PLR2004 - bits
+        one = one.view(pa.int64() if kind.bit_width == 64 else pa.int32())  # noqa: PLR2004 - bits
     value = one[0].as_py()
     if value is None:
         return _NULL, 0
     return (_NAN, 0) if isinstance(value, float) and np.isnan(value) else (0, value)
 
 
-def _may_repeat(rows: pa.Table) -> Mask:
-    """Which rows may equal the next one in the columns of the order."""
-    same = np.zeros(rows.num_rows, dtype=np.bool_)
-    if rows.num_rows:
-        same[:-1] = True
-        for name in (BIN, KEY_HASH, TIME, SEQUENCE):
-            values = uint64_values(rows[name])
-            same[:-1] &= values[:-1] == values[1:]
-    return same
+def _may_repeat(rows: pa.Table) -> bool:
+    """Whether sorted rows may be equal in the columns of the order: numbers show soon that most are not."""
+    same = np.ones(max(rows.num_rows - 1, 0), dtype=np.bool_)
+    for name in (BIN, KEY_HASH, TIME, SEQUENCE):
+        values = uint64_values(rows[name])
+        same &= values[:-1] == values[1:]
+    return bool(same.any())
 
 
 def _is_strictly_ordered(rows: pa.Table) -> bool:

@@ -27,6 +27,15 @@ def without_hidden_nulls(rows: pa.Table) -> pa.Table:
     return rows
 
 
+def with_fields(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows as they were read, with the fields of the schema: Parquet has some types in another unit, such as seconds in
+    milliseconds, and Arrow casts no list of a fixed length that hides nulls.
+    """
+    if any(column.type != field.type for column, field in zip(rows.columns, schema, strict=True)):
+        rows = without_hidden_nulls(rows)
+    return pa.Table.from_arrays(rows.columns, schema=schema)
+
+
 @lru_cache(maxsize=_KINDS)
 def has_required_fields(kind: pa.DataType) -> bool:
     """Whether parts of nested values may not be null."""

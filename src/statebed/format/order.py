@@ -141,9 +141,10 @@ def exact(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if not pa.types.is_floating(kind):
         return sortable(column)
     array = one_chunk(column if kind == column.type else column.cast(kind))
-    bits = fixed_width_values(array, np.dtype(f"i{kind.bit_width // 8}"))
-    ascending = bits ^ ((bits >> (kind.bit_width - 1)) & np.iinfo(bits.dtype).max)
-    return from_numpy(ascending, _WHOLE[kind.bit_width], valid=validity(array))
+    width = kind.bit_width
+    bits: npt.NDArray[np.signedinteger] = fixed_width_values(array, np.dtype(f"i{width // 8}")).view(f"i{width // 8}")
+    ascending = bits ^ ((bits >> (width - 1)) & ((1 << (width - 1)) - 1))
+    return from_numpy(ascending, _WHOLE[width], valid=validity(array))
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:

@@ -153,3 +153,14 @@ def test_values_in_views_of_lists_are_checked() -> None:
     with pytest.raises(InputError, match="has a value that a file cannot hold"):
         tables.append(rows_of(pa.array([[LAST_SECOND + 1]], array.type)))
     assert tables.views[1].read().num_rows == len(array)
+
+
+def test_required_items_beside_seconds_come_back() -> None:
+    kind = pa.struct([("pair", pa.list_(REQUIRED, 2)), ("at", SECONDS)])
+    array = pa.array([{"pair": [1, 2], "at": 5}, {"pair": None, "at": 6}, None], kind)
+    tables = Tables(kind, "value")
+    tables.upsert(rows_of(array))
+    tables.append(rows_of(array))
+    keyed, timed = tables.restored()
+    assert column_a(pa.concat_tables(keyed.scan())).to_pylist() == array.to_pylist()
+    assert column_a(timed.read()).to_pylist() == array.to_pylist()

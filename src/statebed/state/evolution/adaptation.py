@@ -14,6 +14,7 @@ import pyarrow as pa
 from statebed.errors import IncompatibleSchemaError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import boolean_values, from_numpy
+from statebed.format.null_structs import with_fields
 from statebed.format.schema import DELETED, field_id, find_schema, same_schema
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.evolution.widening import widens
@@ -44,7 +45,7 @@ class SchemaHistory:
         stored = self._stored.get(reader.entry.schema_id)
         if stored is None:
             rows = reader.read(row_groups=row_groups, columns=self.current.names)
-            return pa.Table.from_arrays(rows.columns, schema=self.current)
+            return with_fields(rows, self.current)
         present = {field_id(field) for field in self.current}
         needed = [field for field in stored if field_id(field) in present]
         rows = reader.read(row_groups=row_groups, columns=[field.name for field in needed])
@@ -64,7 +65,7 @@ def in_stored_types(rows: pa.Table, stored: pa.Schema) -> pa.Table:
     """Rows as they were read from a file of this schema: Parquet has some types in another unit, such as seconds in
     milliseconds.
     """
-    return pa.Table.from_arrays(rows.columns, schema=pa.schema([stored.field(name) for name in rows.column_names]))
+    return with_fields(rows, pa.schema([stored.field(name) for name in rows.column_names]))
 
 
 def adapt(rows: pa.Table, stored: pa.Schema, current: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:

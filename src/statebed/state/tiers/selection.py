@@ -10,6 +10,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.columns import from_numpy, int64_values, uint64_values
+from statebed.format.null_structs import with_fields
 from statebed.format.ranges import in_range
 from statebed.format.schema import BIN, KEY_HASH, TIME
 from statebed.format.segment import SegmentSpec
@@ -126,7 +127,7 @@ def row_schema(spec: SegmentSpec) -> pa.Schema:
 
 def with_row_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Some columns, as read from any tier, with the fields that `schema` has for them."""
-    return pa.Table.from_arrays(table.columns, schema=pa.schema([schema.field(name) for name in table.column_names]))
+    return with_fields(table, pa.schema([schema.field(name) for name in table.column_names]))
 
 
 def conformed(rows: ArrowRows, *, spec: SegmentSpec) -> pa.Table:

@@ -116,11 +116,12 @@ def _varies(kind: pa.DataType) -> bool:
     return any(_varies(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def check_key_type(field: pa.Field) -> None:
+def check_key_type(field: pa.Field, *, where: str = "") -> None:
     """Refuse a column whose type has no key hash, or no values: nothing compares those."""
     if (reason := _refusal(field.type)) is not None:
         raise InputError(
             f"the column {field.name!r} of the type {field.type} cannot be part of a key: {reason}",
+            where=where,
             fix="cast it to a boolean, a number, a decimal, string, binary, a date or time, or to a struct or list of "
             "these; a map to a list of its entries in an order of their own",
         )

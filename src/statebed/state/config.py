@@ -181,7 +181,7 @@ def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
             fix="name each key column once, as it stands in the schema",
         )
     for key in keys:
-        check_key_type(schema.field(key))
+        check_key_type(schema.field(key), where=where)
     for field in schema:
         check_storable(field, where=where)
     # Ids are the table's to give: those that a schema brings along, from a file perhaps, mean other columns.

@@ -82,7 +82,7 @@ define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs  ## set up everything and run the whole suite (about 25 minutes on two cores)
+test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs  ## set up everything and run the whole suite (about 35 minutes on two slow cores)
 	@echo "== whole suite passed"
 
 check: env  ## ruff, mypy strict, import directions

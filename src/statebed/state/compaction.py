@@ -89,11 +89,6 @@ class EditQueue:
         with self._lock:
             self._waiting = (*self._waiting, edit)
 
-    def give_up(self) -> None:
-        """The compaction under way has failed: its files are left to checkpoints again."""
-        with self._lock:
-            self.reading = frozenset()
-
     def settle(self, edits: Sequence[Edit], *, applied: Sequence[Edit]) -> None:
         """A checkpoint has dealt with the first of those that waited; the outputs of the others are removed."""
         with self._lock:

@@ -69,10 +69,6 @@ class World:
         return list(self.tiers.folder.path.glob("*.parquet"))
 
 
-def failing(*_: object) -> bytes:
-    raise OSError("the store is gone")
-
-
 def contents(view: KeyedView) -> dict[int, int]:
     return {row["id"]: row["total"] for part in view.scan() for row in part.to_pylist()}
 
@@ -313,21 +309,3 @@ def test_where_files_end_does_not_depend_on_the_pieces_in_which_rows_come(tiers:
         for file in written:
             file.path.unlink()
     assert digests[0] == digests[1] == digests[2]
-
-
-def test_deltas_of_a_compaction_that_failed_are_merged_by_checkpoints_again(
-    tiers: Tiers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tiers)
-    world.write(np.arange(5_000), 1)
-    world.commit()
-    for number in range(3 * MAX_DELTAS):
-        world.write(np.arange(number, 5_000, 500), number)
-        assert len(deltas_of(world.commit().files)) <= MAX_DELTAS
-        job = world.view.plan_compaction(most_bytes=1 << 30)
-        if job is not None:
-            with monkeypatch.context() as broken:
-                broken.setattr(world.store, "get_range", failing)
-                with pytest.raises(OSError, match="the store is gone"):
-                    job.run()
-    assert not world.files()

@@ -8,7 +8,7 @@ one as soon as there are some, so that checkpoints seldom have to merge them the
 Outputs carry the greatest sequence of what they replace; a delta that comes meanwhile is newer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -130,8 +130,6 @@ class KeyedCompaction:
     owner: str
     file_bytes: int
     expired_until: int | None
-    failed: Callable[[], None]
-    """Called when it fails, before it raises."""
 
     @property
     def input_bytes(self) -> int:
@@ -149,7 +147,6 @@ class KeyedCompaction:
                     outputs += self._merged(one)
         except BaseException:
             Edit(inputs=(), outputs=tuple(outputs)).discard()
-            self.failed()
             raise
         remains = self.plan.inputs
         for one in self.plan.ranges:

@@ -172,7 +172,6 @@ class KeyedView(KeyedOperations):
             owner=self._owner,
             file_bytes=self._blocks.block_bytes,
             expired_until=self._expired_until(),
-            failed=self._edits.give_up,
         )
 
     @property

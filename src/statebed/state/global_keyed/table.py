@@ -278,7 +278,7 @@ class GlobalKeyedTable:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def take_changes(self, *, epoch: int, most_merged_bytes: int) -> Changes:  # noqa: ARG002 - other kinds need it
+    def take_changes(self, _epoch: int, _most_merged_bytes: int, /) -> Changes:
         """Everything since the last time, to be written; the table goes on with none."""
         changes = Changes(
             config=self._stored_config(),

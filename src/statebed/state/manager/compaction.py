@@ -145,7 +145,7 @@ class Compactor:
             if self._closed.is_set() or (left is not None and left <= 0):
                 break
             try:
-                job = table.plan_compaction(most_bytes=left, alone=not report.merges)
+                job = table.plan_compaction(left, not report.merges)
                 if job is None:
                     continue
                 # A merge that fails was a turn, too: it would keep all others from theirs.

@@ -330,7 +330,7 @@ class TableManager:
             for table in self._tables.values():
                 table.advance(moment)
             most = self._options.max_compaction_bytes
-            return {name: one.take_changes(epoch=epoch, most_merged_bytes=most) for name, one in self._tables.items()}
+            return {name: one.take_changes(epoch, most) for name, one in self._tables.items()}
         except BaseException as error:
             # Tables before the one that failed have given their changes away.
             self._failure = error

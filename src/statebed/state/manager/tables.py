@@ -72,7 +72,7 @@ class ManagedTable(Protocol):
     def apply(self, data: Data) -> None:
         """Do what a message says."""
 
-    def plan_compaction(self, *, most_bytes: int | None, alone: bool = True) -> CompactionJob | None:
+    def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
         """What is due to be merged, of at most so many bytes (None: all that can be); `alone`, without another table's
         beside it, at least the smallest merge, however large.
         """
@@ -106,7 +106,7 @@ class ManagedTable(Protocol):
     def advance(self, moment: Moment) -> None:
         """Let rows expire."""
 
-    def take_changes(self, *, epoch: int, most_merged_bytes: int) -> Any:
+    def take_changes(self, epoch: int, most_merged_bytes: int, /) -> Any:
         """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`. Of files that it
         has to merge itself about so many bytes.
         """
@@ -126,7 +126,7 @@ class ManagedGlobalTable(GlobalKeyedTable):
     ) -> None:
         super().__init__(config, task, store, parts, held=HeldBytes(tiers.memory, owner_of(task, config.name)))
 
-    def plan_compaction(self, *, most_bytes: int | None, alone: bool = True) -> CompactionJob | None:  # noqa: ARG002 - other kinds need it
+    def plan_compaction(self, most_bytes: int | None, _alone: bool, /) -> CompactionJob | None:
         if most_bytes is None:
             self.compact_data()
         return None
@@ -183,7 +183,7 @@ class _RowTable(Generic[V]):
         self._task = task
         self._store = store
 
-    def plan_compaction(self, *, most_bytes: int | None, alone: bool = True) -> CompactionJob | None:
+    def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
         return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None, alone=alone)
 
     def offer_edit(self, edit: Edit) -> None:
@@ -209,7 +209,7 @@ class _RowTable(Generic[V]):
     def close(self, reason: str) -> None:
         self.view.close(reason)
 
-    def take_changes(self, *, epoch: int, most_merged_bytes: int) -> RowChanges:
+    def take_changes(self, epoch: int, most_merged_bytes: int, /) -> RowChanges:
         view, name_of = self.view, self._namer(epoch)
         if isinstance(view, KeyedView):
             uploads = view.checkpoint(name_of).uploads

@@ -31,6 +31,7 @@ the greatest of what went into it.
 """
 
 _NAN, _NULL = 1, 2
+_WHOLE = {32: pa.int32(), 64: pa.int64()}
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,9 @@ def _values(spec: SegmentSpec) -> list[str]:
 
 def _comparable(one: pa.Array) -> tuple[int, Any]:
     kind = one.type
-    if pa.types.is_temporal(kind) and kind.bit_width in {32, 64}:
+    if pa.types.is_temporal(kind) and (whole := _WHOLE.get(kind.bit_width)) is not None:
         # Python's own times do not reach as far.
-        one = one.view(pa.int64() if kind.bit_width == 64 else pa.int32())  # noqa: PLR2004 - bits
+        one = one.view(whole)
     value = one[0].as_py()
     if value is None:
         return _NULL, 0

@@ -2,16 +2,18 @@
 
 import pyarrow as pa
 
+from statebed.format.nested import storage_of
+
 
 def unreadable(field: pa.Field) -> str | None:
     """Why rows with such a column would not come back as they were; None: they would."""
-    kind = _storage(field.type)
+    kind = storage_of(field.type)
     if not pa.types.is_nested(kind):
         return None
     if pa.types.is_fixed_size_list(kind):
         if not kind.list_size:
             return "Parquet's reader takes a list that never has items for damage"
-        if pa.types.is_fixed_size_list(_storage(kind.value_type)):
+        if _is_fixed_list(kind.value_type):
             # Both kernels read from the beginning of the inner lists when the outer ones are a slice.
             return "of lists of a fixed length in one another, Arrow takes and filters the wrong rows"
     parts = [kind.field(index) for index in range(kind.num_fields)]
@@ -21,10 +23,4 @@ def unreadable(field: pa.Field) -> str | None:
 
 
 def _is_fixed_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(_storage(kind)))
-
-
-def _storage(kind: pa.DataType) -> pa.DataType:
-    while isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    return kind
+    return bool(pa.types.is_fixed_size_list(storage_of(kind)))

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, validity
-from statebed.format.nested import fields_of, is_list, items_of, with_parts
+from statebed.format.nested import REMEMBERED_TYPES, fields_of, is_list, items_of, with_parts
 from statebed.format.packed_text import NULL_WORD, OFFSET_TYPES, PackedText, byte_offsets, text_of
 from statebed.format.storable_values import DAY_MS
 from statebed.format.xxh64 import Text, hash_halves, hash_packed, hash_text, hash_words
@@ -52,8 +52,6 @@ _WORD_BITS = 64
 _ROWS_AT_ONCE = 1 << 14
 """Few enough that all arrays of a step stay in the processor's cache."""
 _BYTES_AT_ONCE = 4 << 20
-_KINDS = 256
-"""Of so many types it is remembered how they are hashed."""
 
 
 def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
@@ -108,7 +106,7 @@ def normalise_key(array: pa.Array) -> pa.Array:
     return with_parts(array, normalise_key) if pa.types.is_nested(kind) and _varies(kind) else array
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED_TYPES)
 def _varies(kind: pa.DataType) -> bool:
     """Whether a nested type has parts whose equal values may have different bits."""
     if not (pa.types.is_struct(kind) or pa.types.is_map(kind) or is_list(kind)):
@@ -127,7 +125,7 @@ def check_key_type(field: pa.Field, *, where: str = "") -> None:
         )
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED_TYPES)
 def _refusal(kind: pa.DataType) -> str | None:
     """Why a type is not one of keys; None: it is."""
     if pa.types.is_struct(kind) or is_list(kind):
@@ -171,7 +169,7 @@ def _put(hashes: Hashes, hashed: Hashes, valid: npt.NDArray[np.bool_] | None) ->
         np.copyto(hashes, hashed, where=valid)
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED_TYPES)
 def _way_of(kind: pa.DataType) -> _Way | None:
     """How values of a type are hashed; None: not at all."""
     return next((way for is_kind, way in _WAYS if is_kind(kind)), None)

@@ -10,6 +10,16 @@ from statebed.format.columns import validity
 
 Offsets = npt.NDArray[np.int64]
 
+REMEMBERED_TYPES = 256
+"""Of so many types it is remembered what follows from them: that is asked with every batch."""
+
+
+def storage_of(kind: pa.DataType) -> pa.DataType:
+    """The type, or what an extension type is stored as."""
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return kind
+
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether a value of the type is a list of items, of any or of one length."""

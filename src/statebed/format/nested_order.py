@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.format.columns import boolean_values, fixed_width_values, validity
-from statebed.format.nested import Offsets, fields_of, is_list, is_list_view, items_of
+from statebed.format.nested import REMEMBERED_TYPES, Offsets, fields_of, is_list, is_list_view, items_of
 from statebed.format.packed_text import OFFSET_TYPES, byte_offsets
 
 _BINARY = pa.large_binary()
@@ -30,11 +30,9 @@ _VALUE, _NULL, _END, _END_OF_TEXT, _NOTHING = (
     for one in (b"\x01", b"\x02", b"\x00", b"\x00\x00", b"")
 )
 _SIGN = np.uint8(0x80)
-_KINDS = 256
-"""So many types are remembered."""
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED_TYPES)
 def is_encodable(kind: pa.DataType) -> bool:
     """Whether values of a type can be encoded."""
     if isinstance(kind, pa.BaseExtensionType):

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import one_chunk, validity
+from statebed.format.nested import REMEMBERED_TYPES
 
 _Mask = npt.NDArray[np.bool_]
-_KINDS = 256
-"""So many types are remembered."""
 
 
 def without_hidden_nulls(rows: pa.Table) -> pa.Table:
@@ -36,7 +35,7 @@ def with_fields(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(rows.columns, schema=schema)
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED_TYPES)
 def has_required_fields(kind: pa.DataType) -> bool:
     """Whether parts of nested values may not be null."""
     if not (_has_places_at_nulls(kind) or _has_any_length(kind)):

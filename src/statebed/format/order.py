@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
+from statebed.format.nested import storage_of
 from statebed.format.nested_order import encoded, is_encodable
 
 Flags = npt.NDArray[np.bool_]
@@ -40,16 +41,15 @@ def told_apart(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> 
 
     The others are looked at only where rows are equal: they may be long, or nested.
     """
-    repeated = repeats(table, columns)
-    if not len(repeated) or not rest:
+    if not rest:
         return table
-    begins = np.ones(table.num_rows, dtype=np.bool_)
-    begins[repeated] = False
-    tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+    tied, groups = ties(table, columns)
+    if not len(tied):
+        return table
     some = table.select(list(rest))
     if len(tied) < table.num_rows:
         some = some.take(from_numpy(tied, pa.int64()))
-    keys = [from_numpy(np.cumsum(begins, dtype=np.int64)[tied], pa.int64()), *map(exact, some.columns)]
+    keys = [from_numpy(groups, pa.int64()), *map(exact, some.columns)]
     names = [str(number) for number in range(len(keys))]
     found = sort_indices(pa.Table.from_arrays(keys, names=names), names)
     places = np.arange(table.num_rows, dtype=np.int64)
@@ -73,6 +73,14 @@ def repeats(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
     for rows, _, equal in _neighbours(table, columns):
         found = rows[equal]
     return found
+
+
+def ties(table: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of rows in order, those that others equal in these columns, and a number for all that are equal."""
+    begins = np.ones(table.num_rows, dtype=np.bool_)
+    begins[repeats(table, columns)] = False
+    tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+    return tied, np.cumsum(begins, dtype=np.int64)[tied]
 
 
 def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int64], Flags, Flags]]:
@@ -114,7 +122,7 @@ def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
 
 def is_sortable(kind: pa.DataType) -> bool:
     """Whether a column of the type may be sorted by."""
-    kind = _storage(kind)
+    kind = storage_of(kind)
     return not pa.types.is_nested(kind) or is_encodable(kind)
 
 
@@ -122,7 +130,7 @@ def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The column in a type that Arrow sorts and compares: extension types as their storage, half floats as floats,
     short decimals as wider ones, nested values as bytes.
     """
-    kind = _storage(column.type)
+    kind = storage_of(column.type)
     wanted = kind
     if pa.types.is_nested(kind):
         return encoded(column if kind == column.type else column.cast(kind)) if is_encodable(kind) else column
@@ -135,7 +143,7 @@ def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 def exact(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """As `sortable`, and where values differ in their bits alone, as zeros and NaN do, they are told apart."""
-    kind = _storage(column.type)
+    kind = storage_of(column.type)
     if pa.types.is_nested(kind) and is_encodable(kind):
         return encoded(column if kind == column.type else column.cast(kind), exact=True)
     if not pa.types.is_floating(kind):
@@ -145,12 +153,6 @@ def exact(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     bits: npt.NDArray[np.signedinteger] = fixed_width_values(array, np.dtype(f"i{width // 8}")).view(f"i{width // 8}")
     ascending = bits ^ ((bits >> (width - 1)) & ((1 << (width - 1)) - 1))
     return from_numpy(ascending, _WHOLE[width], valid=validity(array))
-
-
-def _storage(kind: pa.DataType) -> pa.DataType:
-    while isinstance(kind, pa.BaseExtensionType):
-        kind = kind.storage_type
-    return kind
 
 
 def _check_sortable(field: pa.Field) -> None:

@@ -12,14 +12,12 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.columns import int64_values, one_chunk, validity
-from statebed.format.nested import fields_of, is_list, is_list_view, items_of
+from statebed.format.nested import REMEMBERED_TYPES, fields_of, is_list, is_list_view, items_of
 from statebed.format.null_structs import has_required_fields
 
 DAY_MS = 86_400_000
 _LAST_SECOND = ((1 << 63) - 1) // 1000
 _LAST_DAY = (1 << 31) - 1
-_KINDS = 256
-"""So many types are remembered."""
 
 
 def check_values(column: pa.Array | pa.ChunkedArray, name: str, *, where: str) -> None:
@@ -39,7 +37,7 @@ def check_values(column: pa.Array | pa.ChunkedArray, name: str, *, where: str) -
         )
 
 
-@lru_cache(maxsize=_KINDS)
+@lru_cache(maxsize=REMEMBERED_TYPES)
 def _has_limits(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         return any(_has_limits(kind.field(index).type) for index in range(kind.num_fields))

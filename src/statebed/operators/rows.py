@@ -14,7 +14,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.keyhash import normalise_key
-from statebed.format.order import is_sortable, repeats, sort_indices
+from statebed.format.order import is_sortable, sort_indices, ties
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.operator import WEIGHT, Changes, Input, Output
 from statebed.operators.ordering import sorted_by, total_keys
@@ -132,15 +132,14 @@ def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
         for field in rows.schema
         if field.name not in order or pa.types.is_floating(field.type) or pa.types.is_nested(field.type)
     ]
-    repeated = repeats(rows, order) if finer else ()
-    if not len(repeated):
+    if not finer:
         return rows
-    begins = np.ones(rows.num_rows, dtype=np.bool_)
-    begins[repeated] = False
-    tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+    tied, groups = ties(rows, order)
+    if not len(tied):
+        return rows
     some = rows.select(finer).take(from_numpy(tied, pa.int64()))
     places = np.arange(rows.num_rows, dtype=np.int64)
-    places[tied] = tied[sorted_by([np.cumsum(begins, dtype=np.int64)[tied], *total_keys(some, finer)])]
+    places[tied] = tied[sorted_by([groups, *total_keys(some, finer)])]
     return rows.take(from_numpy(places, pa.int64()))
 
 

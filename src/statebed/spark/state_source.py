@@ -28,6 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from statebed.errors import InputError
+from statebed.format.nested import is_list
 from statebed.format.schema import TIME
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.tables.pushdown import span_of
@@ -199,7 +200,7 @@ def _known_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct([_known(kind.field(index)) for index in range(kind.num_fields)])
     if types.is_map(kind):
         return pa.map_(_known_type(kind.key_type), _known_type(kind.item_type))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(_known(kind.value_field))
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz=kind.tz)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statebed.format.columns import from_numpy
+from statebed.format.nested import is_list
 
 ArrowRows: TypeAlias = pa.RecordBatch | pa.Table
 Held: TypeAlias = pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray | pa.Buffer | npt.NDArray[np.generic]
@@ -107,7 +108,7 @@ def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
     elif pa.types.is_map(kind):
         yield from _dictionaries(array.keys)
         yield from _dictionaries(array.items)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    elif is_list(kind):
         yield from _dictionaries(array.values)
 
 

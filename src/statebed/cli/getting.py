@@ -9,8 +9,8 @@ from statebed.cli import answers, output, rows
 from statebed.cli.moment import Moment, read_at
 from statebed.cli.questions import GLOBAL_KEYED, Question, keys_of
 from statebed.errors import InputError
+from statebed.format.json_values import json_objects
 from statebed.inspect import StateTable
-from statebed.sinks.json_values import json_objects
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from statebed.cli import output
 from statebed.cli.plain import clipped, plain, plain_json
-from statebed.sinks.json_values import json_objects, json_values
+from statebed.format.json_values import json_objects, json_values
 
 MOST_IN_A_TABLE = 10_000
 _WIDEST = 80

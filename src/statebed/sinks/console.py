@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from statebed.checkpoint import Publication
 from statebed.format.columns import one_chunk
+from statebed.format.json_values import json_values
 from statebed.sinks.base import BaseSink
-from statebed.sinks.json_values import json_values
 from statebed.sinks.shape import Shape, shaped_rows
 
 DEFAULT_ROWS = 20

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from statebed.checkpoint import Publication
-from statebed.sinks.json_values import json_objects
+from statebed.format.json_values import json_objects
 from statebed.sinks.row_kinds import KeyedChanges, RowKind
 
 MESSAGES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])

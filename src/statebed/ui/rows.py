@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statebed.errors import StoreUnavailableError
+from statebed.format.json_values import json_values
 from statebed.inspect import Scan, diff_state, read_state
 from statebed.ui import words
 
@@ -120,18 +121,14 @@ def _rows(found: pa.Table, most: int, scan: Scan | None) -> Rows:
 
 
 def _text(value: pa.Scalar) -> str:
-    """A value as a cell shows it."""
+    """Return the text of a cell: binary as hex, everything else as the CLI's JSON has it."""
+    kind = value.type
     if not value.is_valid:
         return "null"
-    if pa.types.is_timestamp(value.type):
-        micros = value.cast(pa.timestamp("us", value.type.tz)).value
-        text = words.exact(micros)
-        return text if value.type.tz else text.removesuffix("Z")
-    found = value.as_py()
-    if isinstance(found, bytes):
-        return words.clipped(f"0x{found.hex()}")
-    if isinstance(found, str):
-        return words.clipped(found)
-    if isinstance(found, dict | list):
-        return words.clipped(json.dumps(found, ensure_ascii=False, default=str))
-    return words.clipped(found)
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        text = words.exact(value.cast(pa.timestamp("us", kind.tz)).value)
+        return text if kind.tz else text.removesuffix("Z")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return words.clipped(f"0x{value.as_py().hex()}")
+    [found] = json_values(pa.repeat(value, 1))
+    return words.clipped(json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found)

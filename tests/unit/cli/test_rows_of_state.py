@@ -11,8 +11,8 @@ import pytest
 from command_line import Call, Outcome
 
 import statebed as sb
+from statebed.format.json_values import json_objects
 from statebed.inspect import diff_state, read_state
-from statebed.sinks.json_values import json_objects
 
 EARNED = ("--operator", "earned")
 

@@ -234,3 +234,25 @@ def test_forms_that_cannot_be_are_refused_with_what_to_write() -> None:
         shape(append, (), None, "N")
     with pytest.raises(InputError, match="the stream has one of that name"):
         shape(Output(pa.schema([("row_kind", pa.string())]), Changes.CHANGELOG), ("row_kind",), None)
+
+
+def test_debezium_writes_floats_as_their_shortest_decimal() -> None:
+    """FLOAT 320.1 was written as 320.1000061035156, the double that is nearest to the float."""
+    path = f"memory://debezium{next(numbers)}"
+    kind = pa.float32()
+    rows = pa.table(
+        {
+            "k": pa.array([320.1], kind),
+            "s": pa.array([{"f": 0.1}], pa.struct([("f", kind)])),
+            "l": pa.array([[1e-7, float("nan")]], pa.list_(kind)),
+            "m": pa.array([[(0.3, float("-inf"))]], pa.map_(kind, kind)),
+            "_weight": pa.array([1], pa.int64()),
+        }
+    )
+    sink = DebeziumFilesSink(sink_id="totals", path=path, envelope=Envelope("rides", "totals", ("k",)))
+    sink.open(1)
+    sink.publish(publication(1, 2, rows))
+    store = get_storage_provider(path)
+    [name] = table_files(path)
+    line = store.get(name.removeprefix(f"{store.url}/"))
+    assert b'"after":{"k":320.1,"s":{"f":0.1},"l":[1e-7,"NaN"],"m":{"0.3":"-Infinity"}}' in line

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statebed.errors import MissingDependencyError
+from statebed.format.columns import one_chunk
+from statebed.format.json_values import json_values
 
 if TYPE_CHECKING:
     import duckdb
@@ -88,7 +90,7 @@ def html(title: str, rows: pa.Table) -> str:
     shown = rows.slice(0, ROWS_SHOWN)
     named = [(_escaped(field.name), _escaped(field.type)) for field in rows.schema]
     heads = "".join(f"<th>{name}<br><small>{kind}</small></th>" for name, kind in named)
-    cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
+    cells = [[_cell(value) for value in json_values(one_chunk(column))] for column in shown.columns]
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
     more = f"<p>The first {ROWS_SHOWN} rows.</p>" if rows.num_rows > ROWS_SHOWN else ""
     return (

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from statebed.sinks.json_values import json_texts
+from statebed.format.json_values import json_texts
 
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False)
 

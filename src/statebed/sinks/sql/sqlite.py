@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from statebed.errors import SinkError, UnsupportedTypeError
 from statebed.format.columns import one_chunk
-from statebed.sinks.json_values import json_texts
+from statebed.format.json_values import json_texts
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
 
 

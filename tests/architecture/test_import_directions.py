@@ -149,7 +149,7 @@ def test_the_core_is_imported_without_java_pyspark_and_extras() -> None:
         text=True,
         timeout=120,
         check=False,
-        env={"PATH": "/nonexistent"},
+        env={"PATH": "/nonexistent", "PYTHONPATH": str(SOURCE)},
     )
     assert child.returncode == 0, child.stderr
     assert child.stdout.strip() == f"imported {len(core)}"

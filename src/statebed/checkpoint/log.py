@@ -11,6 +11,7 @@ from statebed.errors import (
     NewerFormatError,
     ObjectMissingError,
     OutcomeUnknownError,
+    StatebedError,
     StoreUnavailableError,
 )
 from statebed.format import checkpoint_pb2 as pb
@@ -85,11 +86,18 @@ class CheckpointLog:
         except (EpochNotRetainedError, NewerFormatError):
             return None
 
-    def recover(self, damage: DamagePolicy = DamagePolicy.REFUSE) -> Recovery:
-        """The end of the log, and what was passed over to find it; falling back, a record before it may be missing."""
+    def recover(self, damage: DamagePolicy = DamagePolicy.REFUSE, *, proofs: bool = False) -> Recovery:
+        """Find the end of the log, and list what was skipped to find it.
+
+        A number without a record is lost, not free, if a published marker lies in its folder. With `proofs` answered
+        requests and compacted files count as evidence, too (two more listings). With `DamagePolicy.FALL_BACK` the
+        record before the head may be missing.
+        """
         for attempt in range(RECOVERY_ATTEMPTS):
-            recovery = recover(list(self._observe_down()))
+            recovery = recover(list(self._observe_down(proofs=proofs)))
             head = recovery.head
+            if recovery.lost and attempt == 0:
+                continue  # what looked lost may have been collected, or committed, while it was read
             if recovery.damaged or head is None:
                 break
             # The log may have moved on while it was read; only a record that is really gone stays so.
@@ -127,12 +135,45 @@ class CheckpointLog:
         data = fetch(self.store, pin.path, size=pin.size, crc=pin.crc32c)
         return open_sealed(pb.CheckpointMetadata, data, where=where, damaged=CorruptRecordError)
 
-    def _observe_down(self) -> Iterator[Observation]:
-        for number in reversed(self.numbers()):
+    def _observe_down(self, *, proofs: bool) -> Iterator[Observation]:
+        proven = self._proven() if proofs else {}
+        for number in sorted({*self.numbers(), *proven}, reverse=True):
             observation = self.observe(number)
+            if observation.found is Found.NOTHING:
+                observation = self._lost(number, proven.get(number, "")) or observation
             yield observation
             if observation.found is Found.RECORD:
                 return
+
+    def _lost(self, number: int, proof: str) -> Observation | None:
+        """Observe a number without a record as lost if `proof` or a published marker shows that it was committed."""
+        listed = () if proof else self.store.list_level(names.epoch_folder(number)).objects
+        found = proof or next((info.path for info in listed if names.sink_of_marker(info.path) is not None), "")
+        # The record may have been committed between the two looks.
+        if not found or self.exists(number):
+            return self.observe(number) if found else None
+        return Observation(number, Found.LOST, problem=f"the record is gone, though {found} was written after it")
+
+    def _proven(self) -> dict[int, str]:
+        """Find numbers that were committed by what lies outside `checkpoints/`, each with the object that proves it."""
+        paths = [info.path for info in self.store.list_level(names.REQUESTS).objects]
+        paths += self.store.list_level(names.COMPACTIONS).folders
+        return {number: path for path in paths if (number := self.committed_by(path))}
+
+    def committed_by(self, path: str) -> int:
+        """Number of the record that must have been committed before the object at `path` was written; 0 if unknown."""
+        epoch, writer = names.epoch_of(path), names.run_of_compaction(path)
+        if epoch is not None:
+            return epoch if names.sink_of_marker(path) is not None else 0
+        if writer is not None:
+            return writer
+        return self._answered_by(path) if names.request_of_answer(path) is not None else 0
+
+    def _answered_by(self, path: str) -> int:
+        try:
+            return int(open_sealed(pb.Answer, self.store.get(path), where=path).epoch)
+        except StatebedError:
+            return 0  # damaged, or fetched by whoever asked
 
     # ---- appending -------------------------------------------------------------------------------------------
 

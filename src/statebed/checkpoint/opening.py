@@ -4,7 +4,7 @@ Reads only. Every refusal happens here, before the first byte is written.
 """
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import check_present
@@ -56,11 +56,11 @@ class Opening:
 
 def prepare_opening(log: CheckpointLog, references: References, options: RunOptions) -> Opening:
     """Read the log and choose the base."""
-    recovery = log.recover(options.damage)
+    recovery = log.recover(options.damage, proofs=True)
     check_readable(recovery, job_id=log.job_id, policy=options.damage)
     view, damaged, gap = _read_view(log, recovery, options.damage)
     base, skipped = _choose_base(log, references, recovery, view, options)
-    recovery = Recovery(recovery.last_number, recovery.head, recovery.skipped + skipped)
+    recovery = replace(recovery, skipped=recovery.skipped + skipped)
     fork = _is_fork(recovery, base)
     if fork and recovery.head is not None and base is not None:
         kept = {data_epoch_of(base), *walk_chain(view, base)}
@@ -82,7 +82,7 @@ def _read_view(
     if recovery.head is None:
         return {}, frozenset(), 0
     view = {recovery.head.epoch: recovery.head}
-    damaged = set(range(recovery.head.epoch + 1, recovery.last_number + 1))
+    damaged = set(range(recovery.head.epoch + 1, recovery.last_number + 1)) - set(recovery.lost)
     gap = 0
     for number in range(recovery.head.epoch - 1, 0, -1):
         observation = log.observe(number)

@@ -78,7 +78,7 @@ class Run:
             opening = prepare_opening(log, references, options)
             start = build_run_start(
                 job_id=job_id,
-                number=opening.recovery.last_number + 1,
+                number=opening.recovery.next_number,
                 head=opening.recovery.head,
                 base=opening.base,
                 fork=opening.fork,
@@ -87,6 +87,8 @@ class Run:
                 rollback_allowed=options.rollback is RollbackPolicy.ALLOW,
             )
             other = log.append(start, follows=opening.recovery.head)
+            if other is None and len(opening.recovery.lost) > 1:
+                continue  # each lost number gets a record; the newest one becomes this run's
             if other is None:
                 told = _logger.about(job=job_id, run=start.run, epoch=start.epoch)
                 told.info("run %d begins on the state of epoch %d", start.run, start.base)

@@ -27,6 +27,8 @@ class Found(enum.Enum):
     RECORD = "record"
     NOTHING = "nothing"
     DAMAGE = "damage"
+    LOST = "lost"
+    """No record, though an object exists that is only written after the record was committed."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,13 @@ class Recovery:
     last_number: int
     head: pb.CheckpointMetadata | None
     skipped: tuple[Skipped, ...]
+    lost: tuple[int, ...] = ()
+    """Numbers above the head whose records were committed and are gone, ascending."""
+
+    @property
+    def next_number(self) -> int:
+        """Number of the next run_start. Lost numbers are filled first: a later start must not find a hole in the log."""
+        return self.lost[0] if self.lost else self.last_number + 1
 
     @property
     def min_epoch(self) -> int:
@@ -61,7 +70,7 @@ class Recovery:
 
     @property
     def damaged(self) -> bool:
-        """Whether the record at the last number cannot be read."""
+        """Whether the record at the last number is unreadable or lost."""
         return self.last_number > 0 and (self.head is None or self.head.epoch != self.last_number)
 
 
@@ -94,6 +103,7 @@ class Origin:
 def recover(observations: Sequence[Observation]) -> Recovery:
     """The head of the log, from observations in descending order that end at the first readable record."""
     skipped: list[Skipped] = []
+    lost: list[int] = []
     last_number = 0
     for observation in observations:
         if observation.found is Found.NOTHING:
@@ -101,9 +111,11 @@ def recover(observations: Sequence[Observation]) -> Recovery:
             continue
         last_number = last_number or observation.epoch
         if observation.found is Found.RECORD:
-            return Recovery(last_number, observation.record, tuple(skipped))
+            return Recovery(last_number, observation.record, tuple(skipped), tuple(reversed(lost)))
+        if observation.found is Found.LOST:
+            lost.append(observation.epoch)
         skipped.append(Skipped(observation.epoch, observation.problem))
-    return Recovery(last_number, None, tuple(skipped))
+    return Recovery(last_number, None, tuple(skipped), tuple(reversed(lost)))
 
 
 def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> None:
@@ -118,8 +130,9 @@ def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> 
             fix="restore the records from a backup",
         )
     if policy is DamagePolicy.REFUSE:
+        trouble = "was committed and is gone" if recovery.last_number in recovery.lost else "cannot be read"
         raise CorruptRecordError(
-            f"the newest record, {recovery.last_number}, cannot be read",
+            f"the newest record, {recovery.last_number}, {trouble}",
             where=f"job {job_id}: {reasons}",
             fix=f"restore it from a backup, or fall back to an older intact epoch (a fork; the work after epoch "
             f"{data_epoch_of(recovery.head)} is lost): `statebed repair`, or RunOptions(damage=DamagePolicy.FALL_BACK)",

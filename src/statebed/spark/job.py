@@ -303,7 +303,7 @@ class Job:
         the memory there is.
         """
         log = CheckpointLog(store, self._job_id)
-        recovery = log.recover()
+        recovery = log.recover(options.damage, proofs=True)
         if options.origin.is_head and options.damage is DamagePolicy.REFUSE:
             base = recovery.head
         else:

@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
-from statebed.errors import EpochNotRetainedError, FormatError, NewerFormatError, StatebedError
+from statebed.errors import EpochNotRetainedError, FormatError, NewerFormatError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.sealed import open_sealed
 from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
 from statebed.inspect.verification.needs import Needer, finding
 
@@ -87,7 +86,7 @@ def _read_all(log: CheckpointLog) -> Iterator[tuple[int, bytes]]:
 def _missing(
     log: CheckpointLog, numbers: set[int], records: Mapping[int, pb.CheckpointMetadata], listed: list[str]
 ) -> list[int]:
-    last = max([*numbers, *_committed_by_what_follows(log, listed)], default=0)
+    last = max([*numbers, *map(log.committed_by, listed)], default=0)
     head = records[max(records)] if records else None
     # Below what is retained, records leave in ascending order: from the lowest that is left, all are there.
     first = min(numbers, default=last)
@@ -104,27 +103,6 @@ def newest_record(log: CheckpointLog) -> pb.CheckpointMetadata | None:
     """The newest record that can be read now, whatever is missing below it."""
     observations = (log.observe(number) for number in reversed(log.numbers()))
     return next((one.record for one in observations if one.record is not None), None)
-
-
-def _committed_by_what_follows(log: CheckpointLog, listed: list[str]) -> set[int]:
-    """Numbers whose records must have been there, by objects that are put only afterwards."""
-    found: set[int] = set()
-    for path in listed:
-        epoch, writer = names.epoch_of(path), names.run_of_compaction(path)
-        if epoch is not None and names.sink_of_marker(path) is not None:
-            found.add(epoch)
-        elif writer is not None:
-            found.add(writer)
-        elif names.request_of_answer(path) is not None:
-            found.add(_answered_by(log, path))
-    return found - {0}
-
-
-def _answered_by(log: CheckpointLog, path: str) -> int:
-    try:
-        return int(open_sealed(pb.Answer, log.store.get(path), where=path).epoch)
-    except StatebedError:
-        return 0  # damaged, or fetched by whoever asked
 
 
 def _record_finding(number: int, trouble: Trouble, problem: str) -> Finding:

@@ -61,7 +61,7 @@ class Recovery:
 
     @property
     def next_number(self) -> int:
-        """Number of the next run_start. Lost numbers are filled first: a later start must not find a hole in the log."""
+        """Number of the next run_start; lost numbers are filled first, so that no later start finds a hole."""
         return self.lost[0] if self.lost else self.last_number + 1
 
     @property

@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 LOCKS := requirements/build.txt requirements/dev.txt
 # The stamp carries the hash of what the environment is made of, so a changed lock makes a new one.
 STAMP := $(VENV)/.stamp-$(shell cat $(LOCKS) | sha256sum | cut -c1-16)
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.stamp-$(shell cat requirements/build.txt requirements/docs.txt | sha256sum | cut -c1-16)
 WITH_JAVA := scripts/with-java
 
 help:  ## print this list
@@ -43,11 +45,26 @@ lock: env  ## resolve the lock files again (names no index)
 	$(BIN)/uv pip compile requirements/build.in --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/build.txt --custom-compile-command "make lock"
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/dev.txt --custom-compile-command "make lock"
 
+	$(BIN)/uv pip compile --group docs --generate-hashes --python-version 3.11 --universal --upgrade -q -o requirements/docs.txt --custom-compile-command "make lock"
+
 proto: env  ## generate the protobuf code again from its schema
 	$(BIN)/python scripts/generate_proto.py
 
 clean:  ## remove the environment, caches and demo state
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
+	rm -rf $(VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
+
+# ---- documentation ---------------------------------------------------------------------------------------
+
+$(DOCS_STAMP): $(STAMP)
+	@rm -rf $(DOCS_VENV)
+	$(BIN)/python -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install -q --require-hashes -r requirements/build.txt
+	$(DOCS_VENV)/bin/python -m pip install -q --no-build-isolation --require-hashes -r requirements/docs.txt
+	touch $@
+
+docs: $(DOCS_STAMP)  ## build the documentation site into artifacts/site; every link is checked
+	$(call timed,docs site,NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build -q)
+	@echo "read it: $(PYTHON) -m http.server -d artifacts/site --bind 127.0.0.1 8000"
 
 # ---- see it run ------------------------------------------------------------------------------------------
 
@@ -82,7 +99,7 @@ define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs  ## set up everything and run the whole suite (about 35 minutes on two slow cores)
+test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs docs  ## set up everything and run the whole suite (about 35 minutes on two slow cores)
 	@echo "== whole suite passed"
 
 check: env  ## ruff, mypy strict, import directions
@@ -139,4 +156,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench
+.PHONY: help docs env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench

@@ -1,6 +1,8 @@
 """A driver of the job of rides in a process of its own, which can be told to die at an exact point.
 
-python driver.py FOLDER available_now|continuous none|after_record EPOCHS
+python driver.py FOLDER available_now|continuous|forgotten none|after_record EPOCHS
+
+"forgotten" ends after the first epoch without stopping its query.
 """
 
 import importlib.util
@@ -46,8 +48,12 @@ def main() -> None:
         dies_after(int(epochs))
     job = world.Rides(sb.Job("none").spark, Path(folder)).job()
     with sb.exit_codes():
-        trigger = {"processing_time": "100 milliseconds"} if mode == "continuous" else {"available_now": True}
-        job.start(**trigger).await_termination(200)
+        trigger = {"available_now": True} if mode == "available_now" else {"processing_time": "100 milliseconds"}
+        query = job.start(**trigger)
+        if mode == "forgotten":
+            query.await_epoch(2, timeout=200)
+        else:
+            query.await_termination(200)
 
 
 if __name__ == "__main__":

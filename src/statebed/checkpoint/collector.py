@@ -18,6 +18,7 @@ from statebed.protocol.collection import (
     Licence,
     deletion_order,
     doomed_records,
+    doomed_runs,
     find_licence,
     is_garbage,
     protecting_pins,
@@ -63,6 +64,7 @@ class Collector:
         protected = self._protected(records, licence)
         if sweep:
             doomed, garbage = self._sweep(licence, protected, head, in_flight)
+            garbage += self._old_runs(protecting_records(records, licence=licence))
         else:
             doomed, garbage = self._follow(records, licence, protected, head)
             # A compaction may write again what a record that leaves once named.
@@ -137,6 +139,12 @@ class Collector:
             if is_garbage(path, protected=protected, head=head.epoch, run=head.run, in_flight=in_flight)
         ]
         return doomed, deletion_order(garbage, metadata={path for path in garbage if names.is_metadata(path)})
+
+    def _old_runs(self, retained: Sequence[pb.CheckpointMetadata]) -> list[str]:
+        """Ends and heartbeats of runs long gone; nothing names them, and nothing rests on them."""
+        found = {info.path: names.run_of(info.path) for info in self._log.store.list(names.RUNS)}
+        doomed = doomed_runs({run for run in found.values() if run is not None}, retained=retained)
+        return sorted(path for path, run in found.items() if run in doomed)
 
     def _delete_record(self, number: int) -> None:
         path = names.record(number)

@@ -12,6 +12,7 @@ from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.opening import Opening, RunOptions, markers, prepare_opening, walk_chain
 from statebed.checkpoint.petitions import Petitions
 from statebed.checkpoint.references import References
+from statebed.checkpoint.run_status import undelivered_sinks
 from statebed.errors import CollectionError, FencedError, OutcomeUnknownError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -217,6 +218,11 @@ class Run:
         """The epochs of this lineage that some sinks still wait for, oldest first, with these sinks."""
         self._check_alive()
         return [(self.record(epoch), tuple(sinks)) for epoch, sinks in sorted(self._pending.items()) if sinks]
+
+    @property
+    def undelivered(self) -> list[pb.UndeliveredSink]:
+        """Sinks that lack committed epochs; answers after the run has died, too."""
+        return undelivered_sinks(sorted(self._pending.items()))
 
     def mark_published(self, epoch: int, sink_id: str) -> None:
         """Put the marker: the sink has the epoch."""

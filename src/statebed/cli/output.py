@@ -5,6 +5,7 @@ Everything that is printed passes `plain`: what comes out of records and rows is
 
 import dataclasses
 import datetime as dt
+import enum
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -163,7 +164,7 @@ def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] =
     screen = console()
     screen.print(fit(shown, screen, least=least))
     for problem in problems:
-        screen.print(line(problem))
+        screen.print(Text(plain(problem), style="red"))
 
 
 def with_times(value: Any) -> Any:
@@ -178,7 +179,7 @@ def with_times(value: Any) -> Any:
         }
     if isinstance(value, tuple | list):
         return [with_times(item) for item in value]
-    return value
+    return value.value if isinstance(value, enum.Enum) else value
 
 
 def _is_time(name: str) -> bool:

@@ -117,6 +117,14 @@ class Settings:
         default=dt.timedelta(seconds=1),
         metadata=_about(kinds.duration(_MOMENT), "how often a running job looks for requests of tools, at most"),
     )
+    heartbeat_every: dt.timedelta = field(
+        default=dt.timedelta(seconds=20),
+        metadata=_about(
+            kinds.duration(dt.timedelta(milliseconds=100)),
+            "how often the driver writes a small object that says that the run is alive; a run that is silent for "
+            "three times as long is shown as vanished",
+        ),
+    )
     retained_epochs: int = field(
         default=DEFAULT_EPOCHS,
         metadata=_about(kinds.whole_number(1, _MANY), "how many epochs of the present lineage are kept"),

@@ -114,6 +114,45 @@ EVENT_TIME: TimeToLiveClock.ValueType  # 1
 EPOCH_TIME: TimeToLiveClock.ValueType  # 2
 Global___TimeToLiveClock: _TypeAlias = TimeToLiveClock  # noqa: Y015
 
+class _RunOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_OUTCOME_UNSPECIFIED: _RunOutcome.ValueType  # 0
+    RUN_FINISHED: _RunOutcome.ValueType  # 1
+    """the input ended"""
+    RUN_STOPPED: _RunOutcome.ValueType  # 2
+    """a stop was requested"""
+    RUN_DRAINED: _RunOutcome.ValueType  # 3
+    """as stopped, and every window was closed"""
+    RUN_FAILED: _RunOutcome.ValueType  # 4
+    RUN_FENCED: _RunOutcome.ValueType  # 5
+    """a later run superseded it"""
+    RUN_EXITED: _RunOutcome.ValueType  # 6
+    """the process exited while the run was active"""
+
+class RunOutcome(_RunOutcome, metaclass=_RunOutcomeEnumTypeWrapper):
+    """---- runs --------------------------------------------------------------------------------------------------
+
+    How a run ended, as the process that ran it tells. A process that is killed tells nothing.
+    """
+
+RUN_OUTCOME_UNSPECIFIED: RunOutcome.ValueType  # 0
+RUN_FINISHED: RunOutcome.ValueType  # 1
+"""the input ended"""
+RUN_STOPPED: RunOutcome.ValueType  # 2
+"""a stop was requested"""
+RUN_DRAINED: RunOutcome.ValueType  # 3
+"""as stopped, and every window was closed"""
+RUN_FAILED: RunOutcome.ValueType  # 4
+RUN_FENCED: RunOutcome.ValueType  # 5
+"""a later run superseded it"""
+RUN_EXITED: RunOutcome.ValueType  # 6
+"""the process exited while the run was active"""
+Global___RunOutcome: _TypeAlias = RunOutcome  # noqa: Y015
+
 @_typing.final
 class CheckpointMetadata(_message.Message):
     """The checkpoint record: the only truth about what an epoch contains. Created once, never changed."""
@@ -149,6 +188,7 @@ class CheckpointMetadata(_message.Message):
     FIGURES_FIELD_NUMBER: _builtins.int
     ROLLBACK_ALLOWED_FIELD_NUMBER: _builtins.int
     CHOSEN_PARALLELISM_FIELD_NUMBER: _builtins.int
+    SOURCE_PROGRESS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -198,6 +238,10 @@ class CheckpointMetadata(_message.Message):
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceWatermark]: ...
     @_builtins.property
     def figures(self) -> Global___EpochFigures: ...
+    @_builtins.property
+    def source_progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceProgress]:
+        """of the batch before this epoch, as Spark reported it; may be missing"""
+
     def __init__(
         self,
         *,
@@ -230,10 +274,11 @@ class CheckpointMetadata(_message.Message):
         figures: Global___EpochFigures | None = ...,
         rollback_allowed: _builtins.bool = ...,
         chosen_parallelism: _builtins.int = ...,
+        source_progress: _abc.Iterable[Global___SourceProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "source_progress", b"source_progress", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
@@ -1685,3 +1730,248 @@ class Answer(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Answer: _TypeAlias = Answer  # noqa: Y015
+
+@_typing.final
+class RunEnd(_message.Message):
+    """runs/{run}/end.metadata: put if absent by the process of the run when the run ends. For people; no decision rests on it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    START_TIME_US_FIELD_NUMBER: _builtins.int
+    TIME_US_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    UNDELIVERED_FIELD_NUMBER: _builtins.int
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
+    CRC32C_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    job_id: _builtins.str
+    run: _builtins.int
+    outcome: Global___RunOutcome.ValueType
+    start_time_us: _builtins.int
+    time_us: _builtins.int
+    epoch: _builtins.int
+    """the newest record that the run committed"""
+    written_by: _builtins.str
+    crc32c: _builtins.int
+    @_builtins.property
+    def error(self) -> Global___RunError: ...
+    @_builtins.property
+    def undelivered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UndeliveredSink]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+        outcome: Global___RunOutcome.ValueType = ...,
+        start_time_us: _builtins.int = ...,
+        time_us: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        error: Global___RunError | None = ...,
+        undelivered: _abc.Iterable[Global___UndeliveredSink] | None = ...,
+        written_by: _builtins.str = ...,
+        crc32c: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32c", b"crc32c", "epoch", b"epoch", "error", b"error", "format_version", b"format_version", "job_id", b"job_id", "outcome", b"outcome", "run", b"run", "start_time_us", b"start_time_us", "time_us", b"time_us", "undelivered", b"undelivered", "written_by", b"written_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RunEnd: _TypeAlias = RunEnd  # noqa: Y015
+
+@_typing.final
+class RunError(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    WHERE_FIELD_NUMBER: _builtins.int
+    FIX_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """of a StatebedError, else empty"""
+    kind: _builtins.str
+    """class of the exception"""
+    what: _builtins.str
+    where: _builtins.str
+    fix: _builtins.str
+    traceback: _builtins.str
+    """of user code, where user code raised the error"""
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        what: _builtins.str = ...,
+        where: _builtins.str = ...,
+        fix: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "fix", b"fix", "kind", b"kind", "traceback", b"traceback", "what", b"what", "where", b"where"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RunError: _TypeAlias = RunError  # noqa: Y015
+
+@_typing.final
+class UndeliveredSink(_message.Message):
+    """A sink that has not received committed epochs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    FIRST_EPOCH_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    first_epoch: _builtins.int
+    epochs: _builtins.int
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        first_epoch: _builtins.int = ...,
+        epochs: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "first_epoch", b"first_epoch", "sink_id", b"sink_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___UndeliveredSink: _TypeAlias = UndeliveredSink  # noqa: Y015
+
+@_typing.final
+class RunHeartbeat(_message.Message):
+    """runs/{run}/heartbeat.metadata: replaced every `every_us` by the process of the run while it lives. The only object
+    that is ever overwritten. For people; no decision rests on it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SettingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    START_TIME_US_FIELD_NUMBER: _builtins.int
+    TIME_US_FIELD_NUMBER: _builtins.int
+    EVERY_US_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PROCESS_ID_FIELD_NUMBER: _builtins.int
+    APPLICATION_ID_FIELD_NUMBER: _builtins.int
+    SPARK_UI_URL_FIELD_NUMBER: _builtins.int
+    TRIGGER_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
+    CRC32C_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    job_id: _builtins.str
+    run: _builtins.int
+    start_time_us: _builtins.int
+    time_us: _builtins.int
+    every_us: _builtins.int
+    epoch: _builtins.int
+    """the newest record that the run committed"""
+    host: _builtins.str
+    process_id: _builtins.int
+    application_id: _builtins.str
+    spark_ui_url: _builtins.str
+    trigger: _builtins.str
+    crc32c: _builtins.int
+    @_builtins.property
+    def settings(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """as shown to people, without secrets"""
+
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceProgress]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        job_id: _builtins.str = ...,
+        run: _builtins.int = ...,
+        start_time_us: _builtins.int = ...,
+        time_us: _builtins.int = ...,
+        every_us: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        host: _builtins.str = ...,
+        process_id: _builtins.int = ...,
+        application_id: _builtins.str = ...,
+        spark_ui_url: _builtins.str = ...,
+        trigger: _builtins.str = ...,
+        settings: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        sources: _abc.Iterable[Global___SourceProgress] | None = ...,
+        crc32c: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["application_id", b"application_id", "crc32c", b"crc32c", "epoch", b"epoch", "every_us", b"every_us", "format_version", b"format_version", "host", b"host", "job_id", b"job_id", "process_id", b"process_id", "run", b"run", "settings", b"settings", "sources", b"sources", "spark_ui_url", b"spark_ui_url", "start_time_us", b"start_time_us", "time_us", b"time_us", "trigger", b"trigger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___RunHeartbeat: _TypeAlias = RunHeartbeat  # noqa: Y015
+
+@_typing.final
+class SourceProgress(_message.Message):
+    """A source as Spark last reported it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    BATCH_ID_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    LATEST_OFFSET_FIELD_NUMBER: _builtins.int
+    OFFSETS_BEHIND_FIELD_NUMBER: _builtins.int
+    INPUT_ROWS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    PROCESSED_ROWS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    description: _builtins.str
+    batch_id: _builtins.int
+    rows: _builtins.int
+    """read by that batch"""
+    end_offset: _builtins.str
+    latest_offset: _builtins.str
+    """newest offset the source knew of; empty: the source does not tell"""
+    offsets_behind: _builtins.int
+    """where the source tells"""
+    input_rows_per_second: _builtins.float
+    processed_rows_per_second: _builtins.float
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        description: _builtins.str = ...,
+        batch_id: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        end_offset: _builtins.str = ...,
+        latest_offset: _builtins.str = ...,
+        offsets_behind: _builtins.int | None = ...,
+        input_rows_per_second: _builtins.float = ...,
+        processed_rows_per_second: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offsets_behind", b"_offsets_behind", "offsets_behind", b"offsets_behind"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offsets_behind", b"_offsets_behind", "batch_id", b"batch_id", "description", b"description", "end_offset", b"end_offset", "input_rows_per_second", b"input_rows_per_second", "latest_offset", b"latest_offset", "offsets_behind", b"offsets_behind", "processed_rows_per_second", b"processed_rows_per_second", "rows", b"rows", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__offsets_behind: _TypeAlias = _typing.Literal["offsets_behind"]  # noqa: Y015
+    _WhichOneofArgType__offsets_behind: _TypeAlias = _typing.Literal["_offsets_behind", b"_offsets_behind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offsets_behind) -> _WhichOneofReturnType__offsets_behind | None: ...
+
+Global___SourceProgress: _TypeAlias = SourceProgress  # noqa: Y015

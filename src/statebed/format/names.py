@@ -13,11 +13,13 @@ MAX_NAME_LENGTH = 128
 CHECKPOINTS = "checkpoints"
 COMPACTIONS = "compactions"
 REQUESTS = "requests"
+RUNS = "runs"
 SPARK = "spark"
 
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", re.IGNORECASE | re.ASCII)
 _EPOCH_FOLDER = re.compile(rf"{CHECKPOINTS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
 _COMPACTED = re.compile(rf"{COMPACTIONS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
+_RUN = re.compile(rf"{RUNS}/([0-9]{{{EPOCH_DIGITS}}})(?:/.*)?", re.DOTALL)
 _DIGEST = re.compile(r"(?:.*[/.])([0-9a-f]{32})\.(?:parquet|metadata|log)", re.DOTALL)
 _PUBLISHED = re.compile(rf"{CHECKPOINTS}/[0-9]{{{EPOCH_DIGITS}}}/published-([^/]+)")
 
@@ -98,6 +100,18 @@ def answer(request_id: str) -> str:
     return f"{REQUESTS}/{check_part('request', request_id)}.answer"
 
 
+def run_folder(run: int) -> str:
+    return f"{RUNS}/{_number(run)}"
+
+
+def run_end(run: int) -> str:
+    return f"{run_folder(run)}/end.metadata"
+
+
+def run_heartbeat(run: int) -> str:
+    return f"{run_folder(run)}/heartbeat.metadata"
+
+
 def spark_folder(run: int) -> str:
     return f"{SPARK}/{_number(run)}"
 
@@ -111,6 +125,12 @@ def epoch_of(path: str) -> int | None:
 def run_of_compaction(path: str) -> int | None:
     """The run that wrote a compacted file, or None for any other object."""
     match = _COMPACTED.fullmatch(path)
+    return int(match.group(1)) if match else None
+
+
+def run_of(path: str) -> int | None:
+    """The run that an object below `runs/` (or the folder itself) tells of, or None for any other object."""
+    match = _RUN.fullmatch(path)
     return int(match.group(1)) if match else None
 
 

@@ -4,10 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
-from statebed.errors import InvalidNameError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format import names
 from statebed.inspect.records import input_watermark
+from statebed.inspect.run_states import is_published
 from statebed.inspect.sizes import subtasks_of
 
 
@@ -183,12 +182,5 @@ def sink_of(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEnt
         files=len(files),
         rows=sum(file.rows for file in files),
         bytes=sum(file.size for file in files),
-        published=_is_published(log, record.epoch, entry.sink_id),
+        published=is_published(log, record.epoch, entry.sink_id),
     )
-
-
-def _is_published(log: CheckpointLog, epoch: int, sink_id: str) -> bool:
-    try:
-        return log.store.head(names.published(epoch, sink_id)) is not None
-    except InvalidNameError:
-        return False  # no sink of ours has such a name, whoever wrote that record

@@ -2,6 +2,7 @@
 
 import difflib
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import BrokenLogError, InputError, InvalidNameError, JobNotFoundError, NewerFormatError
 from statebed.format import names
 from statebed.inspect.records import DAMAGED, NEWER, STATUSES, slowest_watermark
+from statebed.inspect.run_states import RunReport, RunState, newest_run, problem_lines
 from statebed.inspect.sizes import state_bytes
 from statebed.storage import LocalStore, ObjectStore, ScopedStore, get_storage_provider
 
@@ -33,6 +35,8 @@ class JobSummary:
     """Of the data files that the newest state consists of."""
     savepoints: int = 0
     problem: str = ""
+    run: RunReport | None = None
+    """What became of the newest run."""
 
 
 def open_log(state: str, job: str | None) -> CheckpointLog:
@@ -81,17 +85,18 @@ def job_names(store: ObjectStore) -> list[str]:
     ]
 
 
-def summarise_jobs(state: str) -> list[JobSummary]:
+def summarise_jobs(state: str, *, now_us: int | None = None) -> list[JobSummary]:
     """Every job at the location, by its name; one that cannot be read does not hide the others."""
     store = get_storage_provider(state)
     found = job_names(store)
     if not found:
         check_location(store)
-    return [summarise_job(CheckpointLog(ScopedStore(store, name), name)) for name in found]
+    now_us = time.time_ns() // 1000 if now_us is None else now_us
+    return [summarise_job(CheckpointLog(ScopedStore(store, name), name), now_us=now_us) for name in found]
 
 
-def summarise_job(log: CheckpointLog) -> JobSummary:
-    """Where a job stands, by its newest record."""
+def summarise_job(log: CheckpointLog, *, now_us: int) -> JobSummary:
+    """Where a job stands, by its newest record and by what its newest run tells."""
     records = len(log.numbers())
     try:
         recovery = log.recover()
@@ -105,17 +110,21 @@ def summarise_job(log: CheckpointLog) -> JobSummary:
     head = recovery.head
     if head is None:
         return JobSummary(log.job_id, records, None, None, NEVER, None)
+    run = newest_run(log, head, now_us=now_us)
+    told = run.state not in {RunState.UNKNOWN, RunState.SUPERSEDED}
     return JobSummary(
         job=log.job_id,
         records=records,
         head=head.epoch,
         lineage=head.lineage,
-        status=STATUSES.get(head.status, "unknown"),
+        status=run.state.value if told else STATUSES.get(head.status, "unknown"),
         finish_time_us=head.finish_time_us,
         duration_us=head.finish_time_us - head.start_time_us,
         watermark_us=slowest_watermark(head),
         bytes=state_bytes(log, head),
         savepoints=len(head.pins),
+        problem="\n".join(problem_lines(run)) if run.is_problem else "",
+        run=run,
     )
 
 

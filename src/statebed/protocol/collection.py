@@ -15,6 +15,8 @@ from statebed.format import names
 
 HEAD_MARGIN = 1
 """The head and this many records before it are never collected."""
+RUNS_KEPT = 50
+"""How many of the newest runs keep their end and heartbeat after their records have left."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,15 @@ def is_garbage(path: str, *, protected: Collection[str], head: int, run: int, in
     if writer is not None:
         return writer < run or (writer == run and path not in in_flight)
     return False
+
+
+def doomed_runs(present: Collection[int], *, retained: Iterable[pb.CheckpointMetadata]) -> set[int]:
+    """The runs whose end and heartbeat leave: older than every retained record's run, and not among the newest.
+
+    The newest runs stay longer than their records, so that a short retention does not hide why a job failed yesterday.
+    """
+    oldest = min((record.run for record in retained), default=0)
+    return {run for run in sorted(present)[:-RUNS_KEPT] if run < oldest}
 
 
 def deletion_order(paths: Iterable[str], *, metadata: Mapping[str, object] | Collection[str]) -> list[str]:

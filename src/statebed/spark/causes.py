@@ -17,6 +17,25 @@ def cause_of(error: BaseException) -> str:
     return (_raised(str(error)) or named or caused or thrown or lines[:1] or [type(error).__name__])[-1]
 
 
+def traceback_in(text: str) -> str:
+    r"""Return the last Python traceback in a text, with the error that it ends with; empty: there is none.
+
+    >>> print(traceback_in("x\nTraceback (most recent call last):\n  File 'a'\nValueError: no\n\tat java"))
+    Traceback (most recent call last):
+      File 'a'
+    ValueError: no
+    """
+    _, found, behind = text.rpartition(_TRACEBACK)
+    if not found:
+        return ""
+    lines: list[str] = []
+    for line in behind.splitlines()[1:]:
+        lines.append(line)
+        if _RAISED.match(line):
+            break
+    return "\n".join([_TRACEBACK, *lines]).rstrip()
+
+
 def _raised(text: str) -> list[str]:
     """The first line behind the last traceback that is not indented: its frames are, and errors have any name."""
     _, found, behind = text.rpartition(_TRACEBACK)

@@ -47,6 +47,7 @@ from statebed.spark.probe import probe_executors
 from statebed.spark.projection import SparkProjection, projection_folder
 from statebed.spark.query import Query, Trigger
 from statebed.spark.resources import job_budget
+from statebed.spark.run_reporter import RunReporter
 from statebed.spark.session import active_session, check_session, check_streaming, configuration, default_session
 from statebed.spark.stream import Frame, JobStream, Transform
 from statebed.spark.topology import topology
@@ -196,8 +197,26 @@ class Job:
         self, plan: JobPlan, store: ScopedStore, options: RunOptions, trigger: Trigger, watching: Watching
     ) -> Query:
         """Everything has been checked: open the run."""
-        environment = Environment()
-        run = Run.open(store, self._job_id, options=options, environment=environment)
+        run = Run.open(store, self._job_id, options=options, environment=Environment())
+        reporter = RunReporter(run, plan, trigger=str(trigger))
+        reporter.start()
+        try:
+            return self._query(plan, store, run, trigger, watching=watching, reporter=reporter)
+        except BaseException as failure:
+            reporter.failed(failure)
+            raise
+
+    def _query(
+        self,
+        plan: JobPlan,
+        store: ScopedStore,
+        run: Run,
+        trigger: Trigger,
+        *,
+        watching: Watching,
+        reporter: RunReporter,
+    ) -> Query:
+        """Bring sinks and Spark's checkpoint to where the run begins, and start the query."""
         self._check_continues(plan, run.head, store)
         watching.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
         publisher = Publisher(run, plan.sinks)
@@ -212,10 +231,10 @@ class Job:
             run=run,
             publisher=publisher,
             projection=projection,
-            environment=environment,
+            environment=run.environment,
             watching=watching,
         )
-        return Query.start(plan, controller, trigger, checkpoint_location=projection.location)
+        return Query.start(plan, controller, trigger, checkpoint_location=projection.location, reporter=reporter)
 
     # ---- called by the streams -------------------------------------------------------------------------------
 

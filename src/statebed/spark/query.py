@@ -17,11 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statebed.errors import InputError, RequestTimeoutError
+from statebed.format import checkpoint_pb2 as pb
 from statebed.spark import notebook
 from statebed.spark.compaction import CompactionCounts
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary
+from statebed.spark.run_reporter import RunReporter
 from statebed.spark.spark_progress import ProgressListener
 
 _POLL_SECONDS = 0.1
@@ -35,6 +37,11 @@ class Trigger:
 
     available_now: bool
     every_us: int
+
+    def __str__(self) -> str:
+        if self.available_now:
+            return "available now"
+        return f"every {self.every_us / 1e6:g} s" if self.every_us else "as soon as there is input"
 
 
 class QueryState(enum.Enum):
@@ -61,8 +68,16 @@ class QueryStatus:
 class Query:
     """Made by `Job.start`."""
 
-    def __init__(self, plan: JobPlan, controller: Controller, spark_query: StreamingQuery, trigger: Trigger) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        controller: Controller,
+        spark_query: StreamingQuery,
+        trigger: Trigger,
+        reporter: RunReporter,
+    ) -> None:
         self._plan = plan
+        self._reporter = reporter
         self._controller = controller
         self._spark_query = spark_query
         self._trigger = trigger
@@ -72,7 +87,15 @@ class Query:
         self._watcher = threading.Thread(target=self._watch, name=f"statebed-{plan.job_id}", daemon=True)
 
     @classmethod
-    def start(cls, plan: JobPlan, controller: Controller, trigger: Trigger, *, checkpoint_location: str) -> "Query":
+    def start(
+        cls,
+        plan: JobPlan,
+        controller: Controller,
+        trigger: Trigger,
+        *,
+        checkpoint_location: str,
+        reporter: RunReporter,
+    ) -> "Query":
         """Start Spark's query on the checkpoint that was derived from the record."""
         writer = plan.prepared.writeStream.foreachBatch(controller.on_batch)
         # A name is unique among active queries: the superseded one may still be there, or a namesake with other state.
@@ -85,7 +108,7 @@ class Query:
             writer = writer.trigger(processingTime=f"{trigger.every_us // 1_000} milliseconds")
         spark_query = writer.start()
         ProgressListener(plan.session, str(spark_query.runId), controller.book.of_batch).listen()
-        query = cls(plan, controller, spark_query, trigger)
+        query = cls(plan, controller, spark_query, trigger, reporter)
         query._watcher.start()
         return query
 
@@ -208,17 +231,26 @@ class Query:
             if not self._controller.halted:
                 self._controller.finish(self._plan.session, close=self._trigger.available_now)
             self._state = QueryState.STOPPED if self._controller.stopped else QueryState.FINISHED
+            self._reporter.end(self._outcome())
         except BaseException as failure:  # noqa: BLE001 - handed to whoever awaits the query
             if self._controller.stopped and self._controller.failure is None:
                 self._state = QueryState.STOPPED  # Spark reports the end that was asked for as a failure
+                self._reporter.end(self._outcome())
                 return
             self._failure = self._controller.explain_failure(failure)
             self._state = QueryState.FAILED
+            self._reporter.failed(self._failure)
             self._controller.book.failed(self._failure, self._controller.epoch + 1)
             self._stop_spark()
         finally:
             self._controller.close()
             self._done.set()
+
+    def _outcome(self) -> pb.RunOutcome.ValueType:
+        """How the run ended, if it did not fail."""
+        if not self._controller.stopped:
+            return pb.RUN_FINISHED
+        return pb.RUN_DRAINED if self._controller.drained else pb.RUN_STOPPED
 
     def _wait_for_spark(self) -> None:
         tended, settings = time.monotonic(), self._plan.settings

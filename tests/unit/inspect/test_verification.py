@@ -8,6 +8,7 @@ import pytest
 from maintained_job import JOB, MaintainedJob, maintained_job
 
 from statebed.checkpoint import CheckpointLog, Origin, RollbackPolicy
+from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.errors import EpochNotRetainedError, JobNotFoundError, NewerFormatError, SavepointError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
@@ -30,7 +31,7 @@ SEED = 20261115
 
 @pytest.fixture(scope="module")
 def job() -> Iterator[MaintainedJob]:
-    """Two lineages, a savepoint, merged files, outbox, markers, source logs, a request, an answer."""
+    """Two lineages, a savepoint, merged files, outbox, markers, source logs, a request, an answer, two runs' ends."""
     with maintained_job() as made:
         made.open()
         for _ in range(3):
@@ -45,6 +46,8 @@ def job() -> Iterator[MaintainedJob]:
         made.store.put(names.request("drop"), seal(asked))
         made.run.serve_requests()
         made.epoch(salt=1)
+        put_end(made.store, pb.RunEnd(job_id=JOB, run=1, outcome=pb.RUN_FAILED))
+        put_heartbeat(made.store, pb.RunHeartbeat(job_id=JOB, run=1, every_us=1_000_000))
         yield made
 
 
@@ -83,6 +86,8 @@ def kind_of(path: str) -> ObjectKind:
     name = path.rpartition("/")[2]
     if path.startswith("requests/"):
         return ObjectKind.ANSWER if name.endswith(".answer") else ObjectKind.REQUEST
+    if path.startswith("runs/"):
+        return ObjectKind.RUN_END if name == "end.metadata" else ObjectKind.HEARTBEAT
     for beginning, kind in {
         "checkpoint.": ObjectKind.RECORD,
         "savepoint-": ObjectKind.SAVEPOINT,
@@ -135,8 +140,8 @@ def test_p7_each_file_that_is_cut_short_is_found_and_named(job: MaintainedJob) -
 def test_p7_each_removed_file_is_found_and_named(job: MaintainedJob) -> None:
     newest_marker_of_a_run = {names.published(6, "table"), names.published(9, "table")}
     for path in paths_of(job):
-        if path.startswith("requests/"):
-            continue  # whoever asked takes them away
+        if path.startswith(("requests/", "runs/")):
+            continue  # who asked takes requests away, and a run that is killed leaves no end
         with Damaged(job, path, None) as found:
             missing = {one.path for one in found.findings if one.trouble is Trouble.MISSING}
             awaited = {one.path for one in found.awaited}
@@ -146,7 +151,7 @@ def test_p7_each_removed_file_is_found_and_named(job: MaintainedJob) -> None:
 
 
 def test_p7_a_removed_record_that_nothing_followed_is_named_as_one_that_may_never_have_been(job: MaintainedJob) -> None:
-    followed = [path for path in paths_of(job) if path.startswith(("requests/", "compactions/"))]
+    followed = [path for path in paths_of(job) if path.startswith(("requests/", "compactions/", "runs/"))]
     with ExitStack() as removed:
         for path in [names.record(9), names.published(9, "table"), *followed]:
             found = removed.enter_context(Damaged(job, path, None))

@@ -9,8 +9,10 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol import Licence, Retention
 from statebed.protocol.collection import (
+    RUNS_KEPT,
     deletion_order,
     doomed_records,
+    doomed_runs,
     find_licence,
     is_garbage,
     protecting_pins,
@@ -177,3 +179,13 @@ def test_what_the_collector_does_not_know_it_leaves(path: str) -> None:
 
 def test_data_leaves_before_the_metadata_that_names_it() -> None:
     assert deletion_order(["a.metadata", "b", "a", "b"], metadata={"a.metadata"}) == ["a", "b", "a.metadata"]
+
+
+def test_ends_of_runs_leave_when_their_records_have_left_and_many_newer_runs_exist() -> None:
+    runs = list(range(10, 10 + 2 * RUNS_KEPT))
+    kept = [pb.CheckpointMetadata(epoch=900, run=runs[-1])]
+    assert doomed_runs(runs, retained=kept) == set(runs[:RUNS_KEPT])
+    older = [pb.CheckpointMetadata(epoch=17, run=15), *kept]
+    assert doomed_runs(runs, retained=older) == {10, 11, 12, 13, 14}
+    assert doomed_runs(runs[:RUNS_KEPT], retained=kept) == set()
+    assert doomed_runs(runs, retained=[]) == set()

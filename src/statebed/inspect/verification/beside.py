@@ -1,4 +1,4 @@
-"""Objects beside the state: markers of sinks, requests, answers; and orphans, which nothing names."""
+"""Objects beside the state: markers of sinks, requests, answers, ends of runs; and orphans, which nothing names."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -39,6 +39,27 @@ def check_request(store: ObjectStore, path: str) -> Checked:
         return "" if found in {answered, asked} else f"it is of the request {found!r}"
 
     return _checked(store, path, ObjectKind.REQUEST if answered is None else ObjectKind.ANSWER, parse, ())
+
+
+def check_run(store: ObjectStore, path: str) -> Checked:
+    """The end of a run or its heartbeat: says which run it is of."""
+    run = names.run_of(path) or 0
+    is_end = path == names.run_end(run)
+
+    def parse(data: bytes) -> str:
+        if is_end:
+            found = open_sealed(pb.RunEnd, data, where=path).run
+        else:
+            found = open_sealed(pb.RunHeartbeat, data, where=path).run
+        return "" if found == run else f"it is of run {found}"
+
+    return _checked(store, path, ObjectKind.RUN_END if is_end else ObjectKind.HEARTBEAT, parse, ())
+
+
+def is_of_a_run(path: str) -> bool:
+    """Whether the object is the end or the heartbeat of a run."""
+    run = names.run_of(path)
+    return bool(run) and path in {names.run_end(run or 1), names.run_heartbeat(run or 1)}
 
 
 def missing_markers(
@@ -100,7 +121,7 @@ def orphans(listed: Mapping[str, int], named: Collection[str], head: pb.Checkpoi
 def _orphan_kind(path: str, head: pb.CheckpointMetadata) -> OrphanKind | None:
     epoch, writer = names.epoch_of(path), names.run_of_compaction(path)
     if epoch is None and writer is None:
-        own = names.request_of(path) is not None or names.request_of_answer(path) is not None
+        own = names.request_of(path) is not None or names.request_of_answer(path) is not None or is_of_a_run(path)
         return None if own else OrphanKind.FOREIGN
     if epoch is not None and path == names.record(epoch):
         return None

@@ -16,6 +16,8 @@ class ObjectKind(enum.Enum):
     MARKER = "published marker"
     REQUEST = "request"
     ANSWER = "answer"
+    RUN_END = "end of a run"
+    HEARTBEAT = "heartbeat of a run"
 
 
 class Trouble(enum.Enum):

@@ -223,7 +223,7 @@ class _Verifier:
         return _Looked(need, None, need.expected.size, found)
 
     def _check_beside(self, reading: LogReading, listed: dict[str, int]) -> set[str]:
-        """Markers and requests that are there; the paths of the former."""
+        """Check markers, requests, ends and heartbeats of runs that are there; return the paths of the markers."""
         markers = {
             names.published(epoch, sink.sink_id): (epoch, sink.sink_id)
             for epoch, record in reading.records.items()
@@ -237,6 +237,7 @@ class _Verifier:
             for path in listed
             if names.request_of(path) is not None or names.request_of_answer(path) is not None
         ]
+        checks += [partial(beside.check_run, self._store, path) for path in listed if beside.is_of_a_run(path)]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
             for checked in pool.map(lambda check: check(), checks):
                 self._take_beside(checked)

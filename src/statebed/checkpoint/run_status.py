@@ -1,0 +1,89 @@
+"""What the process of a run tells about the run: that it lives, and how it ended.
+
+Two small objects for each run, beside the log: `runs/{run}/heartbeat.metadata`, replaced while the process lives, and
+`runs/{run}/end.metadata`, put once when the run ends. They are for people: no decision of the protocol reads them, and
+a run whose process cannot write them is as safe as any other.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from statebed.errors import ObjectMissingError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.sealed import open_sealed, seal
+from statebed.storage import ObjectStore
+
+MOST_TEXT = 4_000
+"""Longest text of an error that is stored, in characters."""
+MOST_TRACEBACK = 16_000
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Both objects of a run, where they exist."""
+
+    run: int
+    end: pb.RunEnd | None = None
+    heartbeat: pb.RunHeartbeat | None = None
+
+
+def put_end(store: ObjectStore, end: pb.RunEnd) -> None:
+    """Record how a run ended; the first caller wins."""
+    store.put_if_absent(names.run_end(end.run), seal(end))
+
+
+def put_heartbeat(store: ObjectStore, heartbeat: pb.RunHeartbeat) -> None:
+    store.put(names.run_heartbeat(heartbeat.run), seal(heartbeat))
+
+
+def read_status(store: ObjectStore, run: int) -> RunStatus:
+    """Read both objects of a run; damaged ones raise the error of their format."""
+    return RunStatus(run, read_end(store, run), read_heartbeat(store, run))
+
+
+def read_end(store: ObjectStore, run: int) -> pb.RunEnd | None:
+    path = names.run_end(run)
+    try:
+        return open_sealed(pb.RunEnd, store.get(path), where=f"{store.url}/{path}")
+    except ObjectMissingError:
+        return None
+
+
+def read_heartbeat(store: ObjectStore, run: int) -> pb.RunHeartbeat | None:
+    path = names.run_heartbeat(run)
+    try:
+        return open_sealed(pb.RunHeartbeat, store.get(path), where=f"{store.url}/{path}")
+    except ObjectMissingError:
+        return None
+
+
+def known_runs(store: ObjectStore) -> list[int]:
+    """Numbers of the runs that told something about themselves, ascending."""
+    folders = store.list_level(names.RUNS).folders
+    return sorted(run for folder in folders if (run := names.run_of(folder)) is not None)
+
+
+def undelivered_sinks(pending: Iterable[tuple[int, Iterable[str]]]) -> list[pb.UndeliveredSink]:
+    """Sum up which sinks wait for which epochs; `pending` holds epochs with the sinks that lack them.
+
+    >>> [(one.sink_id, one.first_epoch, one.epochs) for one in undelivered_sinks([(4, ["a"]), (5, ["a", "b"])])]
+    [('a', 4, 2), ('b', 5, 1)]
+    """
+    epochs: dict[str, list[int]] = {}
+    for epoch, sinks in pending:
+        for sink in sinks:
+            epochs.setdefault(sink, []).append(epoch)
+    return [
+        pb.UndeliveredSink(sink_id=sink, first_epoch=min(waiting), epochs=len(waiting))
+        for sink, waiting in sorted(epochs.items())
+    ]
+
+
+def shortened(text: str, most: int) -> str:
+    """Keep the head and the tail of a text that is longer than `most` characters.
+
+    >>> shortened("abcdefgh", 4)
+    'ab ... gh'
+    """
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"

@@ -1,0 +1,251 @@
+"""What became of each run of a job, as far as its folder tells.
+
+A process that ends tells how (`runs/{run}/end.metadata`). One that is killed tells nothing: its run has vanished once a
+later run exists, or once its heartbeat is older than three of its own intervals. That comparison uses two clocks, the
+writer's and the reader's, and is for display alone: who may write is decided by the log.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.run_status import RunStatus, known_runs, read_status, undelivered_sinks
+from statebed.errors import FormatError, InvalidNameError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.inspect.sizes import READS_AT_ONCE
+
+SILENT_AFTER = 3
+"""A run has vanished when its heartbeat is older than this many of its intervals."""
+
+
+class RunState(enum.Enum):
+    """What a run is doing, or how it ended."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    DRAINED = "drained"
+    FAILED = "failed"
+    FENCED = "fenced"
+    EXITED = "exited"
+    VANISHED = "vanished"
+    SUPERSEDED = "superseded"
+    """A later run exists, and nothing tells how this one ended; or its process has not noticed yet."""
+    UNKNOWN = "unknown"
+    """The newest run, of a program that tells nothing: a tool, or an older statebed."""
+
+
+PROBLEMS = frozenset({RunState.FAILED, RunState.FENCED, RunState.EXITED, RunState.VANISHED})
+"""States that a person should look at."""
+_OUTCOMES = {
+    pb.RUN_FINISHED: RunState.FINISHED,
+    pb.RUN_STOPPED: RunState.STOPPED,
+    pb.RUN_DRAINED: RunState.DRAINED,
+    pb.RUN_FAILED: RunState.FAILED,
+    pb.RUN_FENCED: RunState.FENCED,
+    pb.RUN_EXITED: RunState.EXITED,
+}
+_STATUSES = {pb.STOPPED: RunState.STOPPED, pb.DRAINED: RunState.DRAINED}
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """A sink that lacks committed epochs."""
+
+    sink: str
+    first_epoch: int
+    epochs: int
+
+    def __str__(self) -> str:
+        epochs = f"epoch {self.first_epoch}" if self.epochs == 1 else f"{self.epochs} epochs from {self.first_epoch} on"
+        return f"{self.sink} ({epochs})"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run: its state and, where it did not end well, why and what to do."""
+
+    run: int
+    state: RunState
+    start_time_us: int | None = None
+    end_time_us: int | None = None
+    """When it ended, or gave its last sign of life."""
+    epoch: int | None = None
+    """The newest record it committed, as it last told."""
+    code: str = ""
+    kind: str = ""
+    """Class of the exception."""
+    what: str = ""
+    where: str = ""
+    fix: str = ""
+    traceback: str = ""
+    undelivered: tuple[Undelivered, ...] = ()
+    host: str = ""
+    process_id: int = 0
+
+    @property
+    def is_problem(self) -> bool:
+        return self.state in PROBLEMS
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How the process of a run is set up, as its heartbeat tells."""
+
+    trigger: str
+    application_id: str
+    spark_ui_url: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def judge_run(
+    status: RunStatus, *, last: pb.CheckpointMetadata | None, superseded_by: int | None, now_us: int
+) -> RunReport:
+    """Decide what became of a run from what it told; `last` is its last record, where that is retained."""
+    report = _told(status)
+    if status.end is not None:
+        return _ended(report, status.end)
+    stopped = _STATUSES.get(last.status) if last is not None else None
+    if stopped is not None:
+        return replace(report, state=stopped)
+    is_silent = _silence_us(status.heartbeat, now_us) is not None
+    if status.heartbeat is None:
+        return replace(report, state=RunState.UNKNOWN if superseded_by is None else RunState.SUPERSEDED)
+    if not is_silent:
+        return replace(report, state=RunState.RUNNING if superseded_by is None else RunState.SUPERSEDED)
+    return _vanished(report, superseded_by)
+
+
+def _told(status: RunStatus) -> RunReport:
+    sign = status.heartbeat
+    if sign is None:
+        return RunReport(status.run, RunState.UNKNOWN)
+    return RunReport(
+        status.run,
+        RunState.RUNNING,
+        start_time_us=sign.start_time_us,
+        end_time_us=sign.time_us,
+        epoch=sign.epoch,
+        host=sign.host,
+        process_id=sign.process_id,
+    )
+
+
+def _ended(report: RunReport, end: pb.RunEnd) -> RunReport:
+    error = end.error
+    return replace(
+        report,
+        state=_OUTCOMES.get(end.outcome, RunState.UNKNOWN),
+        start_time_us=end.start_time_us,
+        end_time_us=end.time_us,
+        epoch=end.epoch,
+        code=error.code,
+        kind=error.kind,
+        what=error.what,
+        where=error.where,
+        fix=error.fix,
+        traceback=error.traceback,
+        undelivered=_undelivered(end.undelivered),
+    )
+
+
+def _silence_us(sign: pb.RunHeartbeat | None, now_us: int) -> int | None:
+    """How long a run has been silent, if that is too long."""
+    if sign is None:
+        return None
+    silence = now_us - sign.time_us
+    return silence if silence > SILENT_AFTER * sign.every_us else None
+
+
+def _vanished(report: RunReport, superseded_by: int | None) -> RunReport:
+    place = f"process {report.process_id} on host {report.host}"
+    took_over = f"; run {superseded_by} took over" if superseded_by else ""
+    return replace(
+        report,
+        state=RunState.VANISHED,
+        what=f"{place} stopped giving signs of life and recorded no end{took_over}",
+        fix="nothing is lost. Find out what ended the process: was it killed (out of memory?), did the host go down, "
+        "can it still reach the store?"
+        + ("" if superseded_by else f" Then start the job again: it continues after epoch {report.epoch}"),
+    )
+
+
+def _undelivered(sinks: Iterable[pb.UndeliveredSink]) -> tuple[Undelivered, ...]:
+    return tuple(Undelivered(one.sink_id, one.first_epoch, one.epochs) for one in sinks)
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def newest_run(log: CheckpointLog, head: pb.CheckpointMetadata, *, now_us: int) -> RunReport:
+    """Report on the run that wrote the newest record."""
+    status = _read(log, head.run)
+    report = judge_run(status, last=head, superseded_by=None, now_us=now_us)
+    if report.state is RunState.VANISHED:
+        waiting = [entry.sink_id for entry in head.sinks if not is_published(log, head.epoch, entry.sink_id)]
+        report = replace(report, undelivered=_undelivered(undelivered_sinks([(head.epoch, waiting)])))
+    return report
+
+
+def run_reports(
+    log: CheckpointLog,
+    head: pb.CheckpointMetadata,
+    *,
+    now_us: int,
+    limit: int,
+    lasts: dict[int, pb.CheckpointMetadata] | None = None,
+) -> list[RunReport]:
+    """Report on the newest runs that told something, newest first; `lasts` are last records of runs, where known."""
+    runs = [run for run in known_runs(log.store) if run <= head.run]
+    later = dict(zip(runs, [*runs[1:], head.run if not runs or runs[-1] != head.run else None], strict=False))
+    wanted = runs[-limit:][::-1]
+    with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-runs") as pool:
+        found = list(pool.map(lambda run: _read(log, run), wanted))
+    known = {head.run: head} | (lasts or {})
+    return [
+        newest_run(log, head, now_us=now_us)
+        if status.run == head.run
+        else judge_run(status, last=known.get(status.run), superseded_by=later.get(status.run), now_us=now_us)
+        for status in found
+    ]
+
+
+def configuration_of(log: CheckpointLog, run: int) -> Configuration | None:
+    """Read how the process of a run was set up; None where it does not tell."""
+    sign = _read(log, run).heartbeat
+    if sign is None:
+        return None
+    settings = dict(sorted(sign.settings.items()))
+    return Configuration(sign.trigger, sign.application_id, sign.spark_ui_url, settings)
+
+
+def is_published(log: CheckpointLog, epoch: int, sink_id: str) -> bool:
+    """Whether the marker says that the sink has the epoch."""
+    try:
+        return log.store.head(names.published(epoch, sink_id)) is not None
+    except InvalidNameError:
+        return False  # no sink of ours has such a name, whoever wrote that record
+
+
+def _read(log: CheckpointLog, run: int) -> RunStatus:
+    """Read what a run told; damage is for `statebed verify` to report, and hides nothing else here."""
+    try:
+        return read_status(log.store, run)
+    except FormatError:
+        return RunStatus(run)
+
+
+def problem_lines(report: RunReport) -> Sequence[str]:
+    """A run that did not end well in words: what, where, undelivered sinks, what to do."""
+    code = f"[{report.code}] " if report.code else f"{report.kind}: " if report.kind else ""
+    lines = [f"run {report.run} {report.state.value}: {code}{report.what}"]
+    if report.where:
+        lines.append(f"  where: {report.where}")
+    if report.undelivered:
+        lines.append(f"  undelivered: {', '.join(map(str, report.undelivered))}; delivered first at the next start")
+    if report.fix:
+        lines.append(f"  what to do: {report.fix}")
+    return lines

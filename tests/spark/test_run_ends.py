@@ -1,0 +1,181 @@
+"""How runs on Spark end, and what the job's folder tells of it afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+
+import statebed as sb
+from statebed.checkpoint import CheckpointLog
+from statebed.errors import FencedError, SinkError, StatebedError
+from statebed.inspect.jobs import JobSummary, summarise_jobs
+from statebed.inspect.run_states import RunReport, RunState, run_reports
+from statebed.storage import ScopedStore, get_storage_provider
+
+HEARTBEAT = "STATEBED_HEARTBEAT_EVERY"
+
+
+def summary(rides: Any) -> JobSummary:
+    (found,) = summarise_jobs(str(rides.state))
+    return found
+
+
+def newest_run(rides: Any) -> RunReport:
+    found = summary(rides).run
+    assert found is not None
+    return found
+
+
+def all_runs(rides: Any) -> list[RunReport]:
+    log = CheckpointLog(ScopedStore(get_storage_provider(rides.state), "rides"), "rides")
+    head = log.head()
+    assert head is not None
+    return run_reports(log, head, now_us=time.time_ns() // 1000, limit=10)
+
+
+def test_a_job_whose_sink_function_raised_is_listed_as_failed_with_what_it_owes(rides: Any) -> None:
+    def fail(_df: DataFrame, _epoch: int) -> None:
+        raise ZeroDivisionError("division of the user's")
+
+    rides.add_files(2)
+    with pytest.raises(SinkError):
+        rides.job(sink=fail).start(available_now=True).await_termination(120)
+    found = summary(rides)
+    assert found.status == "failed"
+    run = newest_run(rides)
+    assert run.code == "SINK"
+    assert "ZeroDivisionError: division of the user's" in run.what
+    assert "start the job again" in run.fix
+    assert run.traceback.endswith("ZeroDivisionError: division of the user's")
+    assert "test_run_ends.py" in run.traceback
+    assert [(one.sink, one.first_epoch, one.epochs) for one in run.undelivered] == [("extra", found.head, 1)]
+    assert f"undelivered: extra (epoch {found.head})" in found.problem
+    with pytest.raises(SinkError):  # before the query has begun: the sink is given what it lacks first
+        rides.job(sink=fail).start(available_now=True)
+    assert [run.state for run in all_runs(rides)] == [RunState.FAILED, RunState.FAILED]
+    rides.run(sink=lambda _df, _epoch: None)
+    assert summary(rides).status == "finished"
+    assert not summary(rides).problem
+    assert [run.state for run in all_runs(rides)] == [RunState.FINISHED, RunState.FAILED, RunState.FAILED]
+
+
+class Doubled(sb.Process):
+    output = "driver string"
+
+    def on_batch(self, rows: pa.RecordBatch, ctx: sb.Context) -> pa.Table:
+        return pa.table({"driver": [rows.num_rows // 0]})
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # pyspark ships it without types
+    yield
+    cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]  # as above
+
+
+@pytest.mark.usefixtures("by_value")
+def test_a_job_whose_user_code_raised_in_a_worker_keeps_the_users_traceback(rides: Any) -> None:
+    rides.add_files(1)
+    job = sb.Job("rides", state=rides.state, spark=rides.spark, settings={"attempts": 1})
+    stream = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute")).key_by("driver")
+    stream.process(Doubled(), name="doubled").write(lambda _df, _epoch: None, name="out")
+    with pytest.raises(StatebedError):
+        job.start(available_now=True).await_termination(120)
+    run = newest_run(rides)
+    assert run.state is RunState.FAILED
+    assert "ZeroDivisionError" in run.what
+    assert "rows.num_rows // 0" in run.traceback
+    assert run.traceback.endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_a_job_that_is_stopped_or_drained_says_so(rides: Any) -> None:
+    rides.add_files(2)
+    query = rides.job().start(processing_time="0 seconds")
+    assert query.await_epoch(3, timeout=120)
+    assert summary(rides).status == "running"
+    query.stop()
+    assert summary(rides).status == "stopped"
+    query = rides.job().start(processing_time="0 seconds")
+    query.stop(drain=True)
+    assert summary(rides).status == "drained"
+    assert not newest_run(rides).is_problem
+
+
+def test_a_run_that_a_later_one_superseded_says_who_did(rides: Any) -> None:
+    rides.add_files(1)
+    older = rides.job().start(processing_time="0 seconds")
+    assert older.await_epoch(2, timeout=120)
+    rides.run()
+    rides.add_files(1)
+    with pytest.raises(FencedError):
+        older.await_termination(120)
+    newest, before = all_runs(rides)
+    assert newest.state is RunState.FINISHED
+    assert before.state is RunState.FENCED
+    assert before.code == "FENCED"
+    assert summary(rides).status == "finished"
+
+
+def driver(rides: Any, mode: str) -> subprocess.Popen[str]:
+    script = Path(__file__).with_name("driver.py")
+    return subprocess.Popen(
+        [sys.executable, str(script), str(rides.folder), mode, "none", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, HEARTBEAT: "500 milliseconds"},
+    )
+
+
+def wait_for(process: subprocess.Popen[str], is_so: Any) -> None:
+    deadline = time.monotonic() + 240
+    while not is_so():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def has_epoch(rides: Any, epoch: int) -> bool:
+    return bool((rides.state / "rides" / "checkpoints" / f"{epoch:012d}" / "published-minutes").exists())
+
+
+def test_a_driver_killed_is_running_while_it_gives_signs_of_life_and_vanished_afterwards(rides: Any) -> None:
+    rides.add_files(1)
+    process = driver(rides, "continuous")
+    try:
+        wait_for(process, lambda: has_epoch(rides, 2))
+        time.sleep(3)  # idle for many intervals: an idle run is no vanished one
+        assert summary(rides).status == "running"
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    time.sleep(2.5)
+    run = newest_run(rides)
+    assert summary(rides).status == "vanished"
+    assert f"process {process.pid} on host" in run.what
+    assert "start the job again" in run.fix
+    rides.run()
+    newest, before = all_runs(rides)
+    assert (newest.state, before.state) == (RunState.FINISHED, RunState.VANISHED)
+    assert f"run {newest.run} took over" in before.what
+
+
+def test_a_program_that_ends_while_its_query_runs_is_told_from_one_that_was_killed(rides: Any) -> None:
+    rides.add_files(1)
+    process = driver(rides, "forgotten")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    run = newest_run(rides)
+    assert run.state is RunState.EXITED
+    assert "await_termination" in run.fix

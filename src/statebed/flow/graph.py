@@ -129,11 +129,11 @@ class Graph:
         return self.nodes[edge.node].outputs[edge.output]
 
     def is_timed(self, edge: Edge) -> bool:
-        """Whether the rows of a stream have event times: those of operators do, where theirs had."""
+        """Whether the rows of a stream have event times: those of steps and operators do if all their inputs have."""
         node = self.nodes[edge.node]
         if isinstance(node, SourceNode):
             return node.event_time is not None
-        return isinstance(node, OperatorNode) or all(self.is_timed(one) for one in node.inputs)
+        return all(self.is_timed(edge) for edge in node.inputs)
 
     def origin(self, edge: Edge) -> str:
         """What a stream comes from, as text; for names of operators that were given none."""

@@ -26,6 +26,7 @@ from statebed.format.schema import check_user_columns
 from statebed.operators import Operator, Window
 from statebed.operators.expressions import bind
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
+from statebed.operators.time_to_live import expires_by_event_time
 from statebed.operators.type_text import schema_of
 from statebed.operators.windows import Duration, SessionWindow, parse_duration
 
@@ -202,6 +203,9 @@ class Stream:
             what = json.dumps([operator.definition.fingerprint, *(self.graph.origin(one.edge) for one in streams)])
             name = f"{operator.operator_id}_{hashlib.sha256(what.encode()).hexdigest()[:10]}"
             operator = replace(cast("Any", operator), operator_id=name)
+        if any(expires_by_event_time(table) for table in operator.tables.values()):
+            for stream in streams:
+                stream.check_times_to_expire_by(operator.operator_id)
         made = tuple(Feed(one, tuple(feeds[number]) if feeds else ()) for number, one in enumerate(operator.inputs))
         return self._added(OperatorNode(operator, tuple(one.edge for one in streams), made))
 
@@ -219,6 +223,16 @@ class Stream:
                 "windows and joins by time need one event-time column with a watermark; there is none",
                 where=f"operator {name or 'without name'!r}",
                 fix="give source(..., watermark=('ts', '10 minutes')); in a job df.withWatermark(...) is as good",
+            )
+
+    def check_times_to_expire_by(self, name: str) -> None:
+        """Refuse an operator whose state expires by event time on a stream that has none: every row would be late."""
+        if not self.is_timed:
+            raise InputError(
+                "`ttl` counts event time, but the rows have no event time",
+                where=f"operator {name!r}",
+                fix="give the source a watermark: source(..., watermark=('ts', '10 minutes')); "
+                "or count processing time: ttl_clock='epoch_time'",
             )
 
     def input_of(self, name: str, keys: Sequence[str], *, columns: pa.Schema | None = None) -> Input:

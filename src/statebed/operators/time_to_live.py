@@ -39,6 +39,12 @@ def by_event_time(ttl: TimeToLive | None) -> bool:
     return ttl is not None and ttl.clock is TimeToLiveClock.EVENT_TIME
 
 
+def expires_by_event_time(table: TableConfig) -> bool:
+    """Whether rows of a table leave by event time."""
+    keyed = table.keyed
+    return keyed.HasField("time_to_live_us") and keyed.time_to_live_clock == TimeToLiveClock.EVENT_TIME.value
+
+
 def keyed_config(
     name: str, description: str, keys: tuple[pa.Field, ...], values: list[pa.Field], ttl: TimeToLive | None
 ) -> TableConfig:

@@ -5,11 +5,12 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import engine, memory, operators, process, spark, subtask
+from bench import checkpoints, engine, memory, operators, process, spark, subtask
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
 BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
+    "checkpoints": (checkpoints.run, "how much of a checkpoint the thread that asks for it does"),
     "engine": (engine.run, "read-modify-write of keyed state against other stores; what epochs cost"),
     "memory": (memory.run, "state ten times the memory budget: peak memory, speed, and life under a cap"),
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),

@@ -13,9 +13,10 @@ from statebed.state.config import (
 )
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
+from statebed.state.keyed.checkpoint import KeyedCheckpoint
 from statebed.state.keyed.merges import ColumnMerges, Merge, merge_columns
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.keyed.view import KeyedCheckpoint, KeyedView
+from statebed.state.keyed.view import KeyedView
 from statebed.state.live.files import LiveFiles
 from statebed.state.manager.base import operator_entry
 from statebed.state.manager.compaction import CompactionReport

@@ -81,18 +81,24 @@ class EditQueue:
         self.discarded = 0
         """Compactions that came to nothing because an input had left."""
 
-    @property
-    def waiting(self) -> tuple[Edit, ...]:
-        return self._waiting
-
     def offer(self, edit: Edit) -> None:
         with self._lock:
             self._waiting = (*self._waiting, edit)
 
-    def settle(self, edits: Sequence[Edit], *, applied: Sequence[Edit]) -> None:
-        """A checkpoint has dealt with the first of those that waited; the outputs of the others are removed."""
+    def take(self) -> tuple[Edit, ...]:
+        """All edits that wait, for one checkpoint; it settles them, or puts them back."""
         with self._lock:
-            self._waiting = self._waiting[len(edits) :]
+            taken, self._waiting = self._waiting, ()
+            return taken
+
+    def put_back(self, edits: Sequence[Edit]) -> None:
+        """The checkpoint failed, and another one may take them."""
+        with self._lock:
+            self._waiting = (*edits, *self._waiting)
+
+    def settle(self, edits: Sequence[Edit], *, applied: Sequence[Edit]) -> None:
+        """A checkpoint has dealt with edits that it took; the outputs of those not applied are removed."""
+        with self._lock:
             self.reading = frozenset() if edits else self.reading
             self.applied += len(applied)
             self.discarded += len(edits) - len(applied)

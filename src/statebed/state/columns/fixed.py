@@ -83,6 +83,10 @@ class FixedColumn:
     def select(self, rows: Rows) -> "FixedColumn":
         return FixedColumn(self.kind, self.bits.take(rows), None if self.valid is None else self.valid.take(rows))
 
+    def copied(self) -> "FixedColumn":
+        """The same values in arrays of their own, which may be written."""
+        return FixedColumn(self.kind, self.bits.copy(), None if self.valid is None else self.valid.copy())
+
     def slice(self, start: int, end: int) -> "FixedColumn":
         """Neighbouring rows where they lie: not to be written."""
         return FixedColumn(self.kind, self.bits[start:end], None if self.valid is None else self.valid[start:end])

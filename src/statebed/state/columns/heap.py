@@ -77,6 +77,10 @@ class HeapColumn:
     def select(self, rows: Rows) -> "HeapColumn":
         return HeapColumn.over(self.take(rows))
 
+    def copied(self) -> "HeapColumn":
+        """The same values, which may be written: pieces never change, so only the places are copied."""
+        return HeapColumn(self.pieces, self.at.copy())
+
     def slice(self, start: int, end: int) -> "HeapColumn":
         """Neighbouring rows where they lie: not to be written."""
         return HeapColumn(self.pieces, self.at[start:end])

@@ -84,6 +84,10 @@ class TextColumn:
     def select(self, rows: Rows) -> "TextColumn":
         return TextColumn(self.kind, [word.take(rows) for word in self.words])
 
+    def copied(self) -> "TextColumn":
+        """The same values in arrays of their own, which may be written."""
+        return TextColumn(self.kind, [word.copy() for word in self.words])
+
     def slice(self, start: int, end: int) -> "TextColumn":
         """Neighbouring rows where they lie: not to be written."""
         return TextColumn(self.kind, [word[start:end] for word in self.words])

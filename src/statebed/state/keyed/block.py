@@ -66,6 +66,16 @@ class Block:
         return self._frozen
 
     @property
+    def loose_runs(self) -> tuple[Run, ...]:
+        """Its runs in memory."""
+        return self._loose.runs
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that writes to all of its rows would have to copy, because a checkpoint reads them."""
+        return sum(run.lent_bytes for run in self._loose.runs)
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of memory."""
         return self._loose.held_bytes

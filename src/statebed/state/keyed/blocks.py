@@ -11,6 +11,7 @@ once or, while the view is in use, when the view's own thread comes to it.
 
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -42,6 +43,8 @@ RESTORED_BLOCKS = 4
 """A block of restored state that cannot be in memory as a whole is so many times as large."""
 _PATIENCE_SECONDS = 1.0
 """A view that is in use for longer keeps its block: there may be others that can leave."""
+_LOAN_SECONDS = 0.002
+"""How often a write that waits for a checkpoint looks again."""
 _COPIES = 3
 """How often rows are in memory while files are written piece by piece: as they were read, merged, and on their way."""
 
@@ -153,6 +156,17 @@ class Blocks:
         self.counts.misses += 1
         self.load(slot)
         return True
+
+    def await_loans(self, hashes: Hashes) -> None:
+        """Before a write: while memory is short, wait for a checkpoint to be done with blocks that would be copied.
+
+        Without the lock, and without room that was made for the write.
+        """
+        deadline = time.monotonic() + self._memory.wait_seconds
+        while (nbytes := sum(slot.block.lent_bytes for slot, _, _ in self.of(hashes))) and self._durable.unwritten:
+            if self._memory.used + nbytes <= self._memory.high_bytes or time.monotonic() > deadline:
+                return
+            time.sleep(_LOAN_SECONDS)
 
     def remember(self, nbytes: int) -> bool:
         """Charge the keys of the last operation instead of those before; False: they are too large to be kept."""

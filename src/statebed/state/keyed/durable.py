@@ -1,6 +1,9 @@
 """The durable part of a keyed view: its live files, read into runs and extended by deltas and edits.
 
 A file counts as stored once its upload says so. Until then it is read from nowhere: blocks keep their rows.
+
+One thread at a time grows it (`changing`), which may be another one than the operator's; the rest is for any thread.
+Readers see the files of the last change that is complete.
 """
 
 import contextlib
@@ -64,7 +67,15 @@ class DurableRows:
         self._store = store
         self._images = images
         self._live = LiveFiles.restore(parts, owned=owned)
+        self._draft = self._live
+        """The files with the changes that are being made."""
+        self._made: list[Upload] = []
+        """New files of these changes."""
         self._on_their_way: set[str] = set()
+        self.taken = self.written = 0
+        """Checkpoints whose changes left the blocks, and those of them that are in files or were put back."""
+        self.taken_rows = self.written_rows = 0
+        """Changed rows of these checkpoints."""
         table.check_schema(self._live)
 
     @property
@@ -77,11 +88,24 @@ class DurableRows:
 
     @property
     def next_sequence(self) -> int:
-        return self._live.next_sequence
+        """The sequence of the next delta; for the thread that makes changes."""
+        return self._draft.next_sequence
+
+    @property
+    def unwritten(self) -> int:
+        """Checkpoints that were taken and are in no file yet."""
+        return self.taken - self.written
+
+    @property
+    def unwritten_rows(self) -> int:
+        """Changed rows of checkpoints that are in no file yet."""
+        return self.taken_rows - self.written_rows
 
     @property
     def all_stored(self) -> bool:
-        """Whether the store is known to have every live file."""
+        """Whether the store is known to have all changes that checkpoints took."""
+        if self.unwritten:
+            return False
         return not self._on_their_way or self._on_their_way.isdisjoint([file.path for file in self.files])
 
     def is_stored(self, file: pb.FileEntry) -> bool:
@@ -166,21 +190,30 @@ class DurableRows:
         return self._table.segment_spec(register_schema(self._live.schemas, self._table.file_schema)[0])
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Several changes that are made together or, after a failure, not at all."""
-        before, on_their_way = self._live, set(self._on_their_way)
+    def changing(self, announce: Callable[[Upload], None] | None = None) -> Iterator[None]:
+        """Make several changes together or, after a failure, none.
+
+        `announce` gets every new file before readers see it, so that its rows can be read before it is stored.
+        """
+        self._draft, self._made, on_their_way = self._live, [], set(self._on_their_way)
         try:
             yield
+            if announce is not None:
+                for upload in self._made:
+                    announce(upload)
         except BaseException:
-            self._live = before
             self._on_their_way &= on_their_way
             raise
+        else:
+            self._live = self._draft
+        finally:
+            self._draft, self._made = self._live, []
 
     def deltas_to_merge(self, compacting: frozenset[str], *, unreadable: frozenset[str]) -> Delta:
         """Which deltas the next one is written together with. Those that a compaction reads are left to it, and files
         that nobody can read yet are left alone.
         """
-        deltas = deltas_of(self.files)
+        deltas = deltas_of(self._draft.files)
         left_alone = unreadable if len(deltas) >= HARD_MAX_DELTAS else unreadable | compacting
         # Only the youngest ones can be written as part of what is still younger.
         taken = [index for index, delta in enumerate(deltas) if any(file.path in left_alone for file in delta)]
@@ -203,21 +236,21 @@ class DurableRows:
 
     def apply(self, edit: Edit, name_of: NameOf) -> tuple[Upload, ...] | None:
         """Live files as the edit says; None when it does not apply any more."""
-        if not edit.applies_to(self.files):
+        if not edit.applies_to(self._draft.files):
             return None
         pairs = [staged(file, name_of) for file in edit.outputs]
-        self._set(edit.applied_to(self.files, [entry for entry, _ in pairs]), next_sequence=self.next_sequence)
+        self._set(edit.applied_to(self._draft.files, [entry for entry, _ in pairs]), next_sequence=self.next_sequence)
         return tuple(self._watched(upload) for _, upload in pairs)
 
     def _added(self, entries: list[pb.FileEntry], uploads: list[Upload], merged: Delta) -> tuple[Upload, ...]:
         replaced = {file.path for file in merged}
-        kept = [file for file in self.files if file.path not in replaced]
+        kept = [file for file in self._draft.files if file.path not in replaced]
         self._set((*kept, *entries), next_sequence=self.next_sequence + 1)
         return tuple(self._watched(upload) for upload in uploads)
 
     def _set(self, files: tuple[pb.FileEntry, ...], *, next_sequence: int) -> None:
-        schemas = register_schema(self._live.schemas, self._table.file_schema)[1]
-        self._live = replace(self._live, files=files, next_sequence=next_sequence, schemas=schemas)
+        schemas = register_schema(self._draft.schemas, self._table.file_schema)[1]
+        self._draft = replace(self._draft, files=files, next_sequence=next_sequence, schemas=schemas)
 
     def _watched(self, upload: Upload) -> Upload:
         """The upload, which says here when the store has it."""
@@ -227,4 +260,6 @@ class DurableRows:
             self._on_their_way.discard(upload.path)
             upload.on_stored()
 
-        return replace(upload, on_stored=on_stored)
+        watched = replace(upload, on_stored=on_stored)
+        self._made.append(watched)
+        return watched

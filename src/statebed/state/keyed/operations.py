@@ -263,6 +263,7 @@ class KeyedOperations:
     def _write_piece(
         self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
     ) -> None:
+        self._blocks.await_loans(unique.hashes)
         # New keys make a block settle, or split: its rows are there twice meanwhile.
         with self._blocks.operation(_growth(values) + 2 * self._blocks.block_bytes):
             parts = self._blocks.available(unique.hashes)

@@ -2,10 +2,15 @@
 
 Looking keys up: the run's index says where a hash begins, then keys are compared. Rows carry marks: changed since the
 last checkpoint, deleted, and stored, which means that files hold the key as alive.
+
+A checkpoint reads a run while the operator goes on writing it: the run lends its values (`Run.lend`), and the first
+write after that copies them. Keys and hashes never change, and marks are copied when the checkpoint takes them.
 """
 
+import threading
+import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +21,7 @@ from statebed.format.keyhash import Hashes
 from statebed.state.columns import Column, Mask, Places, Rows, column_of
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.live.row_set import ascending
+from statebed.state.memory.controller import Reservation
 from statebed.state.tiers.index import HashIndex
 
 DIRTY = np.uint8(1)
@@ -29,6 +35,35 @@ FOR_EVER = (1 << 63) - 1
 """A time that no row has."""
 _MANY_CHANGES = 16
 """When more than one of so many rows has changed, looking at all marks is faster than remembering which."""
+
+
+class Loan:
+    """Arrays of a run that a checkpoint reads while the run goes on.
+
+    Shared arrays are charged to the run's block. Arrays that the run has replaced, or that outlive it, are held by the
+    checkpoint alone, and are charged here until the loan ends.
+    """
+
+    def __init__(self, run: "Run", charge: Reservation) -> None:
+        self._charge = charge
+        # The run may be collected as garbage at any moment, with the lock held by this thread.
+        self._lock = threading.RLock()
+        self._gone = weakref.finalize(run, self.keep, run.shared_bytes + run.value_bytes)
+        self._gone.atexit = False
+        self.ended = False
+
+    def keep(self, nbytes: int) -> None:
+        """Charge what the run no longer shares."""
+        with self._lock:
+            if not self.ended:
+                self._charge.set(max(nbytes, self._charge.nbytes))
+
+    def end(self) -> None:
+        """The checkpoint has read what it wanted; a second call does nothing."""
+        with self._lock:
+            self.ended = True
+            self._gone.detach()
+            self._charge.release()
 
 
 @dataclass
@@ -50,6 +85,8 @@ class Run:
     _changed: list[Rows] | None = field(default=None, init=False, repr=False)
     """Rows that changed, so that a checkpoint need not look at all; None: they are not known, or are many."""
     _changes: int = field(default=0, init=False, repr=False)
+    _loans: list[Loan] = field(default_factory=list, init=False, repr=False)
+    """Checkpoints that read the values as they are; they may have ended."""
 
     def __post_init__(self) -> None:
         self.index = HashIndex(self.hashes)
@@ -83,6 +120,41 @@ class Run:
         columns = sum(column.held_bytes for column in (*self.keys, *self.values))
         times = 0 if self.times is None else self.times.nbytes
         return columns + times + self.index.held_bytes + self.hashes.nbytes + self.marks.nbytes + 8 * self._changes
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of values and times: what a write copies while they are lent."""
+        times = 0 if self.times is None else self.times.nbytes
+        return times + sum(column.held_bytes for column in self.values)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of what never changes: hashes and keys."""
+        return self.hashes.nbytes + sum(column.held_bytes for column in self.keys)
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that the next write has to copy."""
+        return self.value_bytes if any(not loan.ended for loan in self._loans) else 0
+
+    def lend(self, charge: Reservation) -> "tuple[Run, Loan]":
+        """The run as it is now, for another thread to read: it shares the arrays until they are written."""
+        values = tuple(column.slice(0, len(self)) for column in self.values)
+        taken, loan = replace(self, values=values, marks=self.marks.copy()), Loan(self, charge)
+        taken.index = self.index
+        self._loans = [*(one for one in self._loans if not one.ended), loan]
+        return taken, loan
+
+    def _call_in_loans(self) -> None:
+        """Before values are written: leave the arrays that are lent to those who read them."""
+        loans, self._loans = [loan for loan in self._loans if not loan.ended], []
+        if not loans:
+            return
+        nbytes = self.value_bytes
+        self.values = tuple(column.copied() for column in self.values)
+        self.times = None if self.times is None else self.times.copy()
+        for loan in loans:
+            loan.keep(nbytes)
 
     def find(self, batch: KeyBatch) -> tuple[Rows, Mask]:
         """For each key of the batch the row where it is, and whether it is there; where not, the row says nothing."""
@@ -125,6 +197,7 @@ class Run:
     def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
         """Write rows in place."""
         self.writes += 1
+        self._call_in_loans()
         self.values = tuple(column.put(rows, array) for column, array in zip(self.values, values, strict=True))
         if self.times is not None and times is not None:
             self.times[rows] = times

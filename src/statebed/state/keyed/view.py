@@ -7,7 +7,8 @@
 
 Rows live in blocks, which change in place in memory and lie in mapped files when memory is short (`tiers`: one budget
 for all tables of a process). A checkpoint writes the rows that changed, and the keys that were deleted or expired, as
-one delta: its bytes grow with what changed, and are the same in whatever order the changes came. Compactions
+one delta: its bytes grow with what changed, and are the same in whatever order the changes came. `take` does the part
+of it that needs the operator's thread, and another thread writes what it took (`TakenChanges`). Compactions
 turn base and deltas into a new base, or some deltas into one, beside the view: `plan_compaction` gives the work,
 `offer_edit` takes its result, and the next checkpoint applies it. Only when there are MAX_DELTAS nevertheless, a
 checkpoint writes the youngest again with the new one.
@@ -18,43 +19,28 @@ pieces, one after the other; each piece is applied as a whole or, when it is ref
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.keyhash import hash_columns
 from statebed.format.schema import merge_schema_lists
-from statebed.format.segment_writer import ROW_GROUP_BYTES
 from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.batch import HashFunction
 from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.checkpoint import KeyedCheckpoint, TakenChanges
 from statebed.state.keyed.compaction import KeyedCompaction, Plan, due_bytes, plan
-from statebed.state.keyed.delta import write_delta
 from statebed.state.keyed.durable import DurableRows
-from statebed.state.keyed.files import Delta, bytes_of
+from statebed.state.keyed.files import bytes_of
 from statebed.state.keyed.images import Images
+from statebed.state.keyed.lent import lent
 from statebed.state.keyed.operations import KeyedOperations
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.memory.controller import Purpose, Reservation
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
-
-PIECES_IN_BUDGET = 64
-MOST_PIECE_BYTES = 32 << 20
-"""A checkpoint of more changes than this part of the budget, or than so many bytes, is written to local files first,
-piece by piece.
-"""
-
-
-@dataclass(frozen=True)
-class KeyedCheckpoint:
-    """What makes the state durable: files to put, and then the metadata that names them and all earlier ones."""
-
-    metadata: pb.TableSubtaskCheckpointMetadata
-    uploads: tuple[Upload, ...]
 
 
 class KeyedView(KeyedOperations):
@@ -112,44 +98,56 @@ class KeyedView(KeyedOperations):
         Changes are one file, or several where there are more than fit into a block. When this fails, nothing has
         happened, and it may be repeated.
         """
+        taken = self._changes()
+        try:
+            done = taken.write(name_of, subtask_index=subtask_index)
+        except BaseException:
+            taken.put_back()
+            raise
+        self._saved()
+        return done
+
+    def take(self) -> TakenChanges:
+        """All changes since the last checkpoint, for another thread to write. The view goes on meanwhile.
+
+        Checkpoints are written in the order in which they were taken. Changes whose writing fails are in no later
+        checkpoint.
+        """
+        taken = self._changes()
+        self._saved()
+        return taken
+
+    def _changes(self) -> TakenChanges:
         self._expire()
-        piece_bytes = min(max(self._memory.segment_bytes, self._memory.budget // PIECES_IN_BUDGET), MOST_PIECE_BYTES)
-        edits = self._edits.waiting
-        # A piece as it is gathered, sorted and cut, and the row group that is being written.
-        room = 4 * piece_bytes + min(ROW_GROUP_BYTES, self._memory.budget // 8)
-        with self._blocks.operation(room), self._durable.changing():
+        with self._blocks.operation(0), self._blocks.locked():
             blocks = [slot.block for slot in self._blocks]
-            with self._blocks.locked():
-                for block in blocks:
-                    # An operation that found damage may have been done by half.
-                    block.check_sound()
-                changed = any(block.dirty_rows for block in blocks)
-            made = [(edit, self._durable.apply(edit, name_of)) for edit in edits]
-            uploads = [upload for _, some in made for upload in some or ()]
-            merged: Delta = []
-            if changed:
-                unreadable = frozenset(upload.path for upload in uploads)
-                merged = self._durable.deltas_to_merge(self._edits.reading, unreadable=unreadable)
-            # Without the lock: copies of the deltas may have to be made, and room for that.
-            older = self._durable.older(merged)
-            with self._blocks.locked():
-                if changed:
-                    uploads += write_delta(
-                        blocks,
-                        self.table,
-                        self._durable,
-                        name_of,
-                        merged=merged,
-                        older=older,
-                        folder=self._tiers.folder,
-                        piece_bytes=piece_bytes,
-                        file_bytes=self._blocks.block_bytes,
-                    )
-                for block in blocks:
-                    block.mark_written()
-                self._blocks.saved()
-        self._edits.settle(edits, applied=[edit for edit, some in made if some is not None])
-        return KeyedCheckpoint(metadata=self.metadata(subtask_index=subtask_index), uploads=tuple(uploads))
+            for block in blocks:
+                # An operation that found damage may have been done by half.
+                block.check_sound()
+            rows = sum(block.dirty_rows for block in blocks)
+            self._durable.taken += 1
+            self._durable.taken_rows += rows
+            return TakenChanges(
+                lent(blocks, self.table, self._charge),
+                rows,
+                self._edits.take(),
+                queue=self._edits,
+                table=self.table,
+                durable=self._durable,
+                tiers=self._tiers,
+                owner=self._owner,
+                file_bytes=self._blocks.block_bytes,
+            )
+
+    def _charge(self) -> Reservation:
+        return self._memory.charge(self._owner, Purpose.WRITES, 0)
+
+    def _saved(self) -> None:
+        """A checkpoint has taken all changes."""
+        with self._blocks.locked():
+            for slot in self._blocks:
+                slot.block.mark_written()
+            self._blocks.saved()
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> CompactionJob | None:
         """Work that would make reading and restoring cheaper, at most `most_bytes` of files; None: there is none.
@@ -213,7 +211,7 @@ class KeyedView(KeyedOperations):
         """
         self.close("it was given up")
         self._forget_keys()
-        self._edits.settle(self._edits.waiting, applied=())
+        self._edits.settle(self._edits.take(), applied=())
         self._blocks.give_up()
 
     def statistics(self) -> TableStatistics:
@@ -223,7 +221,7 @@ class KeyedView(KeyedOperations):
         counts = self._blocks.counts
         due = self._plan(files, most_bytes=None)
         return TableStatistics(
-            rows=self.metadata().rows + sum(block.dirty_rows for block in blocks),
+            rows=self.metadata().rows + sum(block.dirty_rows for block in blocks) + self._durable.unwritten_rows,
             memory_bytes=sum(block.held_bytes for block in blocks),
             disk_bytes=sum(block.disk_bytes for block in blocks),
             store_bytes=bytes_of(files),

@@ -83,10 +83,7 @@ class Checkpoints:
             self._uploads.submit(file)
 
         moments = [self._clock()]
-        parts = {
-            name: table.write(order.changes[name], epoch=order.epoch, upload=upload)
-            for name, table in self._tables.items()
-        }
+        parts = {name: self._written(name, order, upload) for name in self._tables}
         moments.append(self._clock())
         self._uploads.finish()
         moments.append(self._clock())
@@ -112,6 +109,18 @@ class Checkpoints:
             self._held = {epoch: one for epoch, one in self._held.items() if epoch >= order.min_epoch}
             self._spans.append(CheckpointSpans(order.epoch, order.take_seconds, *spans))
         return completed
+
+    def abandon(self, order: Order) -> None:
+        """Give up a checkpoint that was taken and cannot be stored."""
+        for name, changes in order.changes.items():
+            self._tables[name].abandon(changes)
+
+    def _written(self, name: str, order: Order, upload: Callable[[Upload], None]) -> StoredPart:
+        try:
+            return self._tables[name].write(order.changes[name], epoch=order.epoch, upload=upload)
+        except Exception as error:
+            error.add_note(f"while table {name!r} of epoch {order.epoch} was written ({self._task.where})")
+            raise
 
     def _metadata(self, order: Order, parts: Mapping[str, StoredPart]) -> pb.OperatorCheckpointMetadata:
         metadata = pb.OperatorCheckpointMetadata(

@@ -292,8 +292,10 @@ class TableManager:
         *,
         time: Time = None,
     ) -> Future[CheckpointCompleted]:
-        """Take what changed; the answer is there when it is durable and was read back.
+        """Take what changed and return: the manager's threads sort, encode and store it while the tables go on.
 
+        The future is done when the checkpoint is durable and was read back. Taking copies no rows but those of blocks
+        of which few have changed; a block that is written before its turn has come is copied then.
         `epoch` is the number of the record that will name it (`run.next_epoch`). What is held for epochs below
         `min_epoch` is released. After `then_stop` no more writes are taken. `time` is the processing time of the
         epoch, by which rows of tables with that clock expire.
@@ -368,6 +370,7 @@ class TableManager:
             completed = self._checkpoints.store(order)
         except BaseException as error:
             self._failure = self._failure or error
+            self._checkpoints.abandon(order)
             raise
         finally:
             self._pending.release()

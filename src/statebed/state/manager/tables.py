@@ -112,7 +112,10 @@ class ManagedTable(Protocol):
         """
 
     def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
-        """Upload it, and give this subtask's part of the epoch."""
+        """Encode and upload it, and give this subtask's part of the epoch."""
+
+    def abandon(self, changes: Any, /) -> None:
+        """Give up changes that are not going to be written, because an earlier checkpoint failed."""
 
     def statistics(self) -> TableStatistics:
         """What the table counts."""
@@ -151,6 +154,9 @@ class ManagedGlobalTable(GlobalKeyedTable):
     def advance(self, moment: Moment) -> None:
         """Nothing expires."""
 
+    def abandon(self, _changes: Any, /) -> None:
+        """They hold nothing that the table does not hold."""
+
     def release(self) -> None:
         self._held.release()
 
@@ -169,8 +175,9 @@ class ManagedGlobalTable(GlobalKeyedTable):
 class RowChanges:
     """A checkpoint of a table of rows; it takes no part in two-phase commits."""
 
-    metadata: pb.TableSubtaskCheckpointMetadata
-    uploads: tuple[Upload, ...]
+    write: Callable[[], tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]]
+    """Make files of what was taken; gives the metadata that names them."""
+    abandon: Callable[[], None]
     commit_data: tuple[bytes, ...] = ()
 
 
@@ -210,19 +217,29 @@ class _RowTable(Generic[V]):
         self.view.close(reason)
 
     def take_changes(self, epoch: int, most_merged_bytes: int, /) -> RowChanges:
-        view, name_of = self.view, self._namer(epoch)
+        view, name_of, index = self.view, self._namer(epoch), self._task.subtask_index
         if isinstance(view, KeyedView):
-            uploads = view.checkpoint(name_of).uploads
-        else:
-            uploads = view.checkpoint(name_of, most_bytes=most_merged_bytes)
+            taken = view.take()
+
+            def write() -> tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]:
+                done = taken.write(name_of, announce=self._store.announce, subtask_index=index)
+                return done.metadata, done.uploads
+
+            return RowChanges(write, taken.abandon)
+        uploads = view.checkpoint(name_of, most_bytes=most_merged_bytes)
         for one in uploads:
             self._store.announce(one)
-        return RowChanges(self.view.metadata(subtask_index=self._task.subtask_index), uploads)
+        metadata = view.metadata(subtask_index=index)
+        return RowChanges(lambda: (metadata, uploads), lambda: None)
 
     def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
-        for one in changes.uploads:
+        metadata, uploads = changes.write()
+        for one in uploads:
             upload(one)
-        return StoredPart(self.config, changes.metadata)
+        return StoredPart(self.config, metadata)
+
+    def abandon(self, changes: RowChanges, /) -> None:
+        changes.abandon()
 
     def _namer(self, epoch: int) -> NameOf:
         task, table = self._task, self.config.name

@@ -209,6 +209,21 @@ class FencedError(ProtocolError):
     exit_code = FENCED_EXIT_CODE
 
 
+class StateGoneError(ProtocolError):
+    """Records of a live run disappeared and no newer run explains it: an unmounted volume, a deleted folder.
+
+    The run stops without acknowledging anything more. It may be restarted once the state is back.
+    """
+
+    code = "STATE_GONE"
+
+
+class OpenContentionError(ProtocolError):
+    """A run could not open because the job's live run committed epochs faster than it could take over."""
+
+    code = "OPEN_CONTENTION"
+
+
 class JobNotFoundError(ProtocolError, LookupError):
     """No record of this job at this location."""
 

@@ -1,6 +1,7 @@
 """A job on Spark: its results equal a batch answer, through restarts, rescaling, failures and idleness."""
 
 import datetime as dt
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 
 import statebed as sb
 from statebed.checkpoint import Retention, Run, RunOptions, ask_live_run
-from statebed.errors import InputError, StoreUnavailableError, SubtaskError
+from statebed.errors import InputError, StateGoneError, StoreUnavailableError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics.processes import job_metrics
 from statebed.metrics.samples import Sample
@@ -295,5 +296,22 @@ def test_p3_a_superseded_query_stops_with_the_error_of_being_fenced(rides: Any) 
     assert caught.value.exit_code == 86
     assert events(rides)["fenced"] == 1
     assert rides.record().run == newer.number
+    rides.run()
+    assert rides.results() == rides.expected()
+
+
+def test_a_query_whose_state_folder_is_removed_says_so_and_may_be_restarted(rides: Any) -> None:
+    rides.add_files(2)
+    query = rides.job().start(processing_time="100 milliseconds")
+    assert query.await_epoch(query.run + 2, timeout=120)
+    away = rides.state.with_name("unmounted")
+    rides.state.rename(away)
+    rides.add_files(1)
+    with pytest.raises(StateGoneError) as caught:
+        query.await_termination(120)
+    assert caught.value.exit_code == 1
+    assert "fenced" not in events(rides)
+    shutil.rmtree(rides.state, ignore_errors=True)  # whatever was written where the volume had been
+    away.rename(rides.state)
     rides.run()
     assert rides.results() == rides.expected()

@@ -11,13 +11,14 @@ from statebed.errors import (
     NewerFormatError,
     ObjectMissingError,
     OutcomeUnknownError,
+    ProtocolError,
     StatebedError,
     StoreUnavailableError,
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import open_sealed, seal
-from statebed.protocol.commit import Claim, check_nonce, check_still_in_log, claim_of
+from statebed.protocol.commit import Claim, check_nonce, claim_of, explain_loss, is_in_log
 from statebed.protocol.opening import DamagePolicy, Found, Observation, Recovery, check_unbroken, recover
 from statebed.storage import ObjectStore, PutOutcome
 
@@ -210,27 +211,47 @@ class CheckpointLog:
     ) -> pb.CheckpointMetadata | None:
         if outcome is PutOutcome.EXISTS:
             existing = self.standing(record.epoch)
+            if existing is None and not self.exists(record.epoch):
+                raise self.explain_loss(record.epoch, known=follows, written=record)
             if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
                 return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
-        self._check_still_in_log(record, follows)
+        self._check_in_log(record, follows)
         return None
 
-    def _check_still_in_log(self, record: pb.CheckpointMetadata, follows: pb.CheckpointMetadata | None) -> None:
+    def _check_in_log(self, record: pb.CheckpointMetadata, follows: pb.CheckpointMetadata | None) -> None:
         previous = record.epoch - 1
         if previous == 0:
-            previous_exists = True
+            previous_stands = True
         elif follows is not None and follows.epoch == previous:
-            previous_exists = self.stands(follows)
+            previous_stands = self.stands(follows)
         else:
-            previous_exists = self.exists(previous)
-        # A run knows the record before its epoch as its own; who opens one has only read it, perhaps long ago.
-        later_exists = record.kind == pb.RUN_START and self._any_record_after(record.epoch)
-        check_still_in_log(record.epoch, previous_exists=previous_exists, later_exists=later_exists)
+            previous_stands = self.exists(previous)
+        # A run knows the record before its epoch as its own; one that opens has only read it, perhaps long ago.
+        later_exists = record.kind == pb.RUN_START and any(n > record.epoch for n in self._record_numbers())
+        if not is_in_log(previous_stands=previous_stands, later_exists=later_exists):
+            lost = record.epoch if previous_stands else previous
+            raise self.explain_loss(lost, known=follows, written=record)
 
-    def _any_record_after(self, number: int) -> bool:
+    def explain_loss(
+        self, lost: int, *, known: pb.CheckpointMetadata | None, written: pb.CheckpointMetadata
+    ) -> ProtocolError:
+        """The error of a run that misses record `lost`: superseded, or its state is gone.
+
+        `known` is the newest record that it found standing or committed, `written` the last that it put.
+        """
+        numbers = self._record_numbers()
+        later = [number for number in numbers if number > written.epoch]
+        newest = None
+        if not later:
+            observed = (self.observe(number).record for number in reversed(numbers))
+            newest = next((one for one in observed if one is not None and one.nonce != written.nonce), None)
+        return explain_loss(lost, job_id=self.job_id, known=known, later=max(later, default=None), newest=newest)
+
+    def _record_numbers(self) -> list[int]:
+        """The numbers whose record is there, ascending."""
         # One listing: looked up one by one, each could be collected before its turn comes.
         listed = (info.path for info in self.store.list(names.CHECKPOINTS))
-        return any((epoch := names.epoch_of(path) or 0) > number and path == names.record(epoch) for path in listed)
+        return [epoch for path in listed if (epoch := names.epoch_of(path)) and path == names.record(epoch)]
 
     def _wait(self, attempt: int) -> None:
         self.environment.sleep(min(0.05 * 2**attempt, 2.0))

@@ -1,7 +1,8 @@
 """A run: one start of a job, from its run_start record to the moment it stops or is fenced.
 
-It alone appends to the log. Every method may raise FencedError; after that the run is dead and each further call raises
-the same error. Not thread-safe: the controller serialises its calls.
+It alone appends to the log. Every method may raise FencedError (a newer run owns the job) or StateGoneError (the log
+lost this run's records); after that the run is dead and each further call raises the same error. Not thread-safe: the
+controller serialises its calls.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +14,14 @@ from statebed.checkpoint.opening import Opening, RunOptions, markers, prepare_op
 from statebed.checkpoint.petitions import Petitions
 from statebed.checkpoint.references import References
 from statebed.checkpoint.run_status import undelivered_sinks
-from statebed.errors import CollectionError, FencedError, OutcomeUnknownError, StatebedError
+from statebed.errors import (
+    CollectionError,
+    FencedError,
+    OpenContentionError,
+    OutcomeUnknownError,
+    StatebedError,
+    StateGoneError,
+)
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
@@ -96,10 +104,10 @@ class Run:
                 return cls(log, references, options, opening, start)
             if other.kind != pb.EPOCH:
                 raise fenced(start.epoch, run=start.epoch, by=other)
-        raise FencedError(
-            f"the job's present run committed {OPEN_ATTEMPTS} epochs while this one tried to open",
+        raise OpenContentionError(
+            f"the job's live run committed {OPEN_ATTEMPTS} epochs while this one tried to open",
             where=f"job {job_id}",
-            fix="stop the present run first, then start again",
+            fix="stop the live run first, then start again",
         )
 
     # ---- epochs ----------------------------------------------------------------------------------------------
@@ -187,18 +195,21 @@ class Run:
         return record
 
     def check_live(self) -> None:
-        """Raise FencedError when a newer run has begun; it may begin right after this, so commits do not rest on it."""
+        """Raise FencedError when a newer run has begun, StateGoneError when the log lost this run's head.
+
+        A newer run may begin right after this, so commits do not rest on it.
+        """
         self._check_alive()
         if self._log.exists(self.next_epoch):
             self._die(fenced(self.next_epoch, run=self.number, by=self._log.standing(self.next_epoch)))
         # A superseded run's next number may have been collected since; then its head was collected before.
         if not self._log.stands(self.head):
-            self._die(fenced(self.next_epoch, run=self.number))
+            self._die(self._log.explain_loss(self.head.epoch, known=self.head, written=self.head))
 
     def _append(self, record: pb.CheckpointMetadata) -> None:
         try:
             other = self._log.append(record, follows=self.head)
-        except (FencedError, OutcomeUnknownError) as error:
+        except (FencedError, StateGoneError, OutcomeUnknownError) as error:
             self._die(error)
         if other is not None:
             self._die(fenced(record.epoch, run=self.number, by=other))

@@ -22,6 +22,7 @@ from statebed.errors import (
     FencedError,
     SparkStoppedError,
     StatebedError,
+    StateGoneError,
     StorageError,
     SubtaskError,
 )
@@ -158,7 +159,7 @@ class Controller:
             self._lock.release()
 
     def explain_failure(self, seen: BaseException) -> BaseException:
-        """What really happened: being fenced, else the controller's own error, else what Spark says."""
+        """The cause to report: a lost or superseded run, else the controller's own error, else what Spark says."""
         if is_stopped(self._plan.session):
             return SparkStoppedError(
                 "Spark was stopped while the query ran",
@@ -168,8 +169,8 @@ class Controller:
         try:
             # A superseded run may stumble over something else first, such as a checkpoint of Spark's that is gone.
             self._run.check_live()
-        except FencedError as fenced:
-            return fenced
+        except (FencedError, StateGoneError) as end:
+            return end
         except StatebedError as error:
             self.book.told.warning("whether the run is still the live one is unknown: %s", error)
         return self._failure or seen

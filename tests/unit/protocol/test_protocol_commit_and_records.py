@@ -2,10 +2,10 @@
 
 import pytest
 
-from statebed.errors import FENCED_EXIT_CODE, FencedError, InputError
+from statebed.errors import FENCED_EXIT_CODE, FencedError, InputError, ProtocolError, StateGoneError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import Claim, EpochDraft
-from statebed.protocol.commit import check_nonce, check_still_in_log, claim_of, fenced
+from statebed.protocol.commit import check_nonce, claim_of, explain_loss, fenced, is_in_log
 from statebed.protocol.records import Commit, build_epoch, build_run_start, data_epoch_of
 
 COMMIT = Commit(nonce="n", now_us=7, written_by="test", granted_requests=["r"])
@@ -42,15 +42,31 @@ def test_a_record_without_nonce_is_refused_because_it_could_be_anybodys() -> Non
 
 
 def test_p3_winning_a_number_without_its_predecessor_means_that_it_had_been_collected() -> None:
-    with pytest.raises(FencedError, match="collected"):
-        check_still_in_log(5, previous_exists=False, later_exists=False)
+    assert not is_in_log(previous_stands=False, later_exists=False)
 
 
-@pytest.mark.parametrize("number", [1, 5])
-def test_p3_a_number_next_to_its_predecessor_counts_unless_later_records_exist(number: int) -> None:
-    check_still_in_log(number, previous_exists=True, later_exists=False)
-    with pytest.raises(FencedError):
-        check_still_in_log(number, previous_exists=True, later_exists=True)
+def test_p3_a_number_next_to_its_predecessor_counts_unless_later_records_exist() -> None:
+    assert is_in_log(previous_stands=True, later_exists=False)
+    assert not is_in_log(previous_stands=True, later_exists=True)
+
+
+@pytest.mark.parametrize(
+    ("later", "newest", "kind"),
+    [
+        (9, None, FencedError),
+        (None, None, StateGoneError),
+        (None, pb.CheckpointMetadata(epoch=4, nonce="known", finish_time_us=7), StateGoneError),
+        (None, pb.CheckpointMetadata(epoch=3, nonce="backup", finish_time_us=5), StateGoneError),
+        (None, pb.CheckpointMetadata(epoch=1, nonce="foreign", finish_time_us=8), FencedError),
+    ],
+)
+def test_p3_only_a_later_record_or_a_younger_foreign_one_fences(
+    later: int | None, newest: pb.CheckpointMetadata | None, kind: type[ProtocolError]
+) -> None:
+    known = pb.CheckpointMetadata(epoch=4, nonce="known", finish_time_us=7)
+    error = explain_loss(4, job_id="job", known=known, later=later, newest=newest)
+    assert type(error) is kind
+    assert error.exit_code == (FENCED_EXIT_CODE if kind is FencedError else 1)
 
 
 def test_fenced_error_says_by_whom_and_that_nobody_must_restart() -> None:

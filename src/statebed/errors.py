@@ -136,6 +136,12 @@ class CredentialsError(StorageError, PermissionError):
     code = "CREDENTIALS"
 
 
+class ClockSkewError(StorageError):
+    """The store refuses requests because this machine's clock differs too much from its own."""
+
+    code = "CLOCK_SKEW"
+
+
 class StoreUnavailableError(StorageError):
     """The store kept failing until the deadline; nothing is known to be wrong with the request itself."""
 

@@ -20,6 +20,9 @@ class Environment:
     """The clock (microseconds since 1970), a source of unique ids, and a way to wait (seconds)."""
 
     now_us: Callable[[], int] = _now_us
+    """What the wall clock says; it may be set back or forward at any time."""
+    steady_seconds: Callable[[], float] = time.monotonic
+    """For durations and deadlines: never goes back."""
     fresh_id: Callable[[], str] = _fresh_id
     sleep: Callable[[float], None] = time.sleep
     written_by: str = f"statebed {version('statebed')}"

@@ -17,6 +17,7 @@ from statebed.errors import (
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.format.repeated_reads import read_checked
 from statebed.format.sealed import open_sealed, seal
 from statebed.protocol.commit import Claim, check_nonce, claim_of, explain_loss, is_in_log
 from statebed.protocol.opening import DamagePolicy, Found, Observation, Recovery, check_unbroken, recover
@@ -44,8 +45,8 @@ class CheckpointLog:
         return sorted(number for folder in folders if (number := names.epoch_of(folder)) is not None)
 
     def read(self, epoch: int) -> pb.CheckpointMetadata:
-        """One record, checked."""
-        return self.parse(self.read_bytes(epoch), epoch)
+        """Return one record, checked. A failed check is repeated once."""
+        return read_checked(lambda: self.parse(self.read_bytes(epoch), epoch))
 
     def read_bytes(self, epoch: int) -> bytes:
         try:

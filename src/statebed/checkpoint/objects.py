@@ -7,6 +7,7 @@ from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingE
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
+from statebed.format.repeated_reads import read_checked
 from statebed.format.sealed import open_sealed, seal
 from statebed.storage import ObjectStore
 
@@ -15,7 +16,11 @@ _LOOKUPS_AT_ONCE = 16
 
 
 def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
-    """The bytes of a named object, or an error that names it."""
+    """Return the bytes of a named object, or raise an error that names it. A failed check is repeated once."""
+    return read_checked(lambda: _fetch_once(store, path, size=size, crc=crc))
+
+
+def _fetch_once(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
     where = f"{store.url}/{path}"
     try:
         data = store.get(path)

@@ -156,13 +156,13 @@ def ask_live_run(
 
 
 def _wait(store: ObjectStore, request_id: str, timeout_s: float, environment: Environment) -> pb.Answer:
-    deadline_us = environment.now_us() + int(timeout_s * 1_000_000)
+    deadline = environment.steady_seconds() + timeout_s
     path = names.answer(request_id)
     while True:
         try:
             return open_sealed(pb.Answer, store.get(path), where=f"{store.url}/{path}")
         except ObjectMissingError:
-            if environment.now_us() >= deadline_us:
+            if environment.steady_seconds() >= deadline:
                 break
         environment.sleep(POLL_SECONDS)
     store.delete(names.request(request_id))

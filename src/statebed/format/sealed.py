@@ -2,7 +2,7 @@
 
 Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the
 CRC-32C of everything before that byte, little endian. Opening checks, in this order: length and trailer,
-checksum, parse, format version, so a newer version is told apart from damage.
+checksum, parse, format version, names; so a newer version is told apart from damage.
 """
 
 from typing import TypeVar
@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from statebed.errors import CorruptObjectError, NewerFormatError
 from statebed.format.digest import crc32c
+from statebed.format.stored_names import problem_with_names
 
 FORMAT_VERSION = 1
 TRAILER_TAG = 0x7D
@@ -49,4 +50,7 @@ def open_sealed(kind: type[M], data: bytes, *, where: str, damaged: type[Corrupt
         )
     if version < 1:
         raise damaged(f"a {kind.__name__} without a format version", where=where, fix=fix)
+    problem = problem_with_names(message)
+    if problem is not None:
+        raise damaged(f"a {kind.__name__} was not written by statebed: {problem}", where=where, fix=fix)
     return message

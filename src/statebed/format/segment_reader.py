@@ -2,11 +2,12 @@
 
 The file entry names the footer's size, so two reads of ranges are enough for a small need. Everything that is
 read is checked before it is used: the footer and each column chunk against the entry's CRC-32C, pages against
-their own.
+their own. A range that fails its check is fetched once more.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from statebed.errors import CorruptObjectError, InputError
 from statebed.format.checkpoint_pb2 import FileEntry, HashRange
 from statebed.format.digest import crc32c
+from statebed.format.repeated_reads import read_checked
 from statebed.format.schema import BIN, KEY_HASH
 from statebed.format.segment import DAMAGED_FIX, chunk_ranges
 
@@ -28,9 +30,7 @@ class SegmentReader:
         self.entry = entry
         self._get_range = get_range
         start = entry.size - entry.footer_size
-        footer = self._fetch(start, entry.footer_size, what="the footer")
-        self._check(footer, entry.footer_crc32c, what="the footer")
-        self.metadata = self._parse(footer)
+        self.metadata = self._parse(read_checked(lambda: self._fetch_footer(start)))
 
     @property
     def row_group_count(self) -> int:
@@ -95,14 +95,29 @@ class SegmentReader:
         for run in _neighbours(wanted):
             start = ranges[run[0]][0]
             length = sum(ranges[index][1] for index in run)
-            data = self._fetch(start, length, what=f"row group {group}")
-            for index in run:
-                chunk_start, chunk_length = ranges[index]
-                chunk = data[chunk_start - start : chunk_start - start + chunk_length]
-                expected = self.entry.chunk_crc32c[group * len(ranges) + index]
-                self._check(chunk, expected, what=f"column chunk {index} of row group {group}")
-            parts[start] = data
+            chunks = {index: ranges[index] for index in run}
+            expected = {index: self.entry.chunk_crc32c[group * len(ranges) + index] for index in run}
+            parts[start] = read_checked(partial(self._fetch_run, group, start, length, chunks, expected))
         return parts
+
+    def _fetch_run(
+        self,
+        group: int,
+        start: int,
+        length: int,
+        chunks: Mapping[int, tuple[int, int]],
+        expected: Mapping[int, int],
+    ) -> bytes:
+        data = self._fetch(start, length, what=f"row group {group}")
+        for index, (chunk_start, chunk_length) in chunks.items():
+            chunk = data[chunk_start - start : chunk_start - start + chunk_length]
+            self._check(chunk, expected[index], what=f"column chunk {index} of row group {group}")
+        return data
+
+    def _fetch_footer(self, start: int) -> bytes:
+        footer = self._fetch(start, self.entry.footer_size, what="the footer")
+        self._check(footer, self.entry.footer_crc32c, what="the footer")
+        return footer
 
     def _fetch(self, start: int, length: int, *, what: str) -> bytes:
         data = self._get_range(self.entry.path, start, length) if start >= 0 and length else b""

@@ -107,7 +107,8 @@ def build_epoch(
         lineage=head.lineage,
         run=head.run,
         nonce=commit.nonce,
-        start_time_us=draft.start_time_us or commit.now_us,
+        # A clock that was set back meanwhile would end the epoch before it began.
+        start_time_us=min(draft.start_time_us or commit.now_us, commit.now_us),
         finish_time_us=commit.now_us,
         status=draft.status,
         min_epoch=min_epoch,

@@ -40,6 +40,23 @@ class Link:
     finish_time_us: int
 
 
+def settled_times(finish_times_us: Sequence[int], *, now_us: int) -> list[int]:
+    """When records ended, ascending by number, with times from the future corrected.
+
+    A record from the future was written while the clock was ahead. It ended no later than the next one that is not
+    from the future, or than now.
+
+    >>> settled_times([10, 999, 20], now_us=30)
+    [10, 20, 20]
+    """
+    settled: list[int] = []
+    latest = now_us
+    for time_us in reversed(finish_times_us):
+        latest = time_us if time_us <= now_us else latest
+        settled.append(latest)
+    return settled[::-1]
+
+
 def next_min_epoch(
     chain: Sequence[Link], *, policy: Retention, now_us: int, current: int, oldest_unpublished: int | None
 ) -> int:
@@ -48,7 +65,8 @@ def next_min_epoch(
         return current  # begun at a savepoint, or behind a damaged record: what is there stays until there are enough
     kept = list(chain[-policy.epochs :])
     if policy.max_age_us is not None:
-        kept += [link for link in chain if link.finish_time_us >= now_us - policy.max_age_us]
+        times = settled_times([link.finish_time_us for link in chain], now_us=now_us)
+        kept += [link for link, time_us in zip(chain, times, strict=True) if time_us >= now_us - policy.max_age_us]
     wanted = min((link.epoch for link in kept), default=current)
     if oldest_unpublished is not None:
         wanted = min(wanted, oldest_unpublished)

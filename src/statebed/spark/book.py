@@ -26,6 +26,25 @@ _logger = id_logger(__name__)
 _PROGRESS_KEPT = 100
 
 
+class _SteadyClock:
+    """A wall clock that is read once, when it is set, and then goes on steadily: nothing between two readings is
+    negative, even if the machine's clock is set back meanwhile.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.set()
+
+    def set(self) -> int:
+        """Take the time of the machine's clock."""
+        self._set_us = self._environment.now_us()
+        self._set_at = self._environment.steady_seconds()
+        return self._set_us
+
+    def now_us(self) -> int:
+        return self._set_us + round((self._environment.steady_seconds() - self._set_at) * 1e6)
+
+
 @dataclass
 class _Times:
     started_us: int = 0
@@ -50,10 +69,11 @@ class Book:
 
     def __post_init__(self) -> None:
         self.told = _logger.about(job=self.plan.job_id, run=self.run)
+        self._clock = _SteadyClock(self.environment)
 
     def begin(self, epoch: int) -> Meter:
         """An epoch with work for tasks begins."""
-        self._times = _Times(started_us=self.environment.now_us())
+        self._times = _Times(started_us=self._clock.set())
         return Meter.of(self.plan.session.sparkContext, f"{self.plan.state_url} {self.plan.job_id} {self.run}", epoch)
 
     def of_batch(self, batch_id: int) -> EpochSummary | None:
@@ -66,11 +86,11 @@ class Book:
 
     def planned(self) -> None:
         """Spark begins to work; said again for each attempt."""
-        self._times.planned_us = self.environment.now_us()
+        self._times.planned_us = self._clock.now_us()
 
     def figures(self, meter: Meter, compaction: CompactionCounts, *, preaggregated: bool) -> pb.EpochFigures:
         """The action has ended: what it took, for the record."""
-        acted_us, times, taken = self.environment.now_us(), self._times, meter.take()
+        acted_us, times, taken = self._clock.now_us(), self._times, meter.take()
         topology = self.plan.topology
         phases = taken.phases(
             acted_us - times.planned_us,
@@ -99,16 +119,16 @@ class Book:
 
     def committing(self) -> None:
         """The record is about to be put."""
-        self._times.committing_us = self.environment.now_us()
+        self._times.committing_us = self._clock.now_us()
 
     def committed(self) -> None:
         """The record is durable."""
-        self._times.committed_us = self.environment.now_us()
+        self._times.committed_us = self._clock.now_us()
 
     def published(self, record: pb.CheckpointMetadata) -> None:
         """The sinks have it, too."""
         times = self._times
-        times.published_us = self.environment.now_us()
+        times.published_us = self._clock.now_us()
         self._previous = {
             COMMIT: times.committed_us - times.committing_us,
             PUBLISH: times.published_us - times.committed_us,
@@ -124,7 +144,7 @@ class Book:
             epoch=record.epoch,
             batch_id=batch_id,
             operators={name: operator_summary(reports[name], clocks[name]) for name in self.plan.operators},
-            duration_us=self.environment.now_us() - self._times.started_us,
+            duration_us=self._clock.now_us() - self._times.started_us,
             preaggregated=record.figures.preaggregated,
             phases_us={name: phases[name] for name in PHASES if name in phases},
             figures=record.figures,
@@ -151,7 +171,7 @@ class Book:
         self.watching.metrics.event(Event.FENCED if fenced else Event.FAILURE)
         told = self.told.about(epoch=epoch)
         told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
-        now_us = self.environment.now_us()
+        now_us = self._clock.now_us()
         attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch}
         problem = f"{type(failure).__name__}: {failure}"
         self.watching.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from statebed.errors import CorruptObjectError
+from statebed.checkpoint.objects import fetch
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
@@ -58,7 +58,7 @@ class SparkProjection:
         check_position(position, where=str(self._folder))
         position = rearranged(position, self._sources, where=str(self._folder))
         _log.info("Spark's checkpoint %s is built from the record", self._folder)
-        logs = {log.name: self._checked(log) for log in position.source_logs}
+        logs = {log.name: fetch(self._store, log.path, size=log.size, crc=log.crc32c) for log in position.source_logs}
         if self._folder.exists():
             shutil.rmtree(self._folder)  # of another job that had this name and place, or cut short in the building
         self._folder.mkdir(parents=True)
@@ -113,16 +113,6 @@ class SparkProjection:
         older = sorted(other for other in self._folder.parent.iterdir() if other.name < self._folder.name)
         for folder in older[:-1]:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _checked(self, log: pb.SourceLogFile) -> bytes:
-        data = self._store.get(log.path)
-        if len(data) != log.size or crc32c(data) != log.crc32c:
-            raise CorruptObjectError(
-                f"the copy of the source log {log.name} is not what the record says",
-                where=f"{self._store.url}/{log.path}",
-                fix="restore the object from a backup, or fork to an older intact epoch",
-            )
-        return data
 
     def _write(self, name: str, data: bytes) -> None:
         path = self._folder / name

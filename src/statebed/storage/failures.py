@@ -26,6 +26,11 @@ _WHO_AM_I = re.compile(r"https?://(169\.254\.|metadata\.google\.internal|\[fd00:
 
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _NOT_ALLOWED = {"AccessDenied", "AuthorizationPermissionMismatch"}
+_SKEWED = {"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"}
+_SKEW_TEXT = re.compile(r"[Rr]equest date header too old|Token must be a short-lived token|Signature not yet current")
+"""How Azure, Google and S3 say it where they have no code of its own for it."""
+_REQUEST_TIME = re.compile(r"<RequestTime>([0-9A-Za-z:.+-]{1,40})</RequestTime>")
+_SERVER_TIME = re.compile(r"<ServerTime>([0-9A-Za-z:.+-]{1,40})</ServerTime>")
 _TRANSIENT_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy", "OperationAborted"}
 _TRANSIENT_STATUS = {408, 409, 425, 429}
 _UNAUTHORISED = {401, 403}
@@ -46,6 +51,7 @@ class FailureKind(enum.Enum):
     BUCKET_MISSING = "there is no such bucket"
     BAD_CREDENTIALS = "the store refused the credentials"
     NO_CREDENTIALS = "no credentials were found"
+    CLOCK_SKEW = "the store refused the request because the clock of this machine is wrong"
     DENIED = "the store knows us but does not allow this"
     PAST_THE_END = "the range begins at or after the end of the object"
     UNREACHABLE = "no connection to the store, so nothing was sent"
@@ -86,6 +92,17 @@ class _Seen:
         return isinstance(self.error, PermissionDeniedError | UnauthenticatedError) or self.status in _UNAUTHORISED
 
     @property
+    def is_skewed(self) -> bool:
+        """Whether the store compared the time of the request with its own, and refused it."""
+        return self.code in _SKEWED or _SKEW_TEXT.search(self.text) is not None
+
+    @property
+    def skew(self) -> str:
+        """Both times, where the store names them: plain timestamps, no secret."""
+        ours, theirs = _first(_REQUEST_TIME, self.text), _first(_SERVER_TIME, self.text)
+        return f"here it is {ours}, at the store {theirs}" if ours and theirs else ""
+
+    @property
     def reason(self) -> str:
         """A short text without a secret: of the settings only a wrong one's name is quoted."""
         if isinstance(self.error, UnknownConfigurationKeyError):
@@ -98,6 +115,7 @@ class _Seen:
             f"status {self.status}" if self.status else "",
             self.code,
             f"transport: {self.transport}" if self.transport else "",
+            self.skew,
         )
         return ", ".join(part for part in parts if part) or "no details"
 
@@ -109,6 +127,7 @@ _RULES: tuple[tuple[Callable[[_Seen], bool], FailureKind], ...] = (
     (lambda seen: isinstance(seen.error, AlreadyExistsError), FailureKind.EXISTS),
     (lambda seen: seen.code in _NO_BUCKET, FailureKind.BUCKET_MISSING),
     (lambda seen: isinstance(seen.error, NotFoundError | FileNotFoundError), FailureKind.MISSING),
+    (lambda seen: seen.is_skewed, FailureKind.CLOCK_SKEW),
     (lambda seen: seen.is_refusal and seen.code in _NOT_ALLOWED, FailureKind.DENIED),
     (lambda seen: seen.is_refusal, FailureKind.BAD_CREDENTIALS),
     (

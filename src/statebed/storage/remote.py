@@ -24,6 +24,7 @@ from obstore.store import from_url
 
 from statebed.errors import (
     BucketMissingError,
+    ClockSkewError,
     CredentialsError,
     InputError,
     ObjectMissingError,
@@ -47,7 +48,7 @@ _VARIABLES = {
     "google": "GOOGLE_APPLICATION_CREDENTIALS",
     "azure": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-_CREDENTIALS_FIX = "give credentials by the environment: {variables}"
+_CREDENTIALS_FIX = "give credentials by the environment: {variables}; if they are right, check this machine's clock"
 _SETTINGS_FIX = "correct the options or the environment ({variables}); a http:// endpoint needs AWS_ALLOW_HTTP=true"
 _REACH_FIX = "look whether the store is up and reachable from here (endpoint, network, proxy)"
 _LOG_FIX = "look at the store's own log for this request"
@@ -57,6 +58,7 @@ _ERRORS: dict[FailureKind, tuple[type[StatebedError], str]] = {
     FailureKind.BUCKET_MISSING: (BucketMissingError, "make the bucket, or correct its name in the URL"),
     FailureKind.BAD_CREDENTIALS: (CredentialsError, _CREDENTIALS_FIX),
     FailureKind.NO_CREDENTIALS: (CredentialsError, _CREDENTIALS_FIX),
+    FailureKind.CLOCK_SKEW: (ClockSkewError, "set the clock of this machine, for example by NTP; then start again"),
     FailureKind.DENIED: (CredentialsError, "allow this identity to read there, or use another one"),
     FailureKind.PAST_THE_END: (StorageError, _LOG_FIX),
     FailureKind.UNREACHABLE: (StoreUnavailableError, _REACH_FIX),

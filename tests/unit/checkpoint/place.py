@@ -41,7 +41,13 @@ class Place:
 
     @property
     def environment(self) -> Environment:
-        return Environment(now_us=lambda: self.now_us, fresh_id=self.fresh_id, sleep=self.sleep, written_by="test")
+        return Environment(
+            now_us=lambda: self.now_us,
+            steady_seconds=lambda: self.now_us / SECOND_US,
+            fresh_id=self.fresh_id,
+            sleep=self.sleep,
+            written_by="test",
+        )
 
     def fresh_id(self) -> str:
         self._ids += 1

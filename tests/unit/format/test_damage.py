@@ -57,6 +57,22 @@ def test_p7_every_flipped_byte_that_a_partial_read_touches_is_detected_and_named
         assert caught.value.where == PATH
 
 
+def test_p7_any_single_bad_transfer_of_a_partial_read_is_repeated(encoded: EncodedSegment, entry: pb.FileEntry) -> None:
+    expected = str(SegmentReader(entry, ranged(encoded.data)).read().to_pylist())
+    for bad in range(10):
+        reads: list[int] = []
+
+        def get_range(_: str, start: int, length: int, reads: list[int] = reads, bad: int = bad) -> bytes:
+            reads.append(start)
+            data = encoded.data[start : start + length]
+            return flips(data, [length // 2])[0] if len(reads) - 1 == bad else data
+
+        assert str(SegmentReader(entry, get_range).read().to_pylist()) == expected  # as text: NaN is not itself
+        if len(reads) <= bad:
+            break
+    assert bad > 1, "footer and at least one row group were transferred badly once"
+
+
 def test_p7_footer_and_column_chunks_cover_the_file_without_a_gap(encoded: EncodedSegment, entry: pb.FileEntry) -> None:
     reader = SegmentReader(entry, ranged(encoded.data))
     position = 4

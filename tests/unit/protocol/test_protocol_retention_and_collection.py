@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.protocol import Licence, Retention
+from statebed.protocol import EpochDraft, Licence, Retention
 from statebed.protocol.collection import (
     RUNS_KEPT,
     deletion_order,
@@ -18,6 +18,7 @@ from statebed.protocol.collection import (
     protecting_pins,
     protecting_records,
 )
+from statebed.protocol.records import Commit, build_epoch
 from statebed.protocol.retention import Link, next_min_epoch
 
 DATA = names.data_file(5, "op", "t", 0, "d")
@@ -189,3 +190,35 @@ def test_ends_of_runs_leave_when_their_records_have_left_and_many_newer_runs_exi
     assert doomed_runs(runs, retained=older) == {10, 11, 12, 13, 14}
     assert doomed_runs(runs[:RUNS_KEPT], retained=kept) == set()
     assert doomed_runs(runs, retained=[]) == set()
+
+
+# ---- clocks that jump ------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_never_ends_before_it_began() -> None:
+    draft = EpochDraft(operators=[], start_time_us=5_000)
+    commit = Commit(nonce="n", now_us=3_000, written_by="test")
+    record = build_epoch(head=pb.CheckpointMetadata(epoch=1), draft=draft, min_epoch=1, pins=[], commit=commit)
+    assert (record.start_time_us, record.finish_time_us) == (3_000, 3_000)
+
+
+def test_p5_an_epoch_from_the_future_is_as_old_as_the_one_after_it() -> None:
+    future = 4_000_000_000
+    chain = [Link(1, 100), Link(2, future), Link(3, 200), Link(4, 300), Link(5, 9_000)]
+    policy = Retention(epochs=1, max_age_us=1_000)
+    assert next_min_epoch(chain, policy=policy, now_us=9_000, current=1, oldest_unpublished=None) == 5
+    kept = Retention(epochs=1, max_age_us=8_900)
+    assert next_min_epoch(chain, policy=kept, now_us=9_000, current=1, oldest_unpublished=None) == 1
+
+
+def test_p5_records_from_the_future_do_not_hold_collection_up_once_the_clock_is_right() -> None:
+    records = [
+        pb.CheckpointMetadata(epoch=1, min_epoch=1, finish_time_us=100),
+        pb.CheckpointMetadata(epoch=2, min_epoch=2, finish_time_us=4_000_000_000),
+        pb.CheckpointMetadata(epoch=3, min_epoch=3, finish_time_us=4_000_000_001),
+        pb.CheckpointMetadata(epoch=4, min_epoch=4, finish_time_us=200),
+        pb.CheckpointMetadata(epoch=5, min_epoch=5, finish_time_us=1_000),
+    ]
+    assert find_licence(records, now_us=250, grace_us=50) == Licence(granted_by=4, min_epoch=4)
+    assert find_licence(records[:4], now_us=210, grace_us=50) == Licence(granted_by=1, min_epoch=1)
+    assert find_licence(records[:3], now_us=150, grace_us=50) == Licence(granted_by=1, min_epoch=1)

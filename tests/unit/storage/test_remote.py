@@ -15,6 +15,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from statebed.errors import (
+    ClockSkewError,
     CredentialsError,
     InputError,
     OutcomeUnknownError,
@@ -35,6 +36,7 @@ class Mishap(enum.Enum):
     HANG_UP = "closes the connection without effect"
     CONFLICT = "409 while another request is under way"
     DENIED = "403 AccessDenied"
+    SKEWED = "403 RequestTimeTooSkewed"
     SILENCE = "no answer at all"
 
 
@@ -58,7 +60,14 @@ class FailingS3:
             def do_PUT(self) -> None:
                 data = self.rfile.read(int(self.headers["content-length"]))
                 mishap = self._next()
-                if mishap in {Mishap.BUSY, Mishap.HANG_UP, Mishap.CONFLICT, Mishap.DENIED, Mishap.SILENCE}:
+                if mishap in {
+                    Mishap.BUSY,
+                    Mishap.HANG_UP,
+                    Mishap.CONFLICT,
+                    Mishap.DENIED,
+                    Mishap.SKEWED,
+                    Mishap.SILENCE,
+                }:
                     return self._fail(mishap)
                 if self.headers["if-none-match"] == "*" and self.path in failing.objects:
                     return self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
@@ -89,6 +98,8 @@ class FailingS3:
                     self._answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
                 elif mishap is Mishap.DENIED:
                     self._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+                elif mishap is Mishap.SKEWED:
+                    self._answer(403, b"<Error><Code>RequestTimeTooSkewed</Code></Error>")
                 else:
                     if mishap is Mishap.SILENCE:
                         failing.released.wait(30)
@@ -277,3 +288,37 @@ def test_failures_are_read_from_the_text(text: str, kind: FailureKind, retryable
 def test_a_signed_url_in_a_failure_is_not_handed_on() -> None:
     failure = classify(_generic("GET https://account/box?sig=hunter2 status code: 500 Internal Server Error"))
     assert "hunter2" not in failure.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            (
+                "status code: 403 Forbidden: <Error><Code>RequestTimeTooSkewed</Code><Message>The difference "
+                "between the request time and the current time is too large.</Message>"
+                "<RequestTime>20261116T210000Z</RequestTime>"
+                "<ServerTime>2026-11-16T22:00:00Z</ServerTime></Error>"
+            ),
+            ("20261116T210000Z", "2026-11-16T22:00:00Z"),
+        ),
+        ("status code: 403 Forbidden: <Error><Code>RequestExpired</Code></Error>", ()),
+        (
+            "status code: 403 Forbidden: <Code>AuthenticationFailed</Code>Request date header too old: 'Mon, 16 Nov'",
+            (),
+        ),
+        ("status code: 400: invalid_grant: Invalid JWT: Token must be a short-lived token (60 minutes)", ()),
+    ],
+)
+def test_a_clock_that_is_off_is_named_and_not_called_wrong_credentials(text: str, names: tuple[str, ...]) -> None:
+    failure = classify(GenericError(text))
+    assert failure.kind is FailureKind.CLOCK_SKEW
+    assert not failure.retryable
+    assert all(name in failure.reason for name in names)
+
+
+def test_a_store_that_refuses_the_time_of_requests_raises_clock_skew(failing: FailingS3) -> None:
+    failing.always = Mishap.SKEWED
+    with pytest.raises(ClockSkewError, match="clock of this machine") as refused:
+        _store(failing.endpoint).get("object")
+    assert "NTP" in refused.value.fix

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from statebed.errors import SpillError
+from statebed.state.private_folders import check_parents, check_private
 
 SUFFIX = ".columns"
 _MAKING = ".making"
@@ -81,15 +81,10 @@ class CacheFolder:
         self.limit_bytes = limit_bytes
 
     def make(self) -> None:
-        """Have the folder, private to this user."""
+        """Create the folder, private to this user; refuse one that another user could read or replace."""
+        check_parents(self.path)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = self.path.lstat()
-        if not self.path.is_dir() or self.path.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise SpillError(
-                "the folder of the host's cache belongs to another user, or others can use it",
-                where=str(self.path),
-                fix=f"restrict it: chmod 700 {self.path}; or give another folder",
-            )
+        check_private(self.path, what="the folder of the host's cache")
 
     def used(self) -> int:
         """Bytes of all files, looked up."""

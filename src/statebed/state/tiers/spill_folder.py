@@ -16,6 +16,7 @@ import weakref
 from pathlib import Path
 
 from statebed.errors import SpillError
+from statebed.state.private_folders import check_parents, check_private
 
 _LOCK_SUFFIX = ".lock"
 _ATTEMPTS = 100
@@ -29,9 +30,10 @@ class SpillFolder:
         self._root = _default_root() if root is None else Path(root)
         self._numbers = itertools.count(1)
         try:
+            check_parents(self._root)
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if root is None:
-                _check_private(self._root)
+            if root is None:  # its name can be guessed, so somebody else may have made it first
+                check_private(self._root, what="the folder for spilled state")
             self.removed = remove_leftovers(self._root)
             self._lock, self.path = _make(self._root)
         except OSError as error:
@@ -109,14 +111,3 @@ def _remove(descriptor: int, folder: Path, process: int) -> None:
 
 def _default_root() -> Path:
     return Path(tempfile.gettempdir()) / f"statebed-spill-{os.getuid()}"
-
-
-def _check_private(root: Path) -> None:
-    """The name of the default folder can be guessed, so somebody else may have made it first."""
-    status = root.lstat()
-    if not root.is_dir() or root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise SpillError(
-            "the folder for spilled state belongs to another user, or others can read it",
-            where=str(root),
-            fix=f"remove it, or restrict it: chmod 700 {root}; or give another folder",
-        )

@@ -1,0 +1,80 @@
+"""A clock that is set back in mid-epoch fails nothing: durations come from a clock that only goes forward."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from statebed.checkpoint import Environment
+from statebed.format import checkpoint_pb2 as pb
+from statebed.metrics import JobMetrics
+from statebed.spark import book as book_module
+from statebed.spark.book import Book
+from statebed.spark.compaction import CompactionCounts
+from statebed.spark.figures import Taken
+from statebed.spark.watching import Watching
+
+HOUR_US = 3_600_000_000
+START_US = 1_800_000_000_000_000
+
+
+class Clocks:
+    """A wall clock that an administrator sets, and a steady one; every look takes a second."""
+
+    def __init__(self) -> None:
+        self.offset_us = START_US
+        self.seconds = 0.0
+
+    def steady(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+    def now_us(self) -> int:
+        return self.offset_us + int(self.seconds * 1_000_000)
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+@pytest.fixture
+def book(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> Book:
+    context = SimpleNamespace(defaultParallelism=2)
+    plan: Any = SimpleNamespace(
+        job_id="rides",
+        state_url="memory://",
+        operators={},
+        session=SimpleNamespace(sparkContext=context),
+        topology=SimpleNamespace(levels=[]),
+    )
+    meter = SimpleNamespace(take=Taken)
+    monkeypatch.setattr(book_module, "Meter", SimpleNamespace(of=lambda *_: meter))
+    environment = Environment(now_us=clocks.now_us, steady_seconds=clocks.steady)
+    return Book(plan, 3, environment, Watching(JobMetrics("rides"), None, None))
+
+
+@pytest.mark.parametrize("jump_at", range(6))
+def test_a_clock_set_back_in_mid_epoch_gives_no_negative_figures(book: Book, clocks: Clocks, jump_at: int) -> None:
+    def step(number: int) -> None:
+        if number == jump_at:
+            clocks.offset_us -= HOUR_US
+
+    meter = book.begin(7)
+    step(0)
+    book.planned()
+    step(1)
+    figures = book.figures(meter, CompactionCounts(), preaggregated=False)
+    step(2)
+    book.committing()
+    step(3)
+    book.committed()
+    step(4)
+    record = pb.CheckpointMetadata(epoch=7, figures=figures)
+    book.published(record)
+    step(5)
+    book.ended(record, {}, {}, batch_id=1)
+    summary = book.progress[-1]
+    assert all(us > 0 for name, us in summary.phases_us.items() if name in {"planning", "commit", "publish"})
+    assert 0 < summary.duration_us < HOUR_US
+    assert book.carried(record).previous_phases_us["commit"] > 0, "the next record takes it"

@@ -1,7 +1,8 @@
-"""The backing store of checkpoints: the seam between whoever computes state and where it is kept.
+"""Records and operator metadata by job and epoch, for programs that coordinate checkpoints themselves.
 
-`BackingStore` is the protocol, `ParquetBackend` the one implementation, `StateBackend` its name for users. It reads
-facts, lets `statebed.protocol` decide, and does the I/O.
+`BackingStore` names the six operations, `ParquetBackend` does them, `StateBackend` is its name for users. Each is one
+call of the functions that runs, managers and tools use. To keep state elsewhere, write an `ObjectStore`: that is the
+seam ([decision 0041](../../../docs/decisions/0041-the-object-store-is-the-seam.md)).
 """
 
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 from statebed.checkpoint.collector import Collected, Collector
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
-from statebed.checkpoint.objects import fetch_subtask, store_subtask
+from statebed.checkpoint.objects import check_bytes, fetch_subtask, store_subtask
 from statebed.checkpoint.opening import check_intact
 from statebed.checkpoint.references import References
 from statebed.errors import BrokenLogError, CollectionError, InputError
@@ -24,7 +25,10 @@ class BackingStore(Protocol):
     """What a state backend must offer."""
 
     def prepare_checkpoint_load(self, metadata: pb.CheckpointMetadata) -> None:
-        """Check that everything the record names is there and intact, before anything is loaded."""
+        """Check that everything the record names is there and intact, before anything is loaded.
+
+        Reads every byte: metadata, data files, output and source logs are compared with their sizes and checksums.
+        """
 
     def load_checkpoint_metadata(self, job_id: str, epoch: int) -> pb.CheckpointMetadata:
         """The record of an epoch."""
@@ -60,7 +64,8 @@ class ParquetBackend:
 
     def prepare_checkpoint_load(self, metadata: pb.CheckpointMetadata) -> None:
         log = self._log(metadata.job_id)
-        check_intact(log, References(log), metadata)
+        check_intact(log, References(log), metadata)  # cheap, and finds what is missing or cut short
+        check_bytes(log.store, _named_files(log.store, metadata))
 
     def load_checkpoint_metadata(self, job_id: str, epoch: int) -> pb.CheckpointMetadata:
         return self._log(job_id).read(epoch)
@@ -126,6 +131,21 @@ class ParquetBackend:
 
 
 StateBackend = ParquetBackend
+
+
+def _named_files(store: ObjectStore, record: pb.CheckpointMetadata) -> set[tuple[str, int, int]]:
+    """Path, size and checksum of each file that the record names, directly or through its subtasks."""
+    references = [reference for operator in record.operators for reference in operator.subtasks]
+    data = [
+        file
+        for reference in references
+        for table in fetch_subtask(store, reference).tables.values()
+        for subtask in table.subtasks.values()
+        for file in subtask.files
+    ]
+    named = {(file.path, file.size, file.crc32c) for file in data}
+    named |= {(file.path, file.size, file.crc32c) for file in record.outbox}
+    return named | {(log.path, log.size, log.crc32c) for log in record.source_position.source_logs}
 
 
 def _unite(

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.digest import crc32c, digest
+from statebed.format.digest import RunningDigest, crc32c, digest
 from statebed.format.repeated_reads import read_checked
 from statebed.format.sealed import open_sealed, seal
 from statebed.storage import ObjectStore
 
 _FIX = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
 _LOOKUPS_AT_ONCE = 16
+_READS_AT_ONCE = 4
+_PIECE_BYTES = 8 << 20
 
 
 def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
@@ -61,6 +64,25 @@ def check_present(store: ObjectStore, sizes: Iterable[tuple[str, int]]) -> None:
 
     with ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="statebed-head") as pool:
         list(pool.map(look_up, sizes))
+
+
+def check_bytes(store: ObjectStore, named: Iterable[tuple[str, int, int]]) -> None:
+    """Read every named object (path, size, CRC-32C), a piece at a time, and name the first that is not as it was
+    written.
+    """
+
+    def read(one: tuple[str, int, int]) -> None:
+        path, size, crc = one
+        running = RunningDigest()
+        for start in range(0, size, _PIECE_BYTES):
+            running.update(fetch_range(store, path, start, min(_PIECE_BYTES, size - start)))
+        if running.crc32c() != crc:
+            raise CorruptObjectError(
+                "the checksum of a file differs from what its metadata says", where=f"{store.url}/{path}", fix=_FIX
+            )
+
+    with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="statebed-check") as pool:
+        list(pool.map(lambda one: read_checked(partial(read, one)), named))
 
 
 def fetch_subtask(store: ObjectStore, reference: pb.SubtaskReference) -> pb.OperatorCheckpointMetadata:

@@ -322,7 +322,7 @@ def _without_rows(entry: pb.OperatorEntry) -> pb.OperatorEntry:
     """The state of an operator in an epoch in which it got no rows."""
     kept = pb.OperatorEntry()
     kept.CopyFrom(entry)
-    for field in ("rows_in", "rows_late", "rows_out"):
+    for field in ("rows_in", "rows_late", "rows_out", "then_stop"):
         kept.ClearField(field)
     return kept
 

@@ -333,6 +333,7 @@ class OperatorEntry(_message.Message):
     NEXT_TIMER_US_FIELD_NUMBER: _builtins.int
     DEFINITION_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
+    THEN_STOP_FIELD_NUMBER: _builtins.int
     operator_id: _builtins.str
     fingerprint: _builtins.str
     """of inputs, keys, kind and configuration"""
@@ -349,6 +350,8 @@ class OperatorEntry(_message.Message):
     """what the fingerprint is of, as JSON"""
     retired: _builtins.bool
     """the job no longer has it: its state is kept as it was"""
+    then_stop: _builtins.bool
+    """its subtasks were asked to stop after this epoch"""
     @_builtins.property
     def subtasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubtaskReference]: ...
     @_builtins.property
@@ -369,10 +372,11 @@ class OperatorEntry(_message.Message):
         next_timer_us: _builtins.int | None = ...,
         definition: _builtins.str = ...,
         retired: _builtins.bool = ...,
+        then_stop: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "highest_closed_end_us", b"highest_closed_end_us", "next_timer_us", b"next_timer_us", "output_watermark_us", b"output_watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "definition", b"definition", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "retired", b"retired", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "definition", b"definition", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "retired", b"retired", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks", "then_stop", b"then_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__highest_closed_end_us: _TypeAlias = _typing.Literal["highest_closed_end_us"]  # noqa: Y015
     _WhichOneofArgType__highest_closed_end_us: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us"]  # noqa: Y015

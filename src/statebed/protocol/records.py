@@ -26,6 +26,7 @@ class EpochDraft:
     chosen_parallelism: int | None = None
     """For later runs that set none themselves; None: as before."""
     status: pb.RecordStatus.ValueType = pb.COMPLETE
+    """COMPLETE becomes STOPPED in the record if every operator was checkpointed with `then_stop`."""
     figures: pb.EpochFigures | None = None
     """What it took, as far as that was measured."""
 
@@ -110,7 +111,7 @@ def build_epoch(
         # A clock that was set back meanwhile would end the epoch before it began.
         start_time_us=min(draft.start_time_us or commit.now_us, commit.now_us),
         finish_time_us=commit.now_us,
-        status=draft.status,
+        status=_status_of(draft),
         min_epoch=min_epoch,
         pins=pins,
         epoch_time_us=draft.epoch_time_us,
@@ -127,3 +128,9 @@ def build_epoch(
         granted_requests=commit.granted_requests,
         figures=draft.figures,
     )
+
+
+def _status_of(draft: EpochDraft) -> pb.RecordStatus.ValueType:
+    working = [entry for entry in draft.operators if not entry.retired]
+    stops = bool(working) and all(entry.then_stop for entry in working)
+    return pb.STOPPED if stops and draft.status == pb.COMPLETE else draft.status

@@ -108,6 +108,19 @@ def test_p7_prepare_names_subtask_metadata_with_any_flipped_byte(place: Place) -
         assert path in caught.value.where
 
 
+def test_p7_prepare_names_a_data_or_outbox_file_with_any_flipped_byte(place: Place) -> None:
+    record = place.commit(place.open())
+    for path in [*named_files(place, 2), record.outbox[0].path]:
+        kept = place.store.get(path)
+        for offset in range(len(kept)):
+            place.store.put(path, kept[:offset] + bytes([kept[offset] ^ 1]) + kept[offset + 1 :])
+            with pytest.raises(CorruptObjectError) as caught:
+                place.backend.prepare_checkpoint_load(record)
+            assert path in caught.value.where
+        place.store.put(path, kept)
+    place.backend.prepare_checkpoint_load(record)
+
+
 def test_writing_the_same_metadata_again_gives_the_same_object(place: Place) -> None:
     first = place.subtask(place.store, 2, 0, "same")
     before = place.contents()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster, managers_at
 
+from statebed.checkpoint import EpochDraft
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import (
     CheckpointTimeoutError,
@@ -343,3 +344,20 @@ def test_an_operator_entry_needs_one_answer_of_every_subtask() -> None:
 def test_options_that_leave_no_way_are_refused() -> None:
     with pytest.raises(InputError):
         ManagerOptions(upload_threads=0)
+
+
+def test_then_stop_marks_the_record_of_the_epoch_as_stopped() -> None:
+    cluster = Cluster(2)
+    completed = [manager.checkpoint(cluster.run.next_epoch, 0, None, True) for manager in cluster.managers]
+    entry = operator_entry([one.result(timeout=30) for one in completed])
+    record = cluster.run.commit(EpochDraft(operators=[entry]))
+    assert record.status == pb.STOPPED
+    assert cluster.run.commit(cluster.run.carry_over()).status == pb.COMPLETE
+
+
+def test_an_epoch_after_which_only_some_subtasks_stop_is_complete() -> None:
+    cluster = Cluster(2)
+    first, second = cluster.managers
+    epoch = cluster.run.next_epoch
+    completed = [first.checkpoint(epoch, then_stop=True).result(30), second.checkpoint(epoch).result(30)]
+    assert cluster.run.commit(EpochDraft(operators=[operator_entry(completed)])).status == pb.COMPLETE

@@ -156,7 +156,7 @@ class KeyedCompaction:
     def _merged(self, owned: pb.HashRange) -> tuple[ParquetFile, ...]:
         inputs = [file for file in self.plan.inputs if _holds(file, owned)]
         sequence = max(int(file.max_sequence) for file in inputs)
-        reader = RangeReader(self.table, inputs, self.store)
+        reader = RangeReader(self.table, inputs, self.store, ranges=self.tiers.ranges)
         folder = self.tiers.folder
         with RangeFiles(self.spec, folder, owned=owned, level=self.plan.level, file_bytes=self.file_bytes) as files:
             for rows in reader.newest(owned, piece_bytes=self.tiers.memory.segment_bytes):

@@ -34,6 +34,7 @@ from statebed.state.keyed.run import Run
 from statebed.state.keyed.spilled import FrozenRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.live.files import LiveFiles
+from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.state.tiers.spill_files import ParquetFile
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
@@ -57,8 +58,11 @@ class DurableRows:
         owned: pb.HashRange,
         *,
         images: Images | None = None,
+        ranges: FetchedRanges | None = None,
     ) -> None:
-        """`images`: the files as copies that are looked up where they lie."""
+        """`images`: the files as copies that are looked up where they lie. `ranges` keeps parts of files that are
+        fetched for one block and hold rows of others.
+        """
         if any(part.tombstones for part in parts):
             raise CorruptObjectError(
                 f"the keyed table {table.name!r} has tombstones; its deletions are rows", fix=DAMAGED_FIX
@@ -66,6 +70,7 @@ class DurableRows:
         self._table = table
         self._store = store
         self._images = images
+        self._ranges = ranges
         self._live = LiveFiles.restore(parts, owned=owned)
         self._draft = self._live
         """The files with the changes that are being made."""
@@ -123,7 +128,7 @@ class DurableRows:
         )
 
     def reader(self, files: Iterable[pb.FileEntry]) -> RangeReader:
-        return RangeReader(self._table, files, self._store)
+        return RangeReader(self._table, files, self._store, ranges=self._ranges)
 
     def older(self, merged: Delta) -> Callable[[pb.HashRange], pa.Table]:
         """What reads all rows of a range from some deltas, oldest first: from copies, where there are such.

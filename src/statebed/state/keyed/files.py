@@ -6,7 +6,6 @@ the one with the greater sequence counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ from statebed.format.schema import KEY_HASH, SEQUENCE
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.keyed.batch import KeyBatch, take_rows
 from statebed.state.keyed.table import KeyedTable
+from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.storage import ObjectStore
 
 DELTA = 0
@@ -30,10 +30,23 @@ Delta = list[pb.FileEntry]
 
 
 class RangeReader:
-    """Reads ranges of hashes from some files, each opened once. Not thread-safe."""
+    """Reads ranges of hashes from some files, each opened once. Not thread-safe.
 
-    def __init__(self, table: KeyedTable, files: Iterable[pb.FileEntry], store: ObjectStore) -> None:
+    Where a file is read in parts, `ranges` keeps what was fetched of it for the parts that follow.
+    """
+
+    def __init__(
+        self,
+        table: KeyedTable,
+        files: Iterable[pb.FileEntry],
+        store: ObjectStore,
+        *,
+        ranges: FetchedRanges | None = None,
+    ) -> None:
         self._table = table
+        self._ranges = ranges
+        self._keeps = False
+        """Whether other parts of the file that is being read may be wanted later."""
         self._files = sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first))
         self._store = store
         self._readers: dict[str, SegmentReader] = {}
@@ -49,6 +62,7 @@ class RangeReader:
             clipped = intersection(file.owned, wanted)
             if clipped is None or file.max_key_hash < clipped.first or clipped.last < file.min_key_hash:
                 continue
+            self._keeps = file.min_key_hash < clipped.first or clipped.last < file.max_key_hash
             reader = self._reader(file)
             for group in reader.select_row_groups(owned=clipped):
                 rows = self._table.history.read(reader, row_groups=[group])
@@ -68,8 +82,13 @@ class RangeReader:
 
     def _reader(self, file: pb.FileEntry) -> SegmentReader:
         if file.path not in self._readers:
-            self._readers[file.path] = SegmentReader(file, partial(fetch_range, self._store))
+            self._readers[file.path] = SegmentReader(file, self._fetch)
         return self._readers[file.path]
+
+    def _fetch(self, path: str, start: int, length: int) -> bytes:
+        if self._ranges is None or not self._keeps:
+            return fetch_range(self._store, path, start, length)
+        return self._ranges.fetch(self._store, path, start, length)
 
 
 def deltas_of(files: Iterable[pb.FileEntry]) -> list[Delta]:

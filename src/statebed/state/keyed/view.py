@@ -71,7 +71,7 @@ class KeyedView(KeyedOperations):
         self._store = store
         memory = self._tiers.memory
         images = None if cache is None else Images(cache, table, store, owned=owned, memory=memory, owner=self._owner)
-        durable = DurableRows(table, store, parts, owned, images=images)
+        durable = DurableRows(table, store, parts, owned, images=images, ranges=self._tiers.ranges)
         blocks = Blocks(table, durable, self._tiers, owner=self._owner, block_bytes=block_bytes)
         super().__init__(table, durable, blocks, memory, hash_function)
         self._edits = EditQueue()

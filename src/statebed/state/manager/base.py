@@ -23,7 +23,11 @@ _EPOCHS_END = 10**names.EPOCH_DIGITS
 
 
 def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry:
-    """The entry of an operator in the record of an epoch, from the answers of all its subtasks."""
+    """The entry of an operator in the record of an epoch, from the answers of all its subtasks.
+
+    It says whether they were all checkpointed with `then_stop`: a record in which every operator was has the status
+    STOPPED.
+    """
     if not completed:
         raise SubtaskError("no subtask answered", fix="wait for the checkpoints of all subtasks")
     for one in completed:
@@ -45,6 +49,7 @@ def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry
         parallelism=first.task.parallelism,
         subtasks=[one.reference for one in sorted(completed, key=lambda one: one.task.subtask_index)],
         output_watermark_us=min(known) if known and len(known) == len(watermarks) else None,
+        then_stop=all(one.then_stop for one in completed),
     )
 
 

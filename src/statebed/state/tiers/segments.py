@@ -192,7 +192,7 @@ class Segment:
         self.pin()
 
         def on_stored() -> None:
-            self.attach(StoredFile(entry, store))
+            self.attach(StoredFile(entry, store, self._tiers.ranges))
             self.unpin()
 
         resident = isinstance(data, bytes)

@@ -24,6 +24,7 @@ from statebed.format.digest import crc32c
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_reader import GetRange, SegmentReader
 from statebed.format.segment_writer import SegmentWriter
+from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.spill_folder import SpillFolder, spill_error
 from statebed.storage import ObjectStore
@@ -106,17 +107,24 @@ class ParquetFile:
 class StoredFile:
     """A data file in the store, of which only needed row groups and columns are fetched."""
 
-    def __init__(self, entry: pb.FileEntry, store: ObjectStore) -> None:
+    def __init__(self, entry: pb.FileEntry, store: ObjectStore, ranges: FetchedRanges | None = None) -> None:
+        """`ranges` keeps what is read by key, where the next keys are likely to be."""
         self.entry = entry
         self.size = int(entry.size)
         self._store = store
+        self._ranges = ranges
 
     def read(self, selection: Selection) -> pa.Table:
-        return read_parquet(self.entry, partial(fetch_range, self._store), selection)
+        return read_parquet(self.entry, self._get_range(selection), selection)
 
     def row_groups(self, selection: Selection) -> RowGroups:
         """The wanted rows in parts, checked."""
-        return parquet_row_groups(self.entry, partial(fetch_range, self._store), selection)
+        return parquet_row_groups(self.entry, self._get_range(selection), selection)
+
+    def _get_range(self, selection: Selection) -> GetRange:
+        if self._ranges is None or selection.hashes is None:
+            return partial(fetch_range, self._store)
+        return partial(self._ranges.fetch, self._store)
 
     def content(self) -> bytes:
         """The whole file, checked."""

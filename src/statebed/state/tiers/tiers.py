@@ -21,6 +21,7 @@ from statebed.state.deadlines import wait_until_ended
 from statebed.state.memory.budget import budget_of
 from statebed.state.memory.controller import MemoryController
 from statebed.state.memory.pages import keep_pages
+from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
 from statebed.state.tiers.spill_cache import LocalCache
@@ -50,6 +51,7 @@ class Tiers:
         self.memory = memory
         self.folder = folder if isinstance(folder, SpillFolder) else SpillFolder(folder)
         self.cache = LocalCache(cache_bytes)
+        self.ranges = FetchedRanges(self.folder, self.cache)
         self._loaders = ThreadPoolExecutor(LOADING_THREADS, thread_name_prefix="statebed-load")
         self._loading: dict[Future[bool], str] = {}
         self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
@@ -94,7 +96,7 @@ class Tiers:
     ) -> Segment:
         """The segment of a data file in the store; nothing is read yet. `file`: how it is read, if not as it lies."""
         segment = Segment(self, entry, spec=spec, owner=owner)
-        segment.attach(file or StoredFile(entry, store))
+        segment.attach(file or StoredFile(entry, store, self.ranges))
         return segment
 
     def on_disk(self, file: ParquetFile, *, spec: SegmentSpec, owner: str) -> Segment:

@@ -1,0 +1,123 @@
+"""State that is read by key after a restore: no byte of a data file is fetched from the store twice."""
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state import (
+    CompactionMode,
+    ManagerOptions,
+    TableManager,
+    TaskInfo,
+    keyed_table_config,
+    operator_entry,
+    timestamp_table_config,
+)
+from statebed.state.memory.controller import MemoryController
+from statebed.state.tiers.tiers import Tiers
+from statebed.storage import MemoryStore
+
+TASK = TaskInfo("job", "fares")
+HOUR = dt.timedelta(hours=1)
+COLUMNS = pa.schema([("id", pa.int64()), ("fare", pa.int64())])
+TABLES = {
+    "last": keyed_table_config("last", "", ["id"], COLUMNS),
+    "all": timestamp_table_config("all", "", 24 * HOUR, False, COLUMNS, keys=["id"], bin_width=HOUR),
+}
+ROWS = 60_000
+BUDGET = 2 << 20
+"""Small, so that a keyed table has many blocks, each smaller than a row group."""
+
+
+class CountingStore(MemoryStore):
+    """Counts how often each byte of a data file is fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: Counter[tuple[str, int]] = Counter()
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        self.fetched.update((path, at) for at in range(start, start + length))
+        return MemoryStore.get(self, path)[start : start + length]
+
+    def get(self, path: str) -> bytes:
+        data = super().get(path)
+        if path.endswith(".parquet"):
+            self.fetched.update((path, at) for at in range(len(data)))
+        return data
+
+    @property
+    def most_often(self) -> int:
+        return max(self.fetched.values())
+
+
+@pytest.fixture(scope="module")
+def stored() -> tuple[CountingStore, pb.CheckpointMetadata]:
+    store = CountingStore()
+    ids = np.arange(ROWS)
+    options = ManagerOptions(compaction=CompactionMode.OFF)
+    with TableManager(TASK, TABLES, store, options=options, tiers=Tiers(MemoryController(64 << 20))) as manager:
+        for epoch in (1, 2):
+            rows = pa.table({"id": ids, "fare": ids * epoch})
+            manager.get_keyed("last").upsert(rows.select(["id"]), rows.select(["fare"]))
+            times = pa.array(ids * 50_000, pa.timestamp("us", "UTC"))
+            manager.get_time_keyed("all").append(rows.append_column("_time", times))
+            done = manager.checkpoint(epoch).result(60)
+    return store, pb.CheckpointMetadata(job_id="job", epoch=2, operators=[operator_entry([done])])
+
+
+def keys(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def get_keyed(manager: TableManager) -> None:
+    for number in range(0, ROWS, ROWS // 8):
+        values, found = manager.get_keyed("last").get(keys(number, number + 5))
+        assert found.all()
+        assert values["fare"].to_pylist() == [2 * number, 2 * (number + 5)]
+
+
+def scan_keyed(manager: TableManager) -> None:
+    assert sum(piece.num_rows for piece in manager.get_keyed("last").scan()) == ROWS
+
+
+def read_time_keyed(manager: TableManager) -> None:
+    for number in range(0, ROWS, ROWS // 8):
+        assert manager.get_time_keyed("all").read(keys=keys(number)).num_rows == 2
+
+
+@pytest.mark.parametrize("read", [get_keyed, scan_keyed, read_time_keyed])
+def test_a_restore_by_key_fetches_each_byte_once(
+    stored: tuple[CountingStore, pb.CheckpointMetadata], read: Callable[[TableManager], None]
+) -> None:
+    store, record = stored
+    with TableManager(TASK, TABLES, store, restore_from=record, tiers=Tiers(MemoryController(BUDGET))) as manager:
+        store.fetched.clear()
+        read(manager)
+        assert store.most_often == 1
+
+
+def test_a_copy_that_is_damaged_is_fetched_again(stored: tuple[CountingStore, pb.CheckpointMetadata]) -> None:
+    store, record = stored
+    tiers = Tiers(MemoryController(BUDGET))
+    with TableManager(TASK, TABLES, store, restore_from=record, tiers=tiers) as manager:
+        store.fetched.clear()
+        read_time_keyed(manager)
+        for copy in tiers.folder.path.glob("**/*.range"):
+            copy.write_bytes(b"damaged")
+        read_time_keyed(manager)
+        assert store.most_often == 2
+
+
+def test_copies_leave_when_the_cache_is_full(stored: tuple[CountingStore, pb.CheckpointMetadata]) -> None:
+    store, record = stored
+    tiers = Tiers(MemoryController(BUDGET), cache_bytes=200_000)
+    with TableManager(TASK, TABLES, store, restore_from=record, tiers=tiers) as manager:
+        read_time_keyed(manager)
+        scan_keyed(manager)
+        assert sum(copy.stat().st_size for copy in tiers.folder.path.glob("**/*.range")) <= 200_000

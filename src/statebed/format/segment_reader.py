@@ -21,14 +21,18 @@ from statebed.format.segment import DAMAGED_FIX, chunk_ranges
 
 GetRange = Callable[[str, int, int], bytes]
 """As `ObjectStore.get_range`: path, start, length."""
+Forget = Callable[[str, int, int], None]
 
 
 class SegmentReader:
     """One data file, opened by its footer. Not thread-safe."""
 
-    def __init__(self, entry: FileEntry, get_range: GetRange) -> None:
+    def __init__(self, entry: FileEntry, get_range: GetRange, *, forget: Forget | None = None) -> None:
+        """`forget` is told of a range that fails its check, before it is read again: it may be a bad copy."""
         self.entry = entry
         self._get_range = get_range
+        self._forget = forget
+        self._last = (0, 0)
         start = entry.size - entry.footer_size
         self.metadata = self._parse(read_checked(lambda: self._fetch_footer(start)))
 
@@ -120,6 +124,7 @@ class SegmentReader:
         return footer
 
     def _fetch(self, start: int, length: int, *, what: str) -> bytes:
+        self._last = (start, length)
         data = self._get_range(self.entry.path, start, length) if start >= 0 and length else b""
         if len(data) != length or not length:
             raise self._damaged(f"is cut short: {what} has {len(data)} bytes instead of {length}")
@@ -127,6 +132,8 @@ class SegmentReader:
 
     def _check(self, data: bytes, expected: int, *, what: str) -> None:
         if crc32c(data) != expected:
+            if self._forget is not None:
+                self._forget(self.entry.path, *self._last)
             raise self._damaged(f"is damaged: the checksum of {what} does not match its bytes")
 
     def _parse(self, footer: bytes) -> pq.FileMetaData:

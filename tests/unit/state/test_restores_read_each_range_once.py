@@ -121,3 +121,24 @@ def test_copies_leave_when_the_cache_is_full(stored: tuple[CountingStore, pb.Che
         read_time_keyed(manager)
         scan_keyed(manager)
         assert sum(copy.stat().st_size for copy in tiers.folder.path.glob("**/*.range")) <= 200_000
+
+
+def test_a_range_that_arrives_damaged_is_fetched_again_and_kept_intact(
+    stored: tuple[CountingStore, pb.CheckpointMetadata],
+) -> None:
+    store, record = stored
+
+    class Flaky(CountingStore):
+        flipped = 0
+
+        def get_range(self, path: str, start: int, length: int) -> bytes:
+            data = store.get_range(path, start, length)
+            self.flipped += 1
+            return data[:-1] + bytes([data[-1] ^ 1]) if self.flipped == 2 else data
+
+        def get(self, path: str) -> bytes:
+            return store.get(path)
+
+    with TableManager(TASK, TABLES, Flaky(), restore_from=record, tiers=Tiers(MemoryController(BUDGET))) as manager:
+        read_time_keyed(manager)
+        get_keyed(manager)

@@ -82,8 +82,12 @@ class RangeReader:
 
     def _reader(self, file: pb.FileEntry) -> SegmentReader:
         if file.path not in self._readers:
-            self._readers[file.path] = SegmentReader(file, self._fetch)
+            self._readers[file.path] = SegmentReader(file, self._fetch, forget=self._forget)
         return self._readers[file.path]
+
+    def _forget(self, path: str, start: int, length: int) -> None:
+        if self._ranges is not None:
+            self._ranges.forget(self._store, path, start, length)
 
     def _fetch(self, path: str, start: int, length: int) -> bytes:
         if self._ranges is None or not self._keeps:

@@ -51,14 +51,22 @@ class FetchedRanges:
             copy, cached = self._copies.get(wanted, (None, None))
         data = None if copy is None else copy.read()
         if data is None:
-            if cached is not None:
-                self._cache.remove(cached)
-                self._drop(wanted)
+            if copy is not None:
+                self.forget(store, path, start, length)
             data = fetch_range(store, path, start, length)
             self._keep(wanted, data)
         elif cached is not None:
             self._cache.touch(cached)
         return data
+
+    def forget(self, store: ObjectStore, path: str, start: int, length: int) -> None:
+        """The range failed its check: it was fetched wrong."""
+        wanted = (store.url, path, start, length)
+        with self._lock:
+            _, cached = self._copies.get(wanted, (None, None))
+        if cached is not None:
+            self._cache.remove(cached)
+        self._drop(wanted)
 
     def _keep(self, wanted: Range, data: bytes) -> None:
         if not self._cache.fits(len(data)):

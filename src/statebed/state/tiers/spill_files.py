@@ -22,7 +22,7 @@ from statebed.errors import CorruptObjectError, MissingFileError, SpillError, St
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c
 from statebed.format.segment import SegmentSpec
-from statebed.format.segment_reader import GetRange, SegmentReader
+from statebed.format.segment_reader import Forget, GetRange, SegmentReader
 from statebed.format.segment_writer import SegmentWriter
 from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.state.tiers.selection import Selection
@@ -115,11 +115,15 @@ class StoredFile:
         self._ranges = ranges
 
     def read(self, selection: Selection) -> pa.Table:
-        return read_parquet(self.entry, self._get_range(selection), selection)
+        return read_parquet(self.entry, self._get_range(selection), selection, forget=self._forget)
 
     def row_groups(self, selection: Selection) -> RowGroups:
         """The wanted rows in parts, checked."""
-        return parquet_row_groups(self.entry, self._get_range(selection), selection)
+        return parquet_row_groups(self.entry, self._get_range(selection), selection, forget=self._forget)
+
+    def _forget(self, path: str, start: int, length: int) -> None:
+        if self._ranges is not None:
+            self._ranges.forget(self._store, path, start, length)
 
     def _get_range(self, selection: Selection) -> GetRange:
         if self._ranges is None or selection.hashes is None:
@@ -131,15 +135,19 @@ class StoredFile:
         return fetch(self._store, self.entry.path, size=self.size, crc=self.entry.crc32c)
 
 
-def read_parquet(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> pa.Table:
+def read_parquet(
+    entry: pb.FileEntry, get_range: GetRange, selection: Selection, *, forget: Forget | None = None
+) -> pa.Table:
     """The wanted rows of a data file, wherever it is: footer first, then what may hold them."""
-    reader = SegmentReader(entry, get_range)
+    reader = SegmentReader(entry, get_range, forget=forget)
     return _read_groups(reader, _chosen_groups(reader, selection), selection)
 
 
-def parquet_row_groups(entry: pb.FileEntry, get_range: GetRange, selection: Selection) -> RowGroups:
+def parquet_row_groups(
+    entry: pb.FileEntry, get_range: GetRange, selection: Selection, *, forget: Forget | None = None
+) -> RowGroups:
     """As `read_parquet`, one row group after the other."""
-    reader = SegmentReader(entry, get_range)
+    reader = SegmentReader(entry, get_range, forget=forget)
     for group in _chosen_groups(reader, selection):
         nbytes = int(reader.metadata.row_group(group).total_byte_size)
         yield nbytes, partial(_read_groups, reader, [group], selection)

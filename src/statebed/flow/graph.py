@@ -14,6 +14,7 @@ from statebed.errors import InputError
 from statebed.flow.steps import Feed, Step
 from statebed.format.names import check_name
 from statebed.operators.operator import MAIN, Changes, Operator, Output
+from statebed.operators.process import ProcessOperator
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,15 @@ class Graph:
         return self.nodes[edge.node].outputs[edge.output]
 
     def is_timed(self, edge: Edge) -> bool:
-        """Whether the rows of a stream have event times: those of steps and operators do if all their inputs have."""
+        """Whether the rows of a stream have event times: those of steps and operators do if all their inputs have.
+
+        A process may set the event time of its results itself.
+        """
         node = self.nodes[edge.node]
         if isinstance(node, SourceNode):
             return node.event_time is not None
+        if isinstance(node, OperatorNode) and isinstance(node.operator, ProcessOperator):
+            return True
         return all(self.is_timed(edge) for edge in node.inputs)
 
     def origin(self, edge: Edge) -> str:

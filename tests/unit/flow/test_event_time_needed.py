@@ -1,5 +1,6 @@
 """Operators that forget by event time are refused on streams without one: every row would be late."""
 
+import pyarrow as pa
 import pytest
 
 import statebed as sb
@@ -36,3 +37,17 @@ def test_results_of_untimed_rows_have_no_event_time_either() -> None:
     totals = untimed().key_by("card", name="totals").agg(n=sb.count())
     with pytest.raises(sb.InputError, match="event-time"):
         totals.group_by("card", sb.tumbling("1 minute"), name="windows").agg(n=sb.count())
+
+
+class Stamped(sb.Process):
+    """Gives its results an event time."""
+
+    output = "card bigint"
+
+    def on_batch(self, rows: pa.RecordBatch, ctx: sb.Context) -> pa.Table:
+        return pa.table({"card": rows["card"], "_time": rows["ts"]})
+
+
+def test_results_of_a_process_may_have_event_times_of_their_own() -> None:
+    stamped = untimed().key_by("card").process(Stamped(), name="stamped")
+    stamped.group_by("card", sb.tumbling("1 minute"), name="windows").agg(n=sb.count())

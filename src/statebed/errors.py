@@ -254,6 +254,12 @@ class RollbackError(ProtocolError):
     code = "ROLLBACK_PAST_PUBLISHED"
 
 
+class SinkStartError(ProtocolError):
+    """A start would lose epochs of a sink: they are gone from its target or undelivered, and nobody gave them up."""
+
+    code = "SINK_START"
+
+
 class ReplayError(ProtocolError):
     """Spark's checkpoint and the state log disagree."""
 

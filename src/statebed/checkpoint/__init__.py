@@ -6,7 +6,7 @@ from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.opening import RunOptions
 from statebed.checkpoint.petitions import ask_live_run
-from statebed.checkpoint.publisher import Publication, Publisher, Sink
+from statebed.checkpoint.publisher import Publication, Publisher, Rebuilt, Sink
 from statebed.checkpoint.run import Run
 from statebed.protocol import (
     DamagePolicy,
@@ -15,7 +15,9 @@ from statebed.protocol import (
     Origin,
     Retention,
     RollbackPolicy,
+    SinkIdentity,
     SinkPosition,
+    SinkStart,
 )
 
 __all__ = [
@@ -30,12 +32,15 @@ __all__ = [
     "ParquetBackend",
     "Publication",
     "Publisher",
+    "Rebuilt",
     "Retention",
     "RollbackPolicy",
     "Run",
     "RunOptions",
     "Sink",
+    "SinkIdentity",
     "SinkPosition",
+    "SinkStart",
     "StateBackend",
     "ask_live_run",
 ]

@@ -69,7 +69,7 @@ def _copied(
     now_us = Environment().now_us()
     copy = pb.CheckpointMetadata()
     copy.CopyFrom(record)
-    for cleared in ("pins", "outbox", "sinks", "granted_requests"):
+    for cleared in ("pins", "outbox", "sinks", "sink_histories", "granted_requests"):
         copy.ClearField(cleared)
     copy.job_id, copy.epoch, copy.kind = job_id, _FIRST, pb.EPOCH
     copy.previous, copy.base, copy.run, copy.min_epoch = 0, 0, _FIRST, _FIRST

@@ -4,16 +4,18 @@ A new run publishes what its predecessors left unpublished before it commits any
 and epoch in its own transaction gets every epoch exactly once; any other may get one again after a crash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from statebed.checkpoint.objects import fetch
 from statebed.checkpoint.run import Run
 from statebed.format import checkpoint_pb2 as pb
 from statebed.logs import id_logger
-from statebed.protocol.publication import Guarantee, SinkPosition, check_sink_position, common_epoch
-from statebed.protocol.records import data_epoch_of
+from statebed.protocol.publication import Guarantee, SinkPosition
+from statebed.protocol.sink_history import SinkIdentity, history_of
+from statebed.protocol.sink_start import SinkPlan, SinkStart, check_choices, check_removed, plan_sink
 from statebed.storage import ObjectStore
 
 _logger = id_logger(__name__)
@@ -60,51 +62,131 @@ class Sink(Protocol):
         """Take the epoch; one that is there already is no error. FencedError when a newer run opened the sink."""
 
 
-class Publisher:
-    """Publishes the epochs of one run to the sinks of its job."""
+@dataclass(frozen=True)
+class Rebuilt:
+    """The finished results of an epoch, as outbox files of a store of their own."""
 
-    def __init__(self, run: Run, sinks: Sequence[Sink]) -> None:
+    files: tuple[pb.OutboxFile, ...]
+    store: ObjectStore
+
+
+Rebuild = Callable[[pb.CheckpointMetadata], Rebuilt]
+"""Computes the finished results of a record's state for one sink."""
+_NO_CHOICES: Mapping[str, SinkStart] = MappingProxyType({})
+_NO_REBUILDS: Mapping[str, Rebuild] = MappingProxyType({})
+
+
+class Publisher:
+    """Publishes the epochs of one run to the sinks of its job.
+
+    `starts` says, by sink, what to do if it lacks epochs that are gone; `abandon` names sinks that the job no
+    longer has and whose unpublished epochs are given up; `rebuilds` holds, by sink, how to rebuild it from state.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        sinks: Sequence[Sink],
+        *,
+        starts: Mapping[str, SinkStart] = _NO_CHOICES,
+        abandon: Collection[str] = (),
+        rebuilds: Mapping[str, Rebuild] = _NO_REBUILDS,
+    ) -> None:
         self._run = run
         self._sinks = {sink.sink_id: sink for sink in sinks}
+        self._starts = starts
+        self._abandon = frozenset(abandon)
+        self._rebuilds = rebuilds
         self._told = _logger.about(job=run.job_id, run=run.number)
+        check_choices(starts, self._abandon, sinks=self._sinks, job_id=run.job_id)
+
+    def check(self) -> None:
+        """Raise what `open` would raise, as far as that shows without writing anything."""
+        check_removed(self._run.waiting_epochs(), sinks=self._sinks, abandon=self._abandon, job_id=self._run.job_id)
+        for sink in self._sinks.values():
+            peek = getattr(sink, "peek", None)
+            if peek is not None:
+                self._plan(sink, peek())
 
     def open(self) -> None:
         """Fence older runs at every sink, then publish what they left."""
-        self._run.check_live()
+        run = self._run
+        run.check_live()
+        self.check()
+        for sink_id, epochs in run.waiting_epochs().items():
+            if sink_id not in self._sinks:
+                told = self._told.about(sink=sink_id)
+                told.warning("sink %s is abandoned: epochs %s stay unpublished", sink_id, epochs)
+                run.abandon_sink(sink_id)
+        identities = {}
         for sink in self._sinks.values():
-            position = sink.open(self._run.number)
-            if position is not None:
-                self._align(sink, position)
+            position = sink.open(run.number)
+            identities[sink.sink_id] = self._identity(sink, position)
+            self._begin(sink, self._plan(sink, position), position)
+        run.declare_sinks(identities)
         self.publish_pending()
 
-    def _align(self, sink: Sink, position: SinkPosition) -> None:
-        """Take back what is not of this lineage; what the sink lacks is pending, whatever markers say.
+    def _identity(self, sink: Sink, position: SinkPosition | None) -> SinkIdentity:
+        """Identify the sink; one that says nothing about itself keeps a position if it was ever seen with one."""
+        identity = getattr(sink, "identity", None)
+        if isinstance(identity, SinkIdentity):
+            return identity
+        history = history_of(self._run.head.sink_histories, sink.sink_id)
+        return SinkIdentity(keeps_position=position is not None or (history is not None and history.keeps_position))
+
+    def _plan(self, sink: Sink, position: SinkPosition | None) -> SinkPlan:
+        facts = self._run.sink_facts(sink.sink_id, self._identity(sink, position), position)
+        return plan_sink(
+            facts,
+            choice=self._starts.get(sink.sink_id),
+            rollback_allowed=self._run.rollback_allowed,
+            can_rebuild=sink.sink_id in self._rebuilds,
+        )
+
+    def _begin(self, sink: Sink, plan: SinkPlan, position: SinkPosition | None) -> None:
+        """Bring the sink to where the run goes on; what it lacks is pending then, whatever markers say.
 
         Markers stay when a sink takes an epoch back, and the lineage may return to that epoch later.
         """
         run = self._run
-        base = data_epoch_of(run.head)
-        lineage = run.ancestry(base)
-        common = common_epoch(position, held=run.ancestry(position.epoch), lineage=lineage)
-        if base not in run.chain and common < min(lineage, default=0):
-            self._told.warning(
-                "sink %s ends at epoch %d, the savepoint is of epoch %d: output between them is not retained",
-                sink.sink_id,
-                common,
-                base,
-                extra={"sink": sink.sink_id, "epoch": common},
-            )
-        if check_sink_position(
-            position,
-            sink_id=sink.sink_id,
-            common=common,
-            base=base,
-            rollback_allowed=run.rollback_allowed,
-        ):
-            told = self._told.about(sink=sink.sink_id, epoch=common)
-            told.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, position.epoch, common)
-            sink.roll_back(run.number, common)
-        run.await_sink(sink.sink_id, after=common)
+        told = self._told.about(sink=sink.sink_id, epoch=plan.after or 0)
+        if plan.problem:
+            told.warning("%s; it goes on as chosen at the start", plan.problem)
+        if plan.clear:
+            clear = getattr(sink, "clear", None)
+            if clear is not None:
+                clear(run.number)
+            else:
+                sink.roll_back(run.number, 0)
+        elif plan.roll_back_to is not None:
+            held = position.epoch if position else 0
+            told.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, held, plan.roll_back_to)
+            sink.roll_back(run.number, plan.roll_back_to)
+        if plan.from_state and plan.after is not None:
+            self._write_results(sink, plan.after)
+        if plan.accepted:
+            run.accept_loss(sink.sink_id, until=plan.accepted)
+        if plan.after is None:
+            return
+        for epoch in run.waiting_epochs().get(sink.sink_id, []):
+            if position is not None and epoch <= min(position.epoch, plan.after):
+                run.mark_published(epoch, sink.sink_id)  # a crash came between the sink and the marker
+        run.await_sink(sink.sink_id, after=plan.after)
+
+    def _write_results(self, sink: Sink, epoch: int) -> None:
+        """Write the finished results of the base as its epoch; a crash before that leaves the sink empty."""
+        run = self._run
+        rebuilt = self._rebuilds[sink.sink_id](run.head)
+        publication = Publication(
+            run=run.number, epoch=epoch, record=run.head, files=rebuilt.files, commit_data=(), store=rebuilt.store
+        )
+        sink.publish(publication)
+        self._told.about(sink=sink.sink_id, epoch=epoch).info(
+            "sink %s is written anew with %d rows of epoch %d",
+            sink.sink_id,
+            sum(file.rows for file in rebuilt.files),
+            epoch,
+        )
 
     def publish_pending(self) -> int:
         """Publish every unpublished epoch of the lineage, oldest first; how many deliveries were made."""
@@ -120,8 +202,8 @@ class Publisher:
         sink = self._sinks.get(entry.sink_id)
         told = self._told.about(sink=entry.sink_id, epoch=record.epoch)
         if sink is None:
-            told.warning("epoch %d stays unpublished at sink %s: the job no longer has it", record.epoch, entry.sink_id)
-            run.release_sink(record.epoch, entry.sink_id)
+            check_removed({entry.sink_id: [record.epoch]}, sinks=self._sinks, abandon=self._abandon, job_id=run.job_id)
+            run.abandon_sink(entry.sink_id)
             return 0
         run.check_live()
         files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]

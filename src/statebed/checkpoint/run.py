@@ -5,7 +5,7 @@ lost this run's records); after that the run is dead and each further call raise
 controller serialises its calls.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from statebed.checkpoint.collector import Collected, Collector
 from statebed.checkpoint.environment import Environment
@@ -28,10 +28,12 @@ from statebed.format.sealed import seal
 from statebed.logs import id_logger
 from statebed.protocol.commit import fenced
 from statebed.protocol.opening import RollbackPolicy
-from statebed.protocol.publication import oldest_unpublished, pending_sinks
-from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start
+from statebed.protocol.publication import SinkPosition, common_epoch, oldest_unpublished, pending_sinks
+from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start, data_epoch_of
 from statebed.protocol.requests import Effect
 from statebed.protocol.retention import Link, next_min_epoch
+from statebed.protocol.sink_history import SinkIdentity, has_rows, history_of
+from statebed.protocol.sink_start import SinkFacts
 from statebed.storage import ObjectStore
 
 OPEN_ATTEMPTS = 100
@@ -63,6 +65,9 @@ class Run:
         self._damaged = opening.damaged
         chain = [epoch for epoch in walk_chain(self._view, start) if epoch >= start.min_epoch]
         self._chain = [Link(epoch, self._view[epoch].finish_time_us) for epoch in reversed(chain)]
+        self._identities: Mapping[str, SinkIdentity] = {}
+        self._accepted: dict[str, int] = {}
+        self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
         self._petitions = Petitions(log)
         self._collections = 0
@@ -85,16 +90,7 @@ class Run:
         options = options or RunOptions()
         for _ in range(OPEN_ATTEMPTS):
             opening = prepare_opening(log, references, options)
-            start = build_run_start(
-                job_id=job_id,
-                number=opening.recovery.next_number,
-                head=opening.recovery.head,
-                base=opening.base,
-                fork=opening.fork,
-                commit=_attempt(log),
-                min_epoch=opening.min_epoch,
-                rollback_allowed=options.rollback is RollbackPolicy.ALLOW,
-            )
+            start = _run_start(log, opening, options)
             other = log.append(start, follows=opening.recovery.head)
             if other is None and len(opening.recovery.lost) > 1:
                 continue  # each lost number gets a record; the newest one becomes this run's
@@ -109,6 +105,25 @@ class Run:
             where=f"job {job_id}",
             fix="stop the live run first, then start again",
         )
+
+    @classmethod
+    def preview(
+        cls,
+        store: ObjectStore,
+        job_id: str,
+        *,
+        options: RunOptions | None = None,
+        environment: Environment | None = None,
+    ) -> "Run":
+        """Build the run that `open` would open now, without writing anything: for checks that come before.
+
+        It can be read and asked for its plans; nothing must be committed, published or collected with it.
+        """
+        log = CheckpointLog(store, job_id, environment)
+        references = References(log)
+        options = options or RunOptions()
+        opening = prepare_opening(log, references, options)
+        return cls(log, references, options, opening, _run_start(log, opening, options))
 
     # ---- epochs ----------------------------------------------------------------------------------------------
 
@@ -183,7 +198,16 @@ class Run:
             current=self.head.min_epoch,
             oldest_unpublished=oldest_unpublished(self._pending),
         )
-        record = build_epoch(head=self.head, draft=draft, min_epoch=min_epoch, pins=pins, commit=commit)
+        record = build_epoch(
+            head=self.head,
+            draft=draft,
+            min_epoch=min_epoch,
+            pins=pins,
+            commit=commit,
+            identities=self._identities,
+            published=self._published,
+            accepted=self._accepted,
+        )
         self._append(record)
         self._told.debug("epoch %d is committed", record.epoch, extra={"epoch": record.epoch})
         self.head = record
@@ -239,6 +263,7 @@ class Run:
         """Put the marker: the sink has the epoch."""
         marker = pb.PublishedMarker(sink_id=sink_id, epoch=epoch, run=self.number, time_us=self.environment.now_us())
         self._log.store.put_if_absent(names.published(epoch, sink_id), seal(marker))
+        self._published[sink_id] = epoch
         self.release_sink(epoch, sink_id)
 
     def release_sink(self, epoch: int, sink_id: str) -> None:
@@ -248,6 +273,16 @@ class Run:
         if not self._pending[epoch]:
             del self._pending[epoch]
 
+    def abandon_sink(self, sink_id: str) -> None:
+        """No longer wait for the sink to take any epoch so far; the next record remembers that."""
+        self._published[sink_id] = data_epoch_of(self.head)
+        for epoch in list(self._pending):
+            self.release_sink(epoch, sink_id)
+
+    def accept_loss(self, sink_id: str, *, until: int) -> None:
+        """Remember with the next record that the user gave up what the sink lacks up to this epoch."""
+        self._accepted[sink_id] = until
+
     def await_sink(self, sink_id: str, *, after: int) -> None:
         """The sink itself says what it has: it waits for every epoch of this lineage after that, and for no other."""
         for link in self._chain:
@@ -255,15 +290,61 @@ class Run:
             if link.epoch > after and sink_id in [entry.sink_id for entry in self._view[link.epoch].sinks]:
                 self._pending[link.epoch] = [*self._pending.get(link.epoch, ()), sink_id]
 
+    def declare_sinks(self, identities: Mapping[str, SinkIdentity]) -> None:
+        """Say what the sinks of the job are; the next record remembers it."""
+        self._identities = dict(identities)
+
+    def sink_facts(self, sink_id: str, identity: SinkIdentity, position: SinkPosition | None) -> SinkFacts:
+        """Collect what the log knows of a sink of this job that holds `position`, before the first epoch."""
+        base = data_epoch_of(self.head)
+        common = 0
+        if position is not None and position.epoch:
+            common = common_epoch(position, held=self.ancestry(position.epoch), lineage=self.ancestry(base))
+        records = [self._view[link.epoch] for link in self._chain]
+        history = history_of(self.head.sink_histories, sink_id)
+        before = history_of((records or [self.head])[0].sink_histories, sink_id)
+        gone = before.last_output if before is not None else 0
+        entries = {record.epoch: e for record in records for e in record.sinks if e.sink_id == sink_id}
+        opened = self._view.get(position.run) if position is not None else None
+        return SinkFacts(
+            sink_id=sink_id,
+            identity=identity,
+            position=position,
+            history=history,
+            common=common,
+            base=base,
+            last_number=self.recovery.last_number,
+            outputs=[
+                record.epoch
+                for record in records
+                if (entry := entries.get(record.epoch)) and has_rows(record, entry.operator_id, entry.stream)
+            ],
+            gone_output=gone if history is None or gone > history.accepted else 0,
+            oldest=self.chain[0] if self._chain else 0,
+            published=self._published.get(sink_id, 0),
+            foreign=opened is not None and opened.kind != pb.RUN_START,
+        )
+
+    def waiting_epochs(self) -> dict[str, list[int]]:
+        """Map each sink to the epochs of this lineage that it has not got, ascending."""
+        waiting: dict[str, list[int]] = {}
+        for epoch, sinks in sorted(self._pending.items()):
+            for sink_id in sinks:
+                waiting.setdefault(sink_id, []).append(epoch)
+        return waiting
+
     def _find_unpublished(self) -> dict[int, list[str]]:
-        # Publication goes in order, so for each sink everything before its newest marker is done.
+        # Publication goes in order, so for each sink everything before its newest marker is done, and everything that
+        # the newest record knows as published.
         pending: dict[int, list[str]] = {}
         done: set[str] = set()
         for link in reversed(self._chain):
             record = self._view[link.epoch]
+            done |= {sink_id for sink_id, epoch in self._published.items() if epoch >= link.epoch}
             wanted = [entry.sink_id for entry in record.sinks if entry.sink_id not in done]
             found = markers(self._log, record) if wanted else []
             done.update(found)
+            self._published |= {sink_id: max(link.epoch, self._published.get(sink_id, 0)) for sink_id in found}
             if waiting := pending_sinks(wanted, found):
                 pending[link.epoch] = waiting
         return pending
@@ -325,6 +406,19 @@ def _without_rows(entry: pb.OperatorEntry) -> pb.OperatorEntry:
     for field in ("rows_in", "rows_late", "rows_out", "then_stop"):
         kept.ClearField(field)
     return kept
+
+
+def _run_start(log: CheckpointLog, opening: Opening, options: RunOptions) -> pb.CheckpointMetadata:
+    return build_run_start(
+        job_id=log.job_id,
+        number=opening.recovery.next_number,
+        head=opening.recovery.head,
+        base=opening.base,
+        fork=opening.fork,
+        commit=_attempt(log),
+        min_epoch=opening.min_epoch,
+        rollback_allowed=options.rollback is RollbackPolicy.ALLOW,
+    )
 
 
 def _attempt(log: CheckpointLog, granted_requests: Sequence[str] = ()) -> Commit:

@@ -189,6 +189,7 @@ class CheckpointMetadata(_message.Message):
     ROLLBACK_ALLOWED_FIELD_NUMBER: _builtins.int
     CHOSEN_PARALLELISM_FIELD_NUMBER: _builtins.int
     SOURCE_PROGRESS_FIELD_NUMBER: _builtins.int
+    SINK_HISTORIES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
     epoch: _builtins.int
@@ -242,6 +243,10 @@ class CheckpointMetadata(_message.Message):
     def source_progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceProgress]:
         """of the batch before this epoch, as Spark reported it; may be missing"""
 
+    @_builtins.property
+    def sink_histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___SinkHistory]:
+        """of every sink that this lineage knows, carried from record to record"""
+
     def __init__(
         self,
         *,
@@ -275,10 +280,11 @@ class CheckpointMetadata(_message.Message):
         rollback_allowed: _builtins.bool = ...,
         chosen_parallelism: _builtins.int = ...,
         source_progress: _abc.Iterable[Global___SourceProgress] | None = ...,
+        sink_histories: _abc.Iterable[Global___SinkHistory] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sinks", b"sinks", "source_position", b"source_position", "source_progress", b"source_progress", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sink_histories", b"sink_histories", "sinks", b"sinks", "source_position", b"source_position", "source_progress", b"source_progress", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015
@@ -672,6 +678,59 @@ class SinkEntry(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SinkEntry: _TypeAlias = SinkEntry  # noqa: Y015
+
+@_typing.final
+class SinkHistory(_message.Message):
+    """What the job knows about one of its sinks when a record is written. Records of before 0.2 have none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_ID_FIELD_NUMBER: _builtins.int
+    OPERATOR_ID_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    KEEPS_POSITION_FIELD_NUMBER: _builtins.int
+    LAST_OUTPUT_FIELD_NUMBER: _builtins.int
+    PUBLISHED_FIELD_NUMBER: _builtins.int
+    ABSENT_SINCE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    sink_id: _builtins.str
+    operator_id: _builtins.str
+    """as in the newest SinkEntry"""
+    stream: _builtins.str
+    kind: _builtins.str
+    """"parquet", "sqlite", ...; empty: a sink of the user's own"""
+    target: _builtins.str
+    """where it writes, without secrets; empty: unknown"""
+    keeps_position: _builtins.bool
+    """it remembers run and epoch in its own target"""
+    last_output: _builtins.int
+    """newest epoch before this record that has rows for it; 0: none"""
+    published: _builtins.int
+    """newest epoch before this record that it was known to have; 0: none"""
+    absent_since: _builtins.int
+    """first epoch that was committed without it; 0: it is part of the job"""
+    accepted: _builtins.int
+    """up to this epoch the user gave up what its target lacks; 0: nothing"""
+    def __init__(
+        self,
+        *,
+        sink_id: _builtins.str = ...,
+        operator_id: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        target: _builtins.str = ...,
+        keeps_position: _builtins.bool = ...,
+        last_output: _builtins.int = ...,
+        published: _builtins.int = ...,
+        absent_since: _builtins.int = ...,
+        accepted: _builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "keeps_position", b"keeps_position", "kind", b"kind", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___SinkHistory: _TypeAlias = SinkHistory  # noqa: Y015
 
 @_typing.final
 class CommitData(_message.Message):

@@ -7,6 +7,8 @@ from statebed.protocol.publication import Delivery, Guarantee, SinkPosition
 from statebed.protocol.records import EpochDraft
 from statebed.protocol.replay import Replay, decide_replay
 from statebed.protocol.retention import Retention
+from statebed.protocol.sink_history import SinkIdentity
+from statebed.protocol.sink_start import SinkStart
 
 __all__ = [
     "Claim",
@@ -20,7 +22,9 @@ __all__ = [
     "Replay",
     "Retention",
     "RollbackPolicy",
+    "SinkIdentity",
     "SinkPosition",
+    "SinkStart",
     "Skipped",
     "decide_replay",
 ]

@@ -8,8 +8,6 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from statebed.errors import RollbackError
-
 
 class Guarantee(enum.Enum):
     """What a sink promises about an epoch's rows."""
@@ -51,23 +49,6 @@ def common_epoch(position: SinkPosition, *, held: Collection[int], lineage: Coll
     """
     shared = set(held) & set(lineage)
     return max(shared) if shared else min(position.epoch, *held, min(lineage, default=0))
-
-
-def check_sink_position(
-    position: SinkPosition | None, *, sink_id: str, common: int, base: int, rollback_allowed: bool
-) -> bool:
-    """Whether the sink must go back: it holds epochs that the present lineage does not contain.
-
-    Seen when a fork left behind an epoch that reached the sink, with its marker or without.
-    """
-    if position is None or position.epoch == common:
-        return False
-    if rollback_allowed:
-        return True
-    raise RollbackError(
-        f"sink {sink_id} already has epoch {position.epoch}, which this lineage (at epoch {base}) does not contain",
-        fix="ask for the rollback (rollback=RollbackPolicy.ALLOW), and correct the sink where it cannot take rows back",
-    )
 
 
 def pending_sinks(wanted: Collection[str], markers: Collection[str]) -> list[str]:

@@ -4,11 +4,13 @@ A record names everything that its epoch consists of, so reading one never needs
 number before; `base` is the data epoch whose state it builds on (never a run_start, which has no state of its own).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import HASH_NAME, HASH_VERSION
+from statebed.protocol.sink_history import SinkIdentity, histories_after, next_histories
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,26 @@ def build_run_start(
         record.operators.extend(base.operators)
         record.source_position.CopyFrom(base.source_position)
         record.sources.extend(base.sources)
+        record.sink_histories.extend(histories_after(base))
     return record
 
 
 def build_epoch(
-    *, head: pb.CheckpointMetadata, draft: EpochDraft, min_epoch: int, pins: Sequence[pb.Pin], commit: Commit
+    *,
+    head: pb.CheckpointMetadata,
+    draft: EpochDraft,
+    min_epoch: int,
+    pins: Sequence[pb.Pin],
+    commit: Commit,
+    identities: Mapping[str, SinkIdentity] = MappingProxyType({}),
+    published: Mapping[str, int] = MappingProxyType({}),
+    accepted: Mapping[str, int] = MappingProxyType({}),
 ) -> pb.CheckpointMetadata:
-    """The record of the epoch that follows `head` in the same run."""
+    """Build the record of the epoch that follows `head` in the same run.
+
+    By sink, `identities` say what it is, `published` which epoch it has, and `accepted` up to which epoch the user gave
+    up what it lacks.
+    """
     return pb.CheckpointMetadata(
         job_id=head.job_id,
         epoch=head.epoch + 1,
@@ -127,6 +142,9 @@ def build_epoch(
         written_by=commit.written_by,
         granted_requests=commit.granted_requests,
         figures=draft.figures,
+        sink_histories=next_histories(
+            head, draft.sinks, epoch=head.epoch + 1, identities=identities, published=published, accepted=accepted
+        ),
     )
 
 

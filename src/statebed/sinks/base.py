@@ -13,13 +13,17 @@ import pyarrow.parquet as pq
 from statebed.checkpoint import Publication
 from statebed.errors import FencedError
 from statebed.format.names import check_name
-from statebed.protocol import Guarantee, SinkPosition
+from statebed.protocol import Guarantee, SinkIdentity, SinkPosition
 
 
 class BaseSink(abc.ABC):
     """A sink that remembers nothing, until it says otherwise."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
+    kind: str = ""
+    """What it is, as records name it; empty: one of the user's own."""
+    keeps_position: ClassVar[bool] = False
+    """Whether run and epoch are kept in the target, so that a missing position means a missing target."""
 
     def __init__(self, sink_id: str) -> None:
         self._sink_id = check_name("sink", sink_id)
@@ -32,6 +36,19 @@ class BaseSink(abc.ABC):
     @abc.abstractmethod
     def described(self) -> str:
         """One line for `explain()`: what is written where; never a secret."""
+
+    @property
+    def target(self) -> str:
+        """Where it writes, in one spelling for one place and without secrets; empty if it has no place of its own.
+
+        No two sinks of a job may have the same one.
+        """
+        return ""
+
+    @property
+    def identity(self) -> SinkIdentity:
+        """What records remember about it."""
+        return SinkIdentity(kind=self.kind, target=self.target, keeps_position=self.keeps_position)
 
     @property
     def folder(self) -> str | None:
@@ -47,12 +64,20 @@ class BaseSink(abc.ABC):
     def probe(self) -> None:  # noqa: B027 - not every sink has a place
         """Before a run opens, after every check: refuse a place that cannot be written."""
 
+    def peek(self) -> SinkPosition | None:
+        """Its position, without opening it and without writing anything."""
+        return None
+
     def open(self, run: int) -> SinkPosition | None:  # noqa: ARG002 - for sinks that remember the run
         """Refuse older runs from now on; its position before that, or None if it keeps none."""
         return None
 
     def roll_back(self, run: int, epoch: int) -> None:  # noqa: B027 - not every sink can
         """Take back what is newer than `epoch`; never asked of a sink without a position."""
+
+    def clear(self, run: int) -> None:
+        """Take back everything, to be written anew; never asked of a sink without a position."""
+        self.roll_back(run, 0)
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> None:

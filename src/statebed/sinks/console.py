@@ -17,6 +17,8 @@ DEFAULT_ROWS = 20
 class ConsoleSink(BaseSink):
     """Prints the first rows of every epoch that has some; `stream` None is standard output."""
 
+    kind: str = "console"
+
     def __init__(
         self, *, sink_id: str, shape: Shape | None = None, rows: int = DEFAULT_ROWS, stream: TextIO | None = None
     ) -> None:

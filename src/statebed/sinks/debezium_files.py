@@ -20,6 +20,8 @@ from statebed.sinks.file_table import FileContent, FileTableSink
 class DebeziumFilesSink(FileTableSink):
     """Publishes the changes of epochs as JSON lines; `snapshot`: rows of the first epoch were read, not created."""
 
+    kind: str = "debezium"
+
     def __init__(self, *, sink_id: str, path: str, envelope: Envelope, snapshot: bool = False) -> None:
         super().__init__(
             sink_id=sink_id, path=path, job_id=envelope.job_id, schema=pa.schema([MESSAGES.field("value")])

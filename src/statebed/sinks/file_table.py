@@ -25,6 +25,7 @@ from statebed.protocol import Delivery, Guarantee, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink
 from statebed.sinks.manifest import VERSION, Entry, Manifest, TableFile, TableState, encode_schema
+from statebed.sinks.places import real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent
 
 _EPOCH_FOLDER = "epoch="
@@ -46,6 +47,7 @@ class FileTableSink(BaseSink, abc.ABC):
     """Publishes epochs to a table of files of its own."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    keeps_position: ClassVar[bool] = True
 
     def __init__(self, *, sink_id: str, path: str, job_id: str, schema: pa.Schema) -> None:
         super().__init__(sink_id)
@@ -65,6 +67,13 @@ class FileTableSink(BaseSink, abc.ABC):
     @property
     def folder(self) -> str | None:
         return self.url
+
+    @property
+    def target(self) -> str:
+        return real_place(self.url)
+
+    def peek(self) -> SinkPosition | None:
+        return self._checked().position
 
     def check(self, *, last_number: int) -> None:
         """Before a run opens: the table is free or this job's, and knows no epoch that the job's log does not."""

@@ -18,6 +18,8 @@ from statebed.sinks.shape import Shape, shaped_rows
 class FunctionSink(BaseSink):
     """Calls `function(rows, epoch)`; `to_frame` makes the rows from Arrow, for Spark a DataFrame."""
 
+    kind: str = "function"
+
     def __init__(
         self,
         *,

@@ -17,6 +17,8 @@ class MemorySink(BaseSink):
     """Keeps the rows of every epoch, in a shape; `show` is called with all of them when they change."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    kind: str = "memory"
+    keeps_position: ClassVar[bool] = False  # gone with the process, which is no loss to refuse a start for
 
     def __init__(
         self, sink_id: str, *, shape: Shape | None = None, show: Callable[[pa.Table], object] | None = None
@@ -31,6 +33,15 @@ class MemorySink(BaseSink):
     @property
     def described(self) -> str:
         return "memory of the driver"
+
+    @property
+    def target(self) -> str:
+        """The name of the view, which Spark does not tell from one in other case."""
+        return "" if self._show is None else f"view {self.sink_id.lower()}"
+
+    def peek(self) -> SinkPosition | None:
+        with self._lock:
+            return self._position
 
     @property
     def epochs(self) -> dict[int, list[dict[str, Any]]]:

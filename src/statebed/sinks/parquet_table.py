@@ -31,6 +31,8 @@ SUFFIX = ".parquet"
 class ParquetTableSink(FileTableSink):
     """Publishes epochs to a Parquet table of its own."""
 
+    kind: str = "parquet"
+
     @property
     def described(self) -> str:
         changes = f", changes as rows with {WEIGHT}" if WEIGHT in self._schema.names else ""

@@ -14,7 +14,7 @@ from statebed.errors import InputError, SinkError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
 from statebed.operators.outbox import encode_outbox
-from statebed.protocol import Guarantee, SinkPosition
+from statebed.protocol import Guarantee, SinkIdentity, SinkPosition
 from statebed.sinks.base import BaseSink, outbox_rows
 from statebed.storage import MemoryStore
 
@@ -37,6 +37,14 @@ class TransformedSink(BaseSink):
         return f"a function's rows to {self._sink.described}"
 
     @property
+    def target(self) -> str:
+        return self._sink.target
+
+    @property
+    def identity(self) -> SinkIdentity:
+        return self._sink.identity
+
+    @property
     def folder(self) -> str | None:
         return self._sink.folder
 
@@ -45,6 +53,12 @@ class TransformedSink(BaseSink):
 
     def probe(self) -> None:
         self._sink.probe()
+
+    def peek(self) -> SinkPosition | None:
+        return self._sink.peek()
+
+    def clear(self, run: int) -> None:
+        self._sink.clear(run)
 
     def open(self, run: int) -> SinkPosition | None:
         return self._sink.open(run)

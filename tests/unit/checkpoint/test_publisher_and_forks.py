@@ -3,8 +3,8 @@
 import pytest
 from unit.checkpoint.place import MailSink, Place, TableSink
 
-from statebed.checkpoint import DamagePolicy, Origin, Publisher, RollbackPolicy, Run
-from statebed.errors import FencedError, RollbackError
+from statebed.checkpoint import DamagePolicy, Origin, Publisher, RollbackPolicy, Run, SinkStart
+from statebed.errors import FencedError, RollbackError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.storage import Fault, FaultStore, SimulatedCrash
@@ -88,10 +88,12 @@ def test_retention_waits_for_a_sink_that_is_behind(place: Place, table: TableSin
     assert place.commit(run, sinks=("table",)).min_epoch == 6
 
 
-def test_a_sink_that_the_job_no_longer_has_holds_nothing_back(place: Place, table: TableSink) -> None:
+def test_an_abandoned_sink_holds_nothing_back(place: Place, table: TableSink) -> None:
     run = place.open(epochs=1)
     place.commit(run, sinks=("gone",))
-    assert publish(run, table).publish_pending() == 0
+    publisher = Publisher(run, [table], abandon=["gone"])
+    publisher.open()
+    assert publisher.publish_pending() == 0
     assert place.commit(run).min_epoch == 3
 
 
@@ -205,7 +207,7 @@ def test_p2_a_crash_after_a_sink_went_back_loses_nothing(place: Place, table: Ta
     assert list(table.rows) == [2, 3, 4, 5]
 
 
-def test_p9_output_that_a_savepoint_cannot_bring_back_is_said_to_be_missing(
+def test_p9_output_that_a_savepoint_cannot_bring_back_is_given_up_only_when_that_was_chosen(
     place: Place, table: TableSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     published_history(place, table, 1)  # 2
@@ -221,8 +223,11 @@ def test_p9_output_that_a_savepoint_cannot_bring_back_is_said_to_be_missing(
         publisher.publish_pending()
     fork.collect()
     assert not caplog.messages
-    publish(place.open(origin=Origin(savepoint="monday")), table)
-    assert "sink table ends at epoch 2, the savepoint is of epoch 5" in caplog.text
+    with pytest.raises(SinkStartError, match="sink table is at epoch 2, and epochs 3 to 5 are no longer retained"):
+        publish(place.open(origin=Origin(savepoint="monday")), table)
+    chosen = {"table": SinkStart.ACCEPT_GAP}
+    Publisher(place.open(origin=Origin(savepoint="monday")), [table], starts=chosen).open()
+    assert "epochs 3 to 5 are no longer retained; it goes on as chosen at the start" in caplog.text
 
 
 def test_p5_a_new_runs_sweep_leaves_alone_what_readers_in_their_grace_need(place: Place) -> None:

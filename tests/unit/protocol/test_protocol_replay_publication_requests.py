@@ -7,13 +7,11 @@ from statebed.errors import (
     InvalidNameError,
     ProtocolError,
     ReplayError,
-    RollbackError,
     SavepointError,
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import Delivery, Replay, SinkPosition, decide_replay
 from statebed.protocol.publication import (
-    check_sink_position,
     common_epoch,
     decide_delivery,
     oldest_unpublished,
@@ -110,15 +108,6 @@ def test_a_sink_and_a_lineage_share_what_leads_to_both(
     epoch: int, held: tuple[int, ...], lineage: tuple[int, ...], expected: int
 ) -> None:
     assert common_epoch(SinkPosition(run=1, epoch=epoch), held=held, lineage=lineage) == expected
-
-
-def test_a_sink_goes_back_only_when_that_was_asked_for() -> None:
-    position = SinkPosition(run=1, epoch=8)
-    assert check_sink_position(position, sink_id="out", common=3, base=5, rollback_allowed=True)
-    assert not check_sink_position(position, sink_id="out", common=8, base=9, rollback_allowed=False)
-    assert not check_sink_position(None, sink_id="out", common=0, base=9, rollback_allowed=False)
-    with pytest.raises(RollbackError, match="sink out already has epoch 8"):
-        check_sink_position(position, sink_id="out", common=3, base=5, rollback_allowed=False)
 
 
 def test_pending_are_the_sinks_without_marker_in_the_order_of_the_record() -> None:

@@ -73,6 +73,16 @@ class Database(Protocol):
         """Which one it is, for messages; never with a secret."""
 
     @property
+    def real_place(self) -> str:
+        """Which one it is, in one spelling for one database as far as that is known; never with a secret."""
+
+    def folded(self, name: str) -> str:
+        """The one spelling of all names that the database does not tell apart, even where they are quoted."""
+
+    def same_table(self, column: str, parameter: int) -> str:
+        """A condition: the name in the column is one that the database does not tell from a folded one."""
+
+    @property
     def exists(self) -> bool:
         """False when nothing was ever written there, and looking would make it."""
 

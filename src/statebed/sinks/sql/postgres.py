@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _SECRETS = ("password", "sslpassword")
 _CONNECT_SECONDS = 30
+_NAME_BYTES = 63
 _LOCK_NUMBER = int.from_bytes(b"statebed", "big")
 _NULLS_NOT_DISTINCT_SINCE = 150_000
 _TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "uuid", "json", "jsonb"})
@@ -83,8 +84,21 @@ class Postgres:
         shown = (given.get("host") or given.get("hostaddr"), given.get("port"), given.get("dbname"))
         self.place = "postgresql " + ("/".join(str(part) for part in shown if part) or "of the environment")
 
+    @property
+    def real_place(self) -> str:
+        return self.place
+
     def parameter(self, number: int) -> str:
         return f"${number}"
+
+    def folded(self, name: str) -> str:
+        """PostgreSQL cuts names after 63 bytes, before a character that would not fit whole."""
+        return name.encode()[:_NAME_BYTES].decode(errors="ignore")
+
+    def same_table(self, column: str, parameter: int) -> str:
+        wanted = f"{self.parameter(parameter)}::text"
+        longer = f"octet_length(left({column}, char_length({wanted}) + 1)) > {_NAME_BYTES}"
+        return f"({column} = {wanted} or (left({column}, char_length({wanted})) = {wanted} and {longer}))"
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator["PostgresTransaction"]:

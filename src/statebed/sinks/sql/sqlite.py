@@ -22,6 +22,7 @@ import pyarrow as pa
 from statebed.errors import SinkError, UnsupportedTypeError
 from statebed.format.columns import one_chunk
 from statebed.format.json_values import json_texts
+from statebed.sinks.places import real_place
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted
 
 
@@ -40,6 +41,17 @@ class SQLite:
     @property
     def place(self) -> str:
         return str(self._path)
+
+    @property
+    def real_place(self) -> str:
+        return real_place(str(self._path))
+
+    def folded(self, name: str) -> str:
+        """SQLite ignores the case of ASCII letters in names, and of no others."""
+        return "".join(letter.lower() if letter.isascii() else letter for letter in name)
+
+    def same_table(self, column: str, parameter: int) -> str:
+        return f"{column} = {self.parameter(parameter)} collate nocase"
 
     @property
     def exists(self) -> bool:

@@ -62,10 +62,12 @@ class SqlTableSink(BaseSink):
     """Publishes epochs to a table of a SQL database."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    keeps_position: ClassVar[bool] = True
 
     def __init__(self, *, sink_id: str, job_id: str, database: Database, table: SqlTable) -> None:
         super().__init__(sink_id)
         self._owner = f"{job_id}/{sink_id}"
+        self.kind = database.product.lower()
         self._database = database
         self._table = table
         self._commits = table.name.beside(COMMITS).sql
@@ -78,18 +80,29 @@ class SqlTableSink(BaseSink):
         return f"{self._where}, {way}"
 
     @property
+    def target(self) -> str:
+        name = TableName(
+            self._database.folded(self._table.name.table),
+            None if self._table.name.schema is None else self._database.folded(self._table.name.schema),
+        )
+        return f"table {name} in {self._database.real_place}"
+
+    @property
     def _where(self) -> str:
         return f"{self._database.product} table {self._table.name} in {self._database.place}"
 
     # ---- before a run opens ----------------------------------------------------------------------------------
 
-    def check(self, *, last_number: int) -> None:
+    def peek(self) -> SinkPosition | None:
         if not self._database.exists:
-            return
+            return None
         with self._database.transaction() as transaction:
             self._existing(transaction)
             has_commits = transaction.columns(self._table.name.beside(COMMITS)) is not None
-            position = self._position(transaction) if has_commits else None
+            return self._position(transaction) if has_commits else None
+
+    def check(self, *, last_number: int) -> None:
+        position = self.peek()
         if position is not None and max(position.epoch, position.run) > last_number:
             raise InputError(
                 f"the table holds epoch {position.epoch} of run {position.run}, but the job's log ends at "
@@ -133,6 +146,18 @@ class SqlTableSink(BaseSink):
             self._remember(transaction, SinkPosition(run=run, epoch=epoch))
 
         self._transacted(rolled_back)
+
+    def clear(self, run: int) -> None:
+        """Remove all rows."""
+
+        def cleared(transaction: Transaction) -> None:
+            position = self._position(transaction)
+            if position is not None and position.run != run:
+                raise self.fenced(run, position.run, where=self._where)
+            transaction.run(f"delete from {self._table.name.sql}")  # noqa: S608 - quoted
+            self._remember(transaction, SinkPosition(run=run, epoch=0))
+
+        self._transacted(cleared)
 
     def publish(self, publication: Publication) -> None:
         if not publication.files:
@@ -250,27 +275,37 @@ class SqlTableSink(BaseSink):
         return columns
 
     def _position(self, transaction: Transaction) -> SinkPosition | None:
-        """What the table of commits says, locked until the end of the transaction."""
-        which = f"table_name = {self._database.parameter(1)}{self._database.lock_clause}"
-        statement = f"select owner, run, epoch from {self._commits} where {which}"  # noqa: S608 - quoted
-        for owner, run, epoch in transaction.run(statement, self._table.name.table):
+        """Read what the table of commits says, locked until the end of the transaction."""
+        rows = self._commit_rows(transaction)
+        for _, owner, _, _ in rows:
             if owner != self._owner:
                 raise InputError(
                     f"the table belongs to {owner}, this is {self._owner}",
                     where=self._where,
                     fix=f"give each job and sink a table of its own; a sink that was renamed is in the column owner of "
-                    f"{COMMITS}",
+                    f"{COMMITS}, and keeps its table with write(..., name={owner.rpartition('/')[2]!r})",
                 )
-            return SinkPosition(run=run, epoch=epoch)
-        return None
+        return SinkPosition(run=rows[0][2], epoch=rows[0][3]) if rows else None
+
+    def _commit_rows(self, transaction: Transaction) -> list[tuple[str, str, int, int]]:
+        """Read the rows of this table, under whichever spelling of its name they were written."""
+        which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
+        statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"  # noqa: S608 - quoted
+        found = transaction.run(statement, self._folded_name)
+        return [(str(name), str(owner), int(run), int(epoch)) for name, owner, run, epoch in found]
+
+    @property
+    def _folded_name(self) -> str:
+        return self._database.folded(self._table.name.table)
 
     def _remember(self, transaction: Transaction, position: SinkPosition) -> None:
+        rows = self._commit_rows(transaction)
         marks = [self._database.parameter(number) for number in range(1, 5)]
         columns = ("table_name", "owner", "run", "epoch")
         transaction.run(
             f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "  # noqa: S608 - quoted
             "on conflict (table_name) do update set run = excluded.run, epoch = excluded.epoch",
-            self._table.name.table,
+            rows[0][0] if rows else self._table.name.table,
             self._owner,
             position.run,
             position.epoch,

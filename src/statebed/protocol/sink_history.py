@@ -1,0 +1,93 @@
+"""What records know about sinks: identity, target, newest output and newest published epoch, carried along a lineage.
+
+A sink's own position only says what the target holds. Whether epochs are missing there is decided by comparing it with
+this history, which outlives the records of the epochs: retention drops those, and most sinks do not move their position
+for an epoch without rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from statebed.format import checkpoint_pb2 as pb
+
+MAX_ABSENT = 100
+"""Histories kept of sinks that the job no longer has; the ones that left first are dropped."""
+
+
+@dataclass(frozen=True)
+class SinkIdentity:
+    """What a sink says about itself."""
+
+    kind: str = ""
+    """"parquet", "sqlite", ...; empty for a sink of the user's own."""
+    target: str = ""
+    """Where it writes, in one spelling and without secrets; empty if it cannot say."""
+    keeps_position: bool = False
+    """Whether it remembers run and epoch in its target, so that a missing position means a missing target."""
+
+
+def has_rows(record: pb.CheckpointMetadata, operator_id: str, stream: str) -> bool:
+    """Whether the epoch has output files for a sink that listens to this stream."""
+    return any(file.stream == stream and operator_id in {"", file.operator_id} for file in record.outbox)
+
+
+def history_of(histories: Iterable[pb.SinkHistory], sink_id: str) -> pb.SinkHistory | None:
+    """Return the history of one sink."""
+    return next((history for history in histories if history.sink_id == sink_id), None)
+
+
+def histories_after(record: pb.CheckpointMetadata) -> list[pb.SinkHistory]:
+    """Return the histories of `record` with its own output added, as the next record carries them.
+
+    A record of an older statebed has sinks without histories: theirs begin here.
+    """
+    known = {history.sink_id for history in record.sink_histories}
+    histories = [
+        *record.sink_histories,
+        *(
+            pb.SinkHistory(sink_id=entry.sink_id, operator_id=entry.operator_id, stream=entry.stream)
+            for entry in record.sinks
+            if entry.sink_id not in known
+        ),
+    ]
+    entries = {entry.sink_id: entry for entry in record.sinks}
+    carried = []
+    for before in histories:
+        history = pb.SinkHistory()
+        history.CopyFrom(before)
+        entry = entries.get(before.sink_id)
+        if record.kind == pb.EPOCH and entry is not None and has_rows(record, entry.operator_id, entry.stream):
+            history.last_output = record.epoch
+        carried.append(history)
+    return carried
+
+
+def next_histories(
+    head: pb.CheckpointMetadata,
+    sinks: Sequence[pb.SinkEntry],
+    *,
+    epoch: int,
+    identities: Mapping[str, SinkIdentity],
+    published: Mapping[str, int],
+    accepted: Mapping[str, int],
+) -> list[pb.SinkHistory]:
+    """Return the histories of the record of `epoch`, which follows `head` and goes to `sinks`.
+
+    A record without sinks only carries the state over, so no sink misses anything by it.
+    """
+    histories = {history.sink_id: history for history in histories_after(head)}
+    entries = {entry.sink_id: entry for entry in sinks}
+    for sink_id, entry in entries.items():
+        history = histories.setdefault(sink_id, pb.SinkHistory(sink_id=sink_id))
+        history.operator_id, history.stream, history.absent_since = entry.operator_id, entry.stream, 0
+        if (identity := identities.get(sink_id)) is not None:
+            history.kind, history.target = identity.kind, identity.target
+            history.keeps_position = identity.keeps_position
+    for sink_id, history in histories.items():
+        history.published = max(published.get(sink_id, 0), history.published)
+        history.accepted = max(accepted.get(sink_id, 0), history.accepted)
+        if entries and sink_id not in entries and not history.absent_since:
+            history.absent_since = epoch
+    left = sorted((h for h in histories.values() if h.absent_since), key=lambda history: history.absent_since)
+    forgotten = {history.sink_id for history in left[:-MAX_ABSENT]}
+    return [history for sink_id, history in sorted(histories.items()) if sink_id not in forgotten]

@@ -1,0 +1,309 @@
+"""A start that would lose epochs of a sink is refused, and says which; the user can choose what to do instead."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from unit.checkpoint.place import MailSink, Place, TableSink
+
+from statebed.checkpoint import (
+    Origin,
+    Publisher,
+    Rebuilt,
+    RollbackPolicy,
+    Run,
+    SinkIdentity,
+    SinkPosition,
+    SinkStart,
+)
+from statebed.errors import InputError, SinkStartError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.digest import crc32c
+from statebed.storage import MemoryStore
+
+
+@dataclass
+class PlacedSink(TableSink):
+    """A table that says where it is and can be looked at without being opened."""
+
+    target: str = "here"
+    opened: list[int] = field(default_factory=list)
+
+    @property
+    def identity(self) -> SinkIdentity:
+        return SinkIdentity(kind="table", target=self.target, keeps_position=True)
+
+    def peek(self) -> SinkPosition | None:
+        return self.position
+
+    def open(self, run: int) -> SinkPosition | None:
+        self.opened.append(run)
+        return super().open(run)
+
+
+@dataclass
+class PlacedMail(MailSink):
+    """A sink without position that says where it sends to."""
+
+    target: str = "here"
+
+    @property
+    def identity(self) -> SinkIdentity:
+        return SinkIdentity(kind="mail", target=self.target)
+
+
+def begin(run: Run, *sinks: TableSink | MailSink, **choices: object) -> Publisher:
+    publisher = Publisher(run, sinks, **choices)  # type: ignore[arg-type]
+    publisher.open()
+    return publisher
+
+
+def history(place: Place, *sinks: TableSink | MailSink, epochs: int, retained: int = 3) -> None:
+    """Commit and publish this many epochs in one run: 2, 3, ..."""
+    run = place.open(epochs=retained)
+    publisher = begin(run, *sinks)
+    for _ in range(epochs):
+        place.commit(run, sinks=tuple(sink.sink_id for sink in sinks))
+        publisher.publish_pending()
+        run.collect()
+
+
+def backup(sink: PlacedSink, epoch: int) -> PlacedSink:
+    """The sink as it was after the epoch."""
+    rows = {number: row for number, row in sink.rows.items() if number <= epoch}
+    return PlacedSink(sink.sink_id, position=SinkPosition(1, epoch), rows=rows)
+
+
+@pytest.fixture
+def sink() -> PlacedSink:
+    return PlacedSink("table")
+
+
+def test_a_sink_behind_the_retained_log_is_refused_with_the_epochs_that_are_gone(
+    place: Place, sink: PlacedSink
+) -> None:
+    history(place, sink, epochs=16)
+    old = backup(sink, 4)
+    with pytest.raises(SinkStartError, match="is at epoch 4, and epochs 5 to 14 are no longer retained") as refused:
+        begin(place.open(), old)
+    assert "'accept_gap'" in refused.value.fix
+    assert "rebuild" not in refused.value.fix  # nobody can compute its results from state
+    assert list(old.rows) == [2, 3, 4]
+    assert not old.opened  # refused before it was fenced
+
+
+def test_a_sink_behind_that_needs_only_retained_epochs_gets_them(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=8)
+    old = backup(sink, 6)
+    begin(place.open(), old)
+    assert old.rows == sink.rows
+
+
+def test_a_sink_that_is_behind_only_by_epochs_without_rows_goes_on(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=2)
+    run = place.open(epochs=2)
+    publisher = begin(run, sink)
+    for _ in range(6):
+        place.now_us += 1
+        entry = pb.SinkEntry(sink_id="table", operator_id="quiet")
+        draft = place.draft(run, "x")
+        run.commit(type(draft)(**{**draft.__dict__, "sinks": [entry]}))
+        publisher.publish_pending()
+    old = PlacedSink("table", position=SinkPosition(1, 3), rows=dict(sink.rows))
+    begin(place.open(), old)
+
+
+def test_accepting_the_gap_publishes_what_is_retained_and_is_remembered(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=16)
+    old = backup(sink, 4)
+    run = place.open()
+    begin(run, old, starts={"table": SinkStart.ACCEPT_GAP})
+    assert list(old.rows) == [2, 3, 4, 15, 16, 17]
+    place.commit(run, sinks=("table",))
+    begin(place.open(), old)
+    assert 19 in old.rows
+
+
+def test_an_empty_sink_is_refused_though_markers_say_that_it_has_everything(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=16)
+    with pytest.raises(SinkStartError, match="holds nothing at its target, though epochs up to 17 were published"):
+        begin(place.open(), PlacedSink("table"))
+
+
+def test_a_sink_that_was_made_again_by_a_refused_start_is_still_refused(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=16)
+    made = PlacedSink("table", position=SinkPosition(run=18, epoch=0))
+    place.open()
+    with pytest.raises(SinkStartError, match="holds nothing"):
+        begin(place.open(), made)
+
+
+def test_a_sink_with_another_target_is_refused_and_the_old_one_named(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=4)
+    with pytest.raises(SinkStartError, match=r"before, it wrote to table here") as refused:
+        begin(place.open(), PlacedSink("table", target="there"))
+    assert "'start_empty'" in refused.value.fix
+
+
+def test_starting_empty_goes_on_with_new_epochs_and_is_remembered_before_any_row_came(
+    place: Place, sink: PlacedSink
+) -> None:
+    history(place, sink, epochs=16)
+    new = PlacedSink("table", target="there")
+    run = place.open()
+    begin(run, new, starts={"table": SinkStart.START_EMPTY})
+    assert new.rows == {}
+    run.commit(run.carry_over())
+    begin(place.open(), new)
+    assert new.rows == {}
+
+
+def test_what_was_never_published_comes_first_when_a_sink_starts_empty(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=5)
+    run = place.open()
+    place.commit(run, sinks=("table",))
+    new = PlacedSink("table", target="there")
+    begin(place.open(), new, starts={"table": SinkStart.START_EMPTY})
+    assert list(new.rows) == [8]
+
+
+def test_a_moved_sink_that_still_has_its_rows_goes_on(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=5)
+    begin(place.open(), PlacedSink("table", target="there", position=sink.position, rows=sink.rows))
+
+
+def test_rebuilding_publishes_all_epochs_again_while_they_are_retained(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=5, retained=10)
+    new = PlacedSink("table")
+    begin(place.open(), new, starts={"table": SinkStart.REBUILD})
+    assert new.rows == sink.rows
+
+
+def test_rebuilding_writes_finished_results_when_epochs_are_gone(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=16)
+
+    def rebuild(record: pb.CheckpointMetadata) -> Rebuilt:
+        store = MemoryStore()
+        store.put("all", b"results")
+        assert record.base == 17
+        return Rebuilt((pb.OutboxFile(path="all", size=7, rows=1, crc32c=crc32c(b"results")),), store)
+
+    old = backup(sink, 4)
+    begin(place.open(), old, starts={"table": SinkStart.REBUILD}, rebuilds={"table": rebuild})
+    assert old.rows == {17: "results"}
+    begin(place.open(), old)
+
+
+def test_a_choice_that_is_not_needed_changes_nothing(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=5)
+    rows = dict(sink.rows)
+    for choice in SinkStart:
+        begin(place.open(), sink, starts={"table": choice})
+    assert sink.rows == rows
+
+
+def test_rebuilding_results_that_only_grow_is_refused_with_the_reason(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=16)
+    with pytest.raises(SinkStartError, match="'rebuild' is not possible here: results that are only added"):
+        begin(place.open(), backup(sink, 4), starts={"table": SinkStart.REBUILD})
+
+
+def test_a_sink_that_left_with_undelivered_epochs_is_refused_until_it_is_abandoned(
+    place: Place, sink: PlacedSink, mail: MailSink
+) -> None:
+    run = place.open()
+    place.commit(run, sinks=("mail", "table"))
+    place.commit(run, sinks=("mail", "table"))
+    with pytest.raises(SinkStartError, match=r"no longer has the sink mail, which has not got 2 epochs \(2 to 3\)"):
+        begin(place.open(), sink)
+    assert not sink.opened
+    run = place.open(epochs=1)
+    begin(run, sink, abandon=["mail"])
+    place.commit(run, sinks=("table",))
+    later = place.open()
+    begin(later, sink)  # it is remembered
+    assert "mail" not in later.waiting_epochs()
+
+
+def test_a_sink_that_comes_back_is_refused_with_the_epochs_that_it_missed(place: Place, sink: PlacedSink) -> None:
+    other = PlacedSink("other")
+    history(place, sink, other, epochs=2)
+    run = place.open()
+    publisher = begin(run, other)
+    for _ in range(3):
+        place.commit(run, sinks=("other",))
+        publisher.publish_pending()
+    with pytest.raises(SinkStartError, match="was not part of the job in epochs 5 to 7; it holds epochs up to 3"):
+        begin(place.open(), sink, other)
+    run = place.open()
+    begin(run, sink, other, starts={"table": SinkStart.ACCEPT_GAP})
+    place.commit(run, sinks=("other", "table"))
+    begin(place.open(), sink, other)
+    assert sorted(sink.rows) == [2, 3, 10]
+
+
+def test_a_sink_without_position_that_gets_another_target_is_refused(place: Place) -> None:
+    history(place, PlacedMail("mail"), epochs=4)
+    moved = PlacedMail("mail", target="there")
+    with pytest.raises(SinkStartError, match="has another target: epochs up to 5 were published to mail here"):
+        begin(place.open(), moved)
+    begin(place.open(), moved, starts={"mail": SinkStart.START_EMPTY})
+    assert moved.sent == []
+
+
+def test_a_savepoint_older_than_what_the_sink_lacks_is_refused(place: Place, sink: PlacedSink) -> None:
+    run = place.open(epochs=2)
+    publisher = begin(run, sink)
+    for number in range(12):
+        if number == 6:
+            run.ask(pb.Request(savepoint=pb.SavepointRequest(name="monday")))
+        place.commit(run, sinks=("table",))
+        publisher.publish_pending()
+    options = {"origin": Origin(savepoint="monday"), "rollback": RollbackPolicy.ALLOW}
+    with pytest.raises(SinkStartError, match="is at epoch 3, and epochs 4 to 7 are no longer retained"):
+        begin(place.open(**options), backup(sink, 3))  # type: ignore[arg-type]
+
+
+def test_a_sink_that_holds_epochs_of_another_log_is_refused(place: Place) -> None:
+    run = place.open()
+    place.commit(run)
+    with pytest.raises(SinkStartError, match="holds epoch 9 of run 1, which this job's log does not have"):
+        begin(place.open(), PlacedSink("table", position=SinkPosition(1, 9)))
+    with pytest.raises(SinkStartError, match="holds epoch 2 of run 2"):
+        begin(place.open(), PlacedSink("table", position=SinkPosition(2, 2)))  # 2 is an epoch here, no run
+
+
+def test_retention_keeps_what_a_sink_lacks_across_runs_that_do_not_know_the_sink(
+    place: Place, sink: PlacedSink
+) -> None:
+    run = place.open(epochs=1)
+    place.commit(run, sinks=("table",))
+    for _ in range(4):  # tools open runs of their own, without sinks
+        tool = place.open(epochs=1)
+        tool.commit(tool.carry_over())
+        tool.collect()
+    begin(place.open(), sink)
+    assert list(sink.rows) == [2]
+
+
+def test_records_written_before_histories_existed_still_open(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=3)
+    run = place.open()
+    run.head.ClearField("sink_histories")
+    begin(run, sink)
+    assert sorted(sink.rows) == [2, 3, 4]
+
+
+def test_choices_for_sinks_that_the_job_does_not_have_are_refused(place: Place, sink: PlacedSink) -> None:
+    run = place.open()
+    with pytest.raises(InputError, match="sinks= names 'other'"):
+        Publisher(run, [sink], starts={"other": SinkStart.REBUILD})
+    with pytest.raises(InputError, match="abandon= names 'table', which the job still writes to"):
+        Publisher(run, [sink], abandon=["table"])
+
+
+def test_a_preview_finds_the_same_refusals_and_writes_nothing(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=16)
+    before = place.contents()
+    with pytest.raises(SinkStartError, match="epochs 5 to 14"):
+        Publisher(Run.preview(place.store, "job"), [backup(sink, 4)]).check()
+    assert place.contents() == before

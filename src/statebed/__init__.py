@@ -24,6 +24,7 @@ from statebed.checkpoint import (
     RollbackPolicy,
     RunOptions,
     Sink,
+    SinkStart,
 )
 from statebed.checkpoint.cloning import clone_job
 from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError, UnboundedStateWarning
@@ -123,6 +124,7 @@ __all__ = [
     "RollbackPolicy",
     "RunOptions",
     "Sink",
+    "SinkStart",
     "StateDiff",
     "StateTable",
     "StatebedError",

@@ -14,7 +14,7 @@ from statebed.checkpoint.run import Run
 from statebed.format import checkpoint_pb2 as pb
 from statebed.logs import id_logger
 from statebed.protocol.publication import Guarantee, SinkPosition
-from statebed.protocol.sink_history import SinkIdentity, history_of
+from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, history_of
 from statebed.protocol.sink_start import SinkPlan, SinkStart, check_choices, check_removed, plan_sink
 from statebed.storage import ObjectStore
 
@@ -164,8 +164,8 @@ class Publisher:
             sink.roll_back(run.number, plan.roll_back_to)
         if plan.from_state and plan.after is not None:
             self._write_results(sink, plan.after)
-        if plan.accepted:
-            run.accept_loss(sink.sink_id, until=plan.accepted)
+        if plan.accepted is not None:
+            run.accept_loss(sink.sink_id, plan.accepted)
         if plan.after is None:
             return
         for epoch in run.waiting_epochs().get(sink.sink_id, []):
@@ -177,6 +177,8 @@ class Publisher:
         """Write the finished results of the base as its epoch; a crash before that leaves the sink empty."""
         run = self._run
         rebuilt = self._rebuilds[sink.sink_id](run.head)
+        if not rebuilt.files:
+            run.accept_loss(sink.sink_id, AcceptedLoss(held=0, until=epoch))  # nothing will be expected in the target
         publication = Publication(
             run=run.number, epoch=epoch, record=run.head, files=rebuilt.files, commit_data=(), store=rebuilt.store
         )

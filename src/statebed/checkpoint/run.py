@@ -32,7 +32,7 @@ from statebed.protocol.publication import SinkPosition, common_epoch, oldest_unp
 from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start, data_epoch_of
 from statebed.protocol.requests import Effect
 from statebed.protocol.retention import Link, next_min_epoch
-from statebed.protocol.sink_history import SinkIdentity, has_rows, history_of
+from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, has_rows, histories_after, history_of, mentions
 from statebed.protocol.sink_start import SinkFacts
 from statebed.storage import ObjectStore
 
@@ -66,7 +66,7 @@ class Run:
         chain = [epoch for epoch in walk_chain(self._view, start) if epoch >= start.min_epoch]
         self._chain = [Link(epoch, self._view[epoch].finish_time_us) for epoch in reversed(chain)]
         self._identities: Mapping[str, SinkIdentity] = {}
-        self._accepted: dict[str, int] = {}
+        self._accepted: dict[str, AcceptedLoss] = {}
         self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
         self._petitions = Petitions(log)
@@ -279,9 +279,9 @@ class Run:
         for epoch in list(self._pending):
             self.release_sink(epoch, sink_id)
 
-    def accept_loss(self, sink_id: str, *, until: int) -> None:
-        """Remember with the next record that the user gave up what the sink lacks up to this epoch."""
-        self._accepted[sink_id] = until
+    def accept_loss(self, sink_id: str, loss: AcceptedLoss) -> None:
+        """Remember with the next record what the user gave up."""
+        self._accepted[sink_id] = loss
 
     def await_sink(self, sink_id: str, *, after: int) -> None:
         """The sink itself says what it has: it waits for every epoch of this lineage after that, and for no other."""
@@ -294,6 +294,20 @@ class Run:
         """Say what the sinks of the job are; the next record remembers it."""
         self._identities = dict(identities)
 
+    def known_sinks(self) -> list[pb.SinkHistory]:
+        """The sinks that this lineage knows, from the newest record that has some.
+
+        Behind steps a record does not name the operator of a sink; its output files do.
+        """
+        records = [self.head, *(self._view[link.epoch] for link in reversed(self._chain))]
+        histories = histories_after(next((one for one in records if one.sink_histories or one.sinks), self.head))
+        for history in histories:
+            streams = {(file.operator_id, file.stream) for record in records for file in record.outbox}
+            operators = {operator for operator, stream in streams if stream and stream == history.stream}
+            if not history.operator_id and len(operators) == 1:
+                history.operator_id = operators.pop()
+        return histories
+
     def sink_facts(self, sink_id: str, identity: SinkIdentity, position: SinkPosition | None) -> SinkFacts:
         """Collect what the log knows of a sink of this job that holds `position`, before the first epoch."""
         base = data_epoch_of(self.head)
@@ -303,9 +317,10 @@ class Run:
         records = [self._view[link.epoch] for link in self._chain]
         history = history_of(self.head.sink_histories, sink_id)
         before = history_of((records or [self.head])[0].sink_histories, sink_id)
-        gone = before.last_output if before is not None else 0
         entries = {record.epoch: e for record in records for e in record.sinks if e.sink_id == sink_id}
         opened = self._view.get(position.run) if position is not None else None
+        waiting = self.waiting_epochs().get(sink_id, [])
+        mentioned = any(mentions(record, sink_id) for record in self._view.values())
         return SinkFacts(
             sink_id=sink_id,
             identity=identity,
@@ -319,10 +334,13 @@ class Run:
                 for record in records
                 if (entry := entries.get(record.epoch)) and has_rows(record, entry.operator_id, entry.stream)
             ],
-            gone_output=gone if history is None or gone > history.accepted else 0,
+            gone_output=before.last_output if before is not None else 0,
             oldest=self.chain[0] if self._chain else 0,
             published=self._published.get(sink_id, 0),
-            foreign=opened is not None and opened.kind != pb.RUN_START,
+            # An epoch is marked before the next is published, so a sink is at most at the first without a marker.
+            foreign=(opened is not None and opened.kind != pb.RUN_START)
+            or (bool(waiting) and common > waiting[0])
+            or (common > 0 and not mentioned),
         )
 
     def waiting_epochs(self) -> dict[str, list[int]]:

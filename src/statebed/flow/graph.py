@@ -151,10 +151,23 @@ class Graph:
         step = node.step.text if isinstance(node, StepNode) else "union"
         return f"{step} ({', '.join(self.origin(one) for one in node.inputs)})"
 
+    def outputs_behind(self, edge: Edge) -> list[str]:
+        """Name the outputs of operators and the sources that a stream consists of, whatever steps are in between."""
+        node = self.nodes[edge.node]
+        if isinstance(node, SourceNode):
+            return [node.name]
+        if isinstance(node, OperatorNode):
+            return ["_".join(filter(None, [node.operator.operator_id, edge.output]))]
+        return [name for one in node.inputs for name in self.outputs_behind(one)]
+
     def origins(self, operator_id: str) -> list[tuple[str, ...]]:
         """For each input of an operator, the names of the sources and operators whose rows it reads."""
         reader = self.nodes[self.names[operator_id].node]
-        return [tuple(dict.fromkeys(self._named_before(edge))) for edge in reader.inputs]
+        return [self.origins_of(edge) for edge in reader.inputs]
+
+    def origins_of(self, edge: Edge) -> tuple[str, ...]:
+        """Name the sources and operators whose rows a stream consists of."""
+        return tuple(dict.fromkeys(self._named_before(edge)))
 
     def _named_before(self, edge: Edge) -> Iterator[str]:
         node = self.nodes[edge.node]

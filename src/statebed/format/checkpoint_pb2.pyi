@@ -695,6 +695,7 @@ class SinkHistory(_message.Message):
     PUBLISHED_FIELD_NUMBER: _builtins.int
     ABSENT_SINCE_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FROM_FIELD_NUMBER: _builtins.int
     sink_id: _builtins.str
     operator_id: _builtins.str
     """as in the newest SinkEntry"""
@@ -713,6 +714,8 @@ class SinkHistory(_message.Message):
     """first epoch that was committed without it; 0: it is part of the job"""
     accepted: _builtins.int
     """up to this epoch the user gave up what its target lacks; 0: nothing"""
+    accepted_from: _builtins.int
+    """the epoch that the target was at then; one that is at another is not excused"""
     def __init__(
         self,
         *,
@@ -726,8 +729,9 @@ class SinkHistory(_message.Message):
         published: _builtins.int = ...,
         absent_since: _builtins.int = ...,
         accepted: _builtins.int = ...,
+        accepted_from: _builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "keeps_position", b"keeps_position", "kind", b"kind", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_since", b"absent_since", "accepted", b"accepted", "accepted_from", b"accepted_from", "keeps_position", b"keeps_position", "kind", b"kind", "last_output", b"last_output", "operator_id", b"operator_id", "published", b"published", "sink_id", b"sink_id", "stream", b"stream", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SinkHistory: _TypeAlias = SinkHistory  # noqa: Y015

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import HASH_NAME, HASH_VERSION
-from statebed.protocol.sink_history import SinkIdentity, histories_after, next_histories
+from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, histories_after, next_histories
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,11 @@ def build_epoch(
     commit: Commit,
     identities: Mapping[str, SinkIdentity] = MappingProxyType({}),
     published: Mapping[str, int] = MappingProxyType({}),
-    accepted: Mapping[str, int] = MappingProxyType({}),
+    accepted: Mapping[str, AcceptedLoss] = MappingProxyType({}),
 ) -> pb.CheckpointMetadata:
     """Build the record of the epoch that follows `head` in the same run.
 
-    By sink, `identities` say what it is, `published` which epoch it has, and `accepted` up to which epoch the user gave
-    up what it lacks.
+    By sink, `identities` say what it is, `published` which epoch it has, and `accepted` what the user gave up.
     """
     return pb.CheckpointMetadata(
         job_id=head.job_id,

@@ -26,9 +26,23 @@ class SinkIdentity:
     """Whether it remembers run and epoch in its target, so that a missing position means a missing target."""
 
 
+@dataclass(frozen=True)
+class AcceptedLoss:
+    """Epochs that the user gave up: a target that holds `held` does not need those up to `until`."""
+
+    held: int
+    until: int
+
+
 def has_rows(record: pb.CheckpointMetadata, operator_id: str, stream: str) -> bool:
     """Whether the epoch has output files for a sink that listens to this stream."""
     return any(file.stream == stream and operator_id in {"", file.operator_id} for file in record.outbox)
+
+
+def mentions(record: pb.CheckpointMetadata, sink_id: str) -> bool:
+    """Whether the record knows a sink of this name."""
+    known = {history.sink_id for history in record.sink_histories} | {entry.sink_id for entry in record.sinks}
+    return sink_id in known
 
 
 def history_of(histories: Iterable[pb.SinkHistory], sink_id: str) -> pb.SinkHistory | None:
@@ -69,7 +83,7 @@ def next_histories(
     epoch: int,
     identities: Mapping[str, SinkIdentity],
     published: Mapping[str, int],
-    accepted: Mapping[str, int],
+    accepted: Mapping[str, AcceptedLoss],
 ) -> list[pb.SinkHistory]:
     """Return the histories of the record of `epoch`, which follows `head` and goes to `sinks`.
 
@@ -85,7 +99,8 @@ def next_histories(
             history.keeps_position = identity.keeps_position
     for sink_id, history in histories.items():
         history.published = max(published.get(sink_id, 0), history.published)
-        history.accepted = max(accepted.get(sink_id, 0), history.accepted)
+        if (loss := accepted.get(sink_id)) is not None:
+            history.accepted_from, history.accepted = loss.held, loss.until
         if entries and sink_id not in entries and not history.absent_since:
             history.absent_since = epoch
     left = sorted((h for h in histories.values() if h.absent_since), key=lambda history: history.absent_since)

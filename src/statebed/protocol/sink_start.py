@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statebed.errors import InputError, RollbackError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.publication import SinkPosition
-from statebed.protocol.sink_history import SinkIdentity
+from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity
 
 
 class SinkStart(enum.Enum):
@@ -51,7 +51,7 @@ class SinkFacts:
     published: int
     """Newest epoch that was published to it; 0: none."""
     foreign: bool = False
-    """Whether the log shows that the run of the position was none of this job."""
+    """Whether the log shows that what the target holds was not published by this job."""
 
     @property
     def absent_since(self) -> int:
@@ -59,14 +59,15 @@ class SinkFacts:
         return self.history.absent_since if self.history is not None else 0
 
     @property
-    def accepted(self) -> int:
-        """Up to this epoch the user gave up what the target lacks."""
-        return self.history.accepted if self.history is not None else 0
+    def excused(self) -> int:
+        """Up to this epoch the user gave up what a target at this epoch lacks; at another one nothing is excused."""
+        history = self.history
+        return history.accepted if history is not None and history.accepted_from == self.common else 0
 
     @property
     def is_delivered(self) -> bool:
         """Whether the target should hold rows: some were published to it that nobody gave up."""
-        return bool(self.gone_output) or any(self.accepted < epoch <= self.published for epoch in self.outputs)
+        return self.gone_output > self.excused or any(self.excused < one <= self.published for one in self.outputs)
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class SinkPlan:
     """Then write the finished results of the base epoch."""
     problem: str = ""
     """What the user gave up, for the log."""
-    accepted: int = 0
-    """Up to this epoch nothing is expected in the target any more; 0: as before."""
+    accepted: AcceptedLoss | None = None
+    """What the user gave up, for later starts."""
 
 
 def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: bool, can_rebuild: bool) -> SinkPlan:
@@ -103,15 +104,25 @@ def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: b
             fix="ask for the rollback (rollback=RollbackPolicy.ALLOW), and correct the sink where it cannot take rows "
             "back",
         )
+    if roll_back_to is not None and choice is SinkStart.REBUILD and can_rebuild:
+        what = f"sink {facts.sink_id} goes back from epoch {held} to {facts.common} by being written anew"
+        return SinkPlan(after=facts.base, clear=True, from_state=True, problem=what)
     if facts.absent_since:
         what = (
             f"sink {facts.sink_id} was not part of the job in epochs {facts.absent_since} to {facts.base}; it holds "
             f"epochs up to {facts.common}"
         )
-    elif facts.common < facts.gone_output:
+    elif (moved := _old_target(facts)) and any(
+        max(facts.common, facts.excused) < epoch <= facts.published for epoch in facts.outputs
+    ):
+        what = (
+            f"sink {facts.sink_id} has another target, which is at epoch {held}: epochs up to {facts.published} were "
+            f"published to {moved}"
+        )
+    elif max(facts.common, facts.excused) < facts.gone_output:
         what = f"sink {facts.sink_id} is at epoch {held}, and {_gone(facts.common + 1, facts)} are no longer retained"
     else:
-        return SinkPlan(after=max(facts.common, facts.accepted), roll_back_to=roll_back_to)
+        return SinkPlan(after=max(facts.common, facts.excused), roll_back_to=roll_back_to)
     plan = _chosen(facts, choice, what, {SinkStart.ACCEPT_GAP: facts.common}, can_rebuild=can_rebuild)
     return plan if plan.clear else replace(plan, roll_back_to=roll_back_to)
 
@@ -156,8 +167,8 @@ def _check_of_this_log(facts: SinkFacts) -> None:
     if position is None or not (facts.foreign or position.epoch > facts.last_number):
         return
     raise SinkStartError(
-        f"sink {facts.sink_id} holds epoch {position.epoch} of run {position.run}, which this job's log does not have "
-        f"(it ends at {facts.last_number})",
+        f"sink {facts.sink_id} holds epoch {position.epoch} of run {position.run}, which this job did not publish to "
+        f"it (its log ends at {facts.last_number})",
         where=facts.identity.target,
         fix="it was written by another job, or the newest records of this one were lost: give the sink another target, "
         "or restore the state that belongs to it",
@@ -176,7 +187,7 @@ def _without_position(facts: SinkFacts, choice: SinkStart | None) -> SinkPlan:
 def _empty(facts: SinkFacts, choice: SinkStart | None, *, can_rebuild: bool) -> SinkPlan:
     """Plan a sink that holds nothing."""
     if not facts.is_delivered:
-        return SinkPlan(after=facts.accepted)
+        return SinkPlan(after=facts.excused)
     newest = facts.published or facts.gone_output
     moved = _old_target(facts)
     holds = f"sink {facts.sink_id} holds nothing at its target" + (f" (before, it wrote to {moved})" if moved else "")
@@ -197,12 +208,12 @@ def _chosen(
     """Do what the user chose, or refuse and list what can be chosen."""
     replays = not facts.absent_since and not facts.gone_output and facts.identity.keeps_position
     if choice is not None and choice in ways:
-        accepted = facts.published if choice is SinkStart.START_EMPTY else _last_gone(facts)
-        return SinkPlan(after=ways[choice], problem=what, accepted=accepted)
+        until = facts.published if choice is SinkStart.START_EMPTY else _last_gone(facts)
+        return SinkPlan(after=ways[choice], problem=what, accepted=AcceptedLoss(held=facts.common, until=until))
     if choice is SinkStart.REBUILD and replays:
         return SinkPlan(after=0, clear=True, problem=what)
     if choice is SinkStart.REBUILD and can_rebuild:
-        return SinkPlan(after=facts.base, clear=True, from_state=True, problem=what, accepted=facts.base)
+        return SinkPlan(after=facts.base, clear=True, from_state=True, problem=what)
     offered = [*ways, *([SinkStart.REBUILD] if replays or can_rebuild else [])]
     if choice is not None:
         what += f"; {choice.value!r} is not possible here"

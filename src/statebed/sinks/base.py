@@ -24,9 +24,12 @@ class BaseSink(abc.ABC):
     """What it is, as records name it; empty: one of the user's own."""
     keeps_position: ClassVar[bool] = False
     """Whether run and epoch are kept in the target, so that a missing position means a missing target."""
+    shares_target: ClassVar[bool] = False
+    """Whether another sink may write to the same target, which then has the rows of both."""
 
     def __init__(self, sink_id: str) -> None:
         self._sink_id = check_name("sink", sink_id)
+        self._owner = ""
 
     @property
     def sink_id(self) -> str:
@@ -41,7 +44,7 @@ class BaseSink(abc.ABC):
     def target(self) -> str:
         """Where it writes, in one spelling for one place and without secrets; empty if it has no place of its own.
 
-        No two sinks of a job may have the same one.
+        No two sinks of a job may have the same one, unless they share it.
         """
         return ""
 
@@ -54,6 +57,15 @@ class BaseSink(abc.ABC):
     def folder(self) -> str | None:
         """URL of the folder that belongs to this sink alone; None: it has none."""
         return None
+
+    def rename(self, sink_id: str) -> None:
+        """Take another name, before anything was opened."""
+        self._sink_id = check_name("sink", sink_id)
+        self._owner = f"{self._owner.rpartition('/')[0]}/{sink_id}" if self._owner else ""
+
+    def owner_of_target(self) -> str:
+        """The job and sink that the target says it belongs to, as "job/sink"; empty: none, or it cannot say."""
+        return ""
 
     def check(self, *, last_number: int) -> None:  # noqa: B027 - not every sink has a place
         """Before a run opens, and without writing: refuse a place that cannot be this sink's.

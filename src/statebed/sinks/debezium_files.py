@@ -7,6 +7,7 @@ Read the lines of `table_files(path)` in this order, or follow the folders of ep
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -28,6 +29,10 @@ class DebeziumFilesSink(FileTableSink):
         )
         self._envelope = envelope
         self._snapshot = snapshot
+
+    def rename(self, sink_id: str) -> None:
+        super().rename(sink_id)
+        self._envelope = replace(self._envelope, table=sink_id)
 
     @property
     def described(self) -> str:

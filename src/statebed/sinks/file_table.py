@@ -72,6 +72,9 @@ class FileTableSink(BaseSink, abc.ABC):
     def target(self) -> str:
         return real_place(self.url)
 
+    def owner_of_target(self) -> str:
+        return self._manifest.refresh().owner
+
     def peek(self) -> SinkPosition | None:
         return self._checked().position
 

@@ -48,6 +48,13 @@ class TransformedSink(BaseSink):
     def folder(self) -> str | None:
         return self._sink.folder
 
+    def rename(self, sink_id: str) -> None:
+        super().rename(sink_id)
+        self._sink.rename(sink_id)
+
+    def owner_of_target(self) -> str:
+        return self._sink.owner_of_target()
+
     def check(self, *, last_number: int) -> None:
         self._sink.check(last_number=last_number)
 

@@ -9,7 +9,7 @@ it has. It does not know runs, so a superseded run is kept out by the check befo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
@@ -20,6 +20,7 @@ from statebed.errors import InputError, SinkError
 from statebed.format.names import EPOCH_DIGITS
 from statebed.protocol import Guarantee
 from statebed.sinks.base import BaseSink
+from statebed.sinks.places import real_place
 from statebed.sinks.shape import Shape, shaped_rows
 
 DELTA = "delta"
@@ -55,8 +56,14 @@ class FormatTarget:
         writer.save(None if self.path is None else self.path.replace(EPOCH, f"{epoch:0{EPOCH_DIGITS}d}"))
 
 
+_PLACES = ("topic", "dbtable")
+"""Options that say where a format without a path writes."""
+
+
 class FormatSink(BaseSink):
     """Writes each epoch with a batch format of Spark's."""
+
+    shares_target: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -68,6 +75,7 @@ class FormatSink(BaseSink):
         to_frame: Callable[[pa.Table], DataFrame],
     ) -> None:
         super().__init__(sink_id)
+        self.kind = f"format {target.format}"
         self._owner = f"{job_id}/{sink_id}"
         self._target = target
         self._shape = shape
@@ -76,6 +84,14 @@ class FormatSink(BaseSink):
     @property
     def guarantee(self) -> Guarantee:  # type: ignore[override]  # it depends on the format
         return self._target.guarantee
+
+    @property
+    def target(self) -> str:
+        """The path, the topic or the table; other options may hold secrets."""
+        target = self._target
+        if target.path is not None:
+            return real_place(target.path)
+        return str(next((target.options[name] for name in _PLACES if name in target.options), ""))
 
     @property
     def described(self) -> str:

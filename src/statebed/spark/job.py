@@ -19,7 +19,16 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Publisher, Retention, Run, RunOptions, Sink
+from statebed.checkpoint import (
+    CheckpointLog,
+    DamagePolicy,
+    Environment,
+    Retention,
+    Run,
+    RunOptions,
+    Sink,
+    SinkStart,
+)
 from statebed.checkpoint.opening import prepare_opening
 from statebed.checkpoint.references import References
 from statebed.config import Settings, resolve
@@ -33,6 +42,9 @@ from statebed.format.schema import check_user_columns
 from statebed.inspect.records import summarise_epochs
 from statebed.operators import parse_duration
 from statebed.operators.windows import Duration
+from statebed.protocol.sink_names import DerivedSink, derived_name, settled_names
+from statebed.sinks import BaseSink
+from statebed.sinks.neighbours import check_places
 from statebed.spark import notebook
 from statebed.spark.checkpoints import Checkpoints
 from statebed.spark.controller import Controller
@@ -40,7 +52,7 @@ from statebed.spark.explain import Explanation, explained
 from statebed.spark.expressions import arrow_field
 from statebed.spark.frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.matching import Removed, check_continues
-from statebed.spark.outputs import check_places, check_sinks, make_sink, probe_sinks
+from statebed.spark.outputs import check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
 from statebed.spark.plans import streams_of
 from statebed.spark.probe import probe_executors
@@ -74,6 +86,8 @@ class Job:
         self._session = None if spark is None else check_session(spark)
         self._store = get_storage_provider(self._settings().state)
         self._sinks: dict[str, tuple[Sink, Edge]] = {}
+        self._derived: set[str] = set()
+        """Sinks that were given no name."""
         self.graph = Graph()
         self.frames: dict[Edge, Frame] = {}
         """The streams that Spark computes."""
@@ -163,12 +177,17 @@ class Job:
         processing_time: str | None = None,
         options: RunOptions | None = None,
         removed: str = Removed.REFUSE.value,
+        sinks: Mapping[str, str | SinkStart] | None = None,
+        abandon: Sequence[str] = (),
     ) -> Query:
         """Open a run, which fences every earlier one, and start the query.
 
         `available_now` reads what is there and ends; otherwise it goes on, looking for input every `processing_time`
         (default: as soon as there is some). `options` say which epoch to start from and what is retained.
         `removed` says what becomes of the state of operators that the job no longer has: "keep" or "drop" it.
+        `sinks` says, by name, what to do with a sink that lacks epochs which are gone: "rebuild", "start_empty" or
+        "accept_gap"; without need it has no effect. `abandon` names sinks that the job no longer has, and whose
+        unpublished epochs are given up.
         """
         if available_now and processing_time is not None:
             raise InputError(
@@ -181,10 +200,19 @@ class Job:
             raise InputError(
                 f"processing_time={processing_time!r} is negative", where=f"job {self._job_id}", fix="write '1 second'"
             )
-        plan = replace(self._plan(), removed=Removed(known(removed, Removed, self._job_id)))
-        plan.warn_of_unbounded_state()
+        starts = {name: _sink_start(name, choice) for name, choice in (sinks or {}).items()}
+        plan = self._plan()
         store = ScopedStore(self._store, job_folder(self._job_id))
         options = _with_retention(options or RunOptions(), plan.settings)
+        if self._settle_names(Run.preview(store, self._job_id, options=options)):
+            plan = self._plan()
+        plan = replace(
+            plan,
+            removed=Removed(known(removed, Removed, self._job_id)),
+            sink_starts=starts,
+            abandoned_sinks=(abandon,) if isinstance(abandon, str) else tuple(abandon),
+        )
+        plan.warn_of_unbounded_state()
         plan = self._checked_against_log(plan, store, options)
         watching = Watching.open(plan)
         try:
@@ -219,7 +247,7 @@ class Job:
         """Bring sinks and Spark's checkpoint to where the run begins, and start the query."""
         self._check_continues(plan, run.head, store)
         watching.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
-        publisher = Publisher(run, plan.sinks)
+        publisher = plan.publisher(run)
         publisher.open()
         folder = projection_folder(
             local_state=plan.local_state, state_url=plan.state_url, job_id=self._job_id, run=run.number
@@ -251,10 +279,11 @@ class Job:
     ) -> None:
         """Make the sink part of the job."""
         given = stream.forwarded()
+        derived = self._derived_name(given, sink)
         made = make_sink(
             sink,
             output=given.output,
-            operator_id=self._origin(given),
+            operator_id=derived,
             job_id=self._job_id,
             session=self.spark,
             path=path,
@@ -265,15 +294,49 @@ class Job:
         )
         where = f"job {self._job_id}"
         others = [other for other, _ in self._sinks.values()]
+        if name is None and made.sink_id == derived and isinstance(made, BaseSink):
+            if derived in self._sinks and not isinstance(self.graph.nodes[given.edge.node], OperatorNode):
+                apart = made.target or self.graph.origin(given.edge)
+                made.rename(derived_name([derived], told_apart_by=apart))
+            self._derived.add(made.sink_id)
         check_places(made, state_url=self._store.url, others=others, where=where)
         self._sinks[made.sink_id] = (made, given.edge)
 
-    def _origin(self, stream: JobStream) -> str:
-        """The name of a sink that is given none: the operator's, and its output's."""
-        node = self.graph.nodes[stream.edge.node]
-        if not isinstance(node, OperatorNode):
-            return f"rows_{stream.edge.node}"
-        return "_".join(filter(None, [node.operator.operator_id, stream.edge.output]))
+    def _derived_name(self, stream: JobStream, sink: Any) -> str:
+        """Name a sink that is given no name: after its operator; behind steps, after what it is, too."""
+        operators = self.graph.outputs_behind(stream.edge)
+        if isinstance(self.graph.nodes[stream.edge.node], OperatorNode):
+            return derived_name(operators)
+        label = sink if isinstance(sink, str) else getattr(sink, "__name__", "")
+        if label.isidentifier():
+            return derived_name(operators, label)
+        return derived_name(operators, "function", told_apart_by=self.graph.origin(stream.edge))
+
+    def _settle_names(self, run: Run) -> bool:
+        """Give each sink that was given no name the one that it has in the log; whether any was renamed."""
+        derived = []
+        for sink_id in sorted(self._derived):
+            sink, edge = self._sinks[sink_id]
+            assert isinstance(sink, BaseSink)
+            job, _, owner = sink.owner_of_target().rpartition("/")
+            operators = self.graph.origins_of(edge)
+            derived.append(
+                DerivedSink(
+                    sink_id,
+                    operator_id=operators[0] if len(operators) == 1 else "",
+                    kind=sink.identity.kind,
+                    target=sink.target,
+                    owner=owner if job == self._job_id else "",
+                )
+            )
+        names = settled_names(derived, given=self._sinks.keys() - self._derived, known=run.known_sinks())
+        for sink_id, name in names.items():
+            sink = self._sinks[sink_id][0]
+            if name != sink_id and isinstance(sink, BaseSink):
+                sink.rename(name)
+        self._sinks = {sink.sink_id: (sink, edge) for sink, edge in self._sinks.values()}
+        self._derived = set(names.values())
+        return any(sink_id != name for sink_id, name in names.items())
 
     # ---- from the graph to a plan ----------------------------------------------------------------------------
 
@@ -329,6 +392,7 @@ class Job:
             base = prepare_opening(log, References(log), options).base
         self._check_continues(plan, base, store)
         check_sinks(plan.sinks, last_number=recovery.last_number)
+        plan.publisher(Run.preview(store, self._job_id, options=options)).check()
         probe_put_if_absent(self._store)
         hosts = probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
         probe_sinks(plan.sinks)
@@ -348,6 +412,16 @@ class Job:
             job_id=self._job_id,
             removed=plan.removed,
         )
+
+
+def _sink_start(name: str, choice: str | SinkStart) -> SinkStart:
+    try:
+        return SinkStart(choice)
+    except ValueError:
+        ways = ", ".join(repr(way.value) for way in SinkStart)
+        raise InputError(
+            f"sinks={{{name!r}: {choice!r}}} is no way to start a sink", fix=f"use one of {ways}"
+        ) from None
 
 
 def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -157,39 +156,3 @@ def probe_sinks(sinks: Iterable[Sink]) -> None:
     for sink in sinks:
         if isinstance(sink, BaseSink):
             sink.probe()
-
-
-def check_places(new: Sink, *, state_url: str, others: Iterable[Sink], where: str) -> None:
-    """Refuse a second sink of one name, and a table whose files would mix with the state's or another table's."""
-    others = list(others)
-    if new.sink_id in [sink.sink_id for sink in others]:
-        raise InputError(
-            f"two sinks are called {new.sink_id!r}", where=where, fix="give each its own: write(..., name='...')"
-        )
-    folder = _folder(new)
-    if folder is None:
-        return
-    taken = {"the state": state_url}
-    taken |= {f"the table of sink {one.sink_id}": url for one in others if (url := _folder(one)) is not None}
-    for owner, url in taken.items():
-        if _nested(folder, url):
-            raise InputError(
-                f"the table of sink {new.sink_id} and {owner} lie one inside the other",
-                where=f"{folder} and {url}",
-                fix="give the table a folder of its own: write('parquet', path='out')",
-            )
-
-
-def _folder(sink: Sink) -> str | None:
-    return sink.folder if isinstance(sink, BaseSink) else None
-
-
-def _nested(one: str, other: str) -> bool:
-    first, second = _comparable(one), _comparable(other)
-    return first.startswith(second) or second.startswith(first)
-
-
-def _comparable(url: str) -> str:
-    """With a slash at its end; of a local folder the place that links lead to."""
-    place = url if "://" in url else str(Path(url).resolve())
-    return f"{place.rstrip('/')}/"

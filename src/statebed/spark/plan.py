@@ -2,12 +2,12 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statebed.checkpoint import Sink
+from statebed.checkpoint import Publisher, Run, Sink, SinkStart
 from statebed.config import Settings
 from statebed.errors import UnboundedStateWarning
 from statebed.flow.graph import Graph
@@ -42,6 +42,14 @@ class JobPlan:
     budget: HostBudget
     removed: Removed = Removed.REFUSE
     """What becomes of the state of operators that the job no longer has."""
+    sink_starts: Mapping[str, SinkStart] = field(default_factory=dict)
+    """What to do with sinks that lack epochs which are gone, by name."""
+    abandoned_sinks: tuple[str, ...] = ()
+    """Sinks that the job no longer has, whose unpublished epochs are given up."""
+
+    def publisher(self, run: Run) -> Publisher:
+        """Build the publisher of a run of this job."""
+        return Publisher(run, self.sinks, starts=self.sink_starts, abandon=self.abandoned_sinks)
 
     @property
     def share(self) -> TaskShare:

@@ -266,10 +266,32 @@ def test_a_savepoint_older_than_what_the_sink_lacks_is_refused(place: Place, sin
 def test_a_sink_that_holds_epochs_of_another_log_is_refused(place: Place) -> None:
     run = place.open()
     place.commit(run)
-    with pytest.raises(SinkStartError, match="holds epoch 9 of run 1, which this job's log does not have"):
+    with pytest.raises(SinkStartError, match="holds epoch 9 of run 1, which this job did not publish to it"):
         begin(place.open(), PlacedSink("table", position=SinkPosition(1, 9)))
     with pytest.raises(SinkStartError, match="holds epoch 2 of run 2"):
         begin(place.open(), PlacedSink("table", position=SinkPosition(2, 2)))  # 2 is an epoch here, no run
+
+
+def test_a_table_of_another_job_of_the_same_name_is_refused(place: Place, sink: PlacedSink) -> None:
+    other = Place()
+    history(other, sink, epochs=3)
+    run = place.open()
+    for _ in range(6):
+        place.commit(run, sinks=("table",))
+    with pytest.raises(SinkStartError, match="holds epoch 4 of run 1, which this job did not publish"):
+        begin(place.open(), sink)  # this job has published nothing yet
+    unknown = Place()
+    history(unknown, PlacedSink("mine"), epochs=9)
+    with pytest.raises(SinkStartError, match="holds epoch 4 of run 1, which this job did not publish"):
+        begin(unknown.open(), sink, PlacedSink("mine", position=SinkPosition(1, 10)))  # it never had this sink
+
+
+def test_a_target_that_was_moved_from_an_old_backup_is_refused(place: Place, sink: PlacedSink) -> None:
+    history(place, sink, epochs=5, retained=10)
+    old = backup(sink, 3)
+    old.target = "there"
+    with pytest.raises(SinkStartError, match="another target, which is at epoch 3: epochs up to 6 were published to"):
+        begin(place.open(), old)
 
 
 def test_retention_keeps_what_a_sink_lacks_across_runs_that_do_not_know_the_sink(

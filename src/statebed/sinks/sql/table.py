@@ -27,6 +27,7 @@ from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Tra
 from statebed.sinks.sql.statements import GONE, NET, STAGED, KeyedTable
 
 COMMITS = "_statebed_commits"
+_RESERVED = "_statebed_"
 BATCH_ROWS = 1 << 16
 """So many rows are in memory as values of the database's at a time."""
 _ATTEMPTS = 3
@@ -71,6 +72,11 @@ class SqlTableSink(BaseSink):
         self._database = database
         self._table = table
         self._commits = table.name.beside(COMMITS).sql
+        if database.folded(table.name.table).lower().startswith(_RESERVED):
+            raise InputError(
+                f"the table name {table.name} begins with {_RESERVED}, which is for tables of statebed's own",
+                fix="give the table another name",
+            )
         for field in table.fields:
             database.type_of(field)  # refuses what has none
 
@@ -94,12 +100,20 @@ class SqlTableSink(BaseSink):
     # ---- before a run opens ----------------------------------------------------------------------------------
 
     def peek(self) -> SinkPosition | None:
+        return self._looked_up(self._position)
+
+    def owner_of_target(self) -> str:
+        rows = self._looked_up(self._commit_rows) or []
+        return next((owner for _, owner, _, _ in rows), "")
+
+    def _looked_up(self, look: Callable[[Transaction], T | None]) -> T | None:
+        """Look into the table of commits, if there is one, without making anything."""
         if not self._database.exists:
             return None
         with self._database.transaction() as transaction:
             self._existing(transaction)
             has_commits = transaction.columns(self._table.name.beside(COMMITS)) is not None
-            return self._position(transaction) if has_commits else None
+            return look(transaction) if has_commits else None
 
     def check(self, *, last_number: int) -> None:
         position = self.peek()
@@ -317,7 +331,8 @@ class SqlTableSink(BaseSink):
             + ("rows that were replaced are not kept" if self._table.key else "no column says which rows are newer"),
             where=self._where,
             fix=f"bring the table to epoch {epoch} (from a backup) and set epoch = {epoch} in its row of {COMMITS}, or "
-            "write into a new table; a table without key that has epoch_column= goes back by itself",
+            f"start with sinks={{{self.sink_id!r}: 'rebuild'}} if its results are kept in state, or write into a new "
+            "table; a table without key that has epoch_column= goes back by itself",
         )
 
 

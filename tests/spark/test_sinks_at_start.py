@@ -1,0 +1,140 @@
+"""Sinks that change between two starts of a job on Spark: nothing is lost without a word."""
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+import statebed as sb
+from statebed.checkpoint import CheckpointLog, Retention, RunOptions
+from statebed.errors import InputError, SinkError, SinkStartError
+from statebed.storage import ScopedStore, get_storage_provider
+
+FEW = RunOptions(retention=Retention(epochs=2, reader_grace_us=0))
+
+
+class Failing:
+    """A function that fails from one call on."""
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.seen: dict[int, int] = {}
+
+    def __call__(self, df: DataFrame, epoch: int) -> None:
+        if self.broken:
+            raise ZeroDivisionError("the sink is down")
+        self.seen[epoch] = df.count()
+
+
+def windows(rides: Any, name: str = "rides") -> tuple[sb.Job, Any]:
+    job = sb.Job(name, state=rides.state, parallelism=1, spark=rides.spark)
+    source = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
+    return job, source.group_by("driver", sb.tumbling("1 minute"), name="per_minute").agg(trips=sb.count())
+
+
+def finish(job: sb.Job, **arguments: Any) -> None:
+    assert job.start(available_now=True, **arguments).await_termination(120)
+
+
+def heads(rides: Any) -> int:
+    log = CheckpointLog(ScopedStore(get_storage_provider(rides.state), "rides"), "rides")
+    return log.recover().last_number
+
+
+def test_one_more_step_before_a_sink_does_not_rename_it_and_loses_no_window(rides: Any) -> None:
+    sink = Failing()
+
+    def store(df: DataFrame, epoch: int) -> None:
+        sink(df, epoch)
+
+    def job(*, edited: bool) -> sb.Job:
+        made, results = windows(rides)
+        stream = results.with_columns(twice="trips * 2") if edited else results
+        stream.select("driver", "trips").write(store)
+        results.write("parquet", path=str(rides.out), name="minutes")
+        return made
+
+    rides.add_files(4)
+    sink.broken = True
+    with pytest.raises(SinkError):
+        finish(job(edited=False))
+    sink.broken = False
+    rides.add_files(2)
+    finish(job(edited=True))
+    assert sum(sink.seen.values()) == len(sb.read_table(str(rides.out))) == len(rides.expected()) > 0
+
+
+def test_a_sink_that_left_the_job_with_undelivered_epochs_is_refused_before_anything_is_written(rides: Any) -> None:
+    sink = Failing()
+    sink.broken = True
+    rides.add_files(3)
+    with pytest.raises(SinkError):
+        rides.run(sink=sink)
+    before = heads(rides)
+    with pytest.raises(SinkStartError, match=r"no longer has the sink extra, which has not got epoch"):
+        rides.job().start(available_now=True)
+    assert heads(rides) == before
+    finish(rides.job(), abandon=["extra"])
+    assert rides.results() == rides.expected() != []
+
+
+def test_a_database_restored_from_an_old_backup_is_refused_and_the_live_run_goes_on(rides: Any, tmp_path: Path) -> None:
+    database, copy = tmp_path / "results.db", tmp_path / "backup.db"
+
+    def job() -> sb.Job:
+        made, results = windows(rides)
+        results.write("sqlite", path=str(database), table="minutes")
+        return made
+
+    rides.add_files(4)
+    finish(job(), options=FEW)
+    shutil.copy(database, copy)
+    for _ in range(3):
+        rides.add_files(3)
+        finish(job(), options=FEW)
+    live = job().start(processing_time="100 milliseconds", options=FEW)
+    shutil.copy(copy, database)
+    before = heads(rides)
+    with pytest.raises(SinkStartError, match=r"sink per_minute is at epoch \d+, and epochs \d+ to \d+ are no longer"):
+        job().start(available_now=True)
+    assert heads(rides) == before
+    assert live.is_active
+    live.stop()
+    shutil.copy(copy, database)
+    database.unlink()
+    with pytest.raises(SinkStartError, match="holds nothing at its target, though epochs up to"):
+        job().start(available_now=True)
+    assert not database.exists()
+    finish(job(), sinks={"per_minute": "start_empty"})
+    with pytest.raises(InputError, match="is no way to start a sink"):
+        job().start(sinks={"per_minute": "somehow"})
+
+
+def test_a_sink_that_an_older_statebed_named_by_its_position_is_found_again(rides: Any) -> None:
+    def job(name: str | None) -> sb.Job:
+        made, results = windows(rides)
+        results.select("driver", "trips").write("parquet", path=str(rides.out), name=name)
+        return made
+
+    rides.add_files(3)
+    finish(job("rows_2"))  # as it was derived before
+    rides.add_files(3)
+    finish(job(None))
+    assert sb.read_table(str(rides.out)).num_rows == len(rides.expected()) > 0
+
+
+def test_tables_that_the_database_does_not_tell_apart_are_refused_where_they_are_written(
+    rides: Any, tmp_path: Path
+) -> None:
+    rides.add_files(1)
+    _, results = windows(rides)
+    database = tmp_path / "results.db"
+    results.write("sqlite", path=str(database), table="T", name="a")
+    with pytest.raises(InputError, match="the sinks a and b write to one place"):
+        results.write("sqlite", path=str(database), table="t", name="b")
+    assert not database.exists()
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("select count(*) from sqlite_master").fetchone() == (0,)

@@ -1,0 +1,115 @@
+"""Two sinks in one place, under whichever spelling, are refused before anything is written."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from published import publication
+
+from statebed.errors import InputError
+from statebed.operators.operator import Output
+from statebed.sinks import BaseSink, MemorySink
+from statebed.sinks.kinds import KINDS, Wanted
+from statebed.sinks.neighbours import check_places
+
+ROWS = pa.table({"k": ["a"], "n": [1]})
+
+
+def sink(kind: str, sink_id: str, *, job: str = "rides", path: Any = None, **options: Any) -> BaseSink:
+    wanted = Wanted(
+        sink_id=sink_id,
+        job_id=job,
+        output=Output(ROWS.schema),
+        key=("k",) if kind == "debezium" else (),
+        path=None if path is None else str(path),
+        options=options,
+        where="here",
+    )
+    return KINDS[kind].made(wanted)
+
+
+def refused(first: BaseSink, second: BaseSink, match: str = "write to one place|one inside the other") -> None:
+    with pytest.raises(InputError, match=match):
+        check_places(second, state_url="/state", others=[first], where="job rides")
+
+
+def test_sqlite_tables_that_differ_only_in_case_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    refused(sink("sqlite", "a", path=path, table="T"), sink("sqlite", "b", path=path, table="t"))
+    assert not path.exists()
+
+
+def test_sqlite_tells_letters_outside_ascii_apart(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    first, second = sink("sqlite", "a", path=path, table="Ä"), sink("sqlite", "b", path=path, table="ä")
+    check_places(second, state_url="/state", others=[first], where="job rides")
+    for one in (first, second):
+        one.open(1)
+        one.publish(publication(1, 2, ROWS))
+    with sqlite3.connect(path) as connection:
+        assert connection.execute('select count(*) from "Ä"').fetchone() == (1,)
+
+
+def test_postgres_tables_with_the_same_first_63_bytes_are_one() -> None:
+    def table(sink_id: str, name: str) -> BaseSink:
+        return sink("postgres", sink_id, table=name, dsn="host=db.example dbname=results")
+
+    refused(table("a", "x" * 63 + "one"), table("b", "x" * 63 + "two"))
+    refused(table("a", "s." + "ö" * 40), table("b", "s." + "ö" * 31 + "öxyz"))
+    check_places(table("b", "x" * 62 + "b"), state_url="/s", others=[table("a", "x" * 62 + "a")], where="job")
+    check_places(table("b", "T"), state_url="/s", others=[table("a", "t")], where="job")  # names are quoted
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "parquet", "debezium"])
+def test_a_symbolic_link_and_a_relative_path_lead_to_the_same_place(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"table": "t"} if kind == "sqlite" else {}
+    real = tmp_path / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    monkeypatch.chdir(tmp_path)
+    first = sink(kind, "a", path=real / "out", **options)
+    refused(first, sink(kind, "b", path=tmp_path / "link" / "out", **options))
+    refused(first, sink(kind, "b", path="real/../link/out", **options))
+
+
+def test_files_of_two_kinds_do_not_share_a_folder(tmp_path: Path) -> None:
+    refused(sink("parquet", "a", path=tmp_path / "out"), sink("debezium", "b", path=f"{tmp_path}/out/"))
+    refused(sink("parquet", "a", path=tmp_path / "out"), sink("debezium", "b", path=tmp_path / "out" / "inner"))
+
+
+def test_views_of_memory_sinks_that_spark_does_not_tell_apart_are_one() -> None:
+    refused(MemorySink("Totals", show=print), MemorySink("totals", show=print))
+
+
+def test_the_sqlite_table_of_another_job_is_refused_under_any_case(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    sink("sqlite", "a", path=path, table="T").open(1)
+    other = sink("sqlite", "a", job="other", path=path, table="t")
+    for step in (other.peek, lambda: other.check(last_number=5), lambda: other.open(1)):
+        with pytest.raises(InputError, match="the table belongs to rides/a, this is other/a"):
+            step()
+
+
+def test_a_table_keeps_its_position_when_its_name_is_spelled_in_another_case(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    before = sink("sqlite", "a", path=path, table="T")
+    before.open(1)
+    before.publish(publication(1, 2, ROWS))
+    after = sink("sqlite", "a", path=path, table="t")
+    after.open(3)
+    after.publish(publication(3, 2, ROWS))
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select count(*) from t").fetchone() == (1,)
+        assert connection.execute("select table_name, run, epoch from _statebed_commits").fetchall() == [("T", 3, 2)]
+
+
+@pytest.mark.parametrize("name", ["_statebed_commits", "_STATEBED_net", "_statebed_staged"])
+def test_tables_of_our_own_are_no_tables_for_results(tmp_path: Path, name: str) -> None:
+    make: Callable[[], BaseSink] = lambda: sink("sqlite", "a", path=tmp_path / "r.db", table=name)  # noqa: E731
+    with pytest.raises(InputError, match="is for tables of statebed's own"):
+        make()

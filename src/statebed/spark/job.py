@@ -294,13 +294,15 @@ class Job:
         )
         where = f"job {self._job_id}"
         others = [other for other, _ in self._sinks.values()]
-        if name is None and made.sink_id == derived and isinstance(made, BaseSink):
-            if derived in self._sinks and not isinstance(self.graph.nodes[given.edge.node], OperatorNode):
-                apart = made.target or self.graph.origin(given.edge)
-                made.rename(derived_name([derived], told_apart_by=apart))
-            self._derived.add(made.sink_id)
+        unnamed = made if name is None and isinstance(made, BaseSink) and made.sink_id == derived else None
+        is_direct = isinstance(self.graph.nodes[given.edge.node], OperatorNode)
+        if unnamed is not None and not is_direct and derived in self._sinks:
+            apart = unnamed.target or self.graph.origin(given.edge)
+            unnamed.rename(derived_name([derived], told_apart_by=apart))
         check_places(made, state_url=self._store.url, others=others, where=where)
         self._sinks[made.sink_id] = (made, given.edge)
+        if unnamed is not None:
+            self._derived.add(made.sink_id)
 
     def _derived_name(self, stream: JobStream, sink: Any) -> str:
         """Name a sink that is given no name: after its operator; behind steps, after what it is, too."""
@@ -308,7 +310,7 @@ class Job:
         if isinstance(self.graph.nodes[stream.edge.node], OperatorNode):
             return derived_name(operators)
         label = sink if isinstance(sink, str) else getattr(sink, "__name__", "")
-        if label.isidentifier():
+        if label.isascii() and label.isidentifier():
             return derived_name(operators, label)
         return derived_name(operators, "function", told_apart_by=self.graph.origin(stream.edge))
 

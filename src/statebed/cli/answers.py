@@ -89,7 +89,7 @@ def print_query(question: Question, text: str, shown: Shown) -> None:
 
 def _print_query(moment: Moment, question: Question, text: str, shown: Shown) -> None:
     chosen = _chosen(moment, question)
-    with sql.answered(text, chosen=chosen, moment=moment) as answer:
+    with sql.answered(text, chosen=chosen, moment=moment, results=question.results) as answer:
         if shown.format == "csv":
             rows.print_csv(rows.first(answer, shown.limit), answer.schema)
         elif shown.format == "json":
@@ -117,6 +117,7 @@ def head_of(table: StateTable) -> dict[str, object]:
         "operator": table.operator,
         "table": table.table,
         "kind": table.kind,
+        "results": table.finished,
         "epoch": table.epoch,
         "savepoint": table.savepoint,
         "keys": table.key_columns,
@@ -127,7 +128,8 @@ def head_of(table: StateTable) -> dict[str, object]:
 def title_of(table: StateTable) -> str:
     """Which table it is, for people."""
     at = f"epoch {table.epoch}" if table.savepoint is None else f"savepoint {table.savepoint} (epoch {table.epoch})"
-    return f"{table.operator}.{table.table} of {table.job} at {at}, {table.kind}"
+    what = "results" if table.finished else table.kind
+    return f"{table.operator}.{table.table} of {table.job} at {at}, {what}"
 
 
 def columns_of(schema: pa.Schema) -> list[dict[str, str]]:

@@ -39,7 +39,7 @@ def print_key(question: Question, *, limit: int | None, as_json: bool) -> bool:
         question.job,
         epoch=question.epoch,
         savepoint=question.savepoint,
-        read=lambda moment: _look(moment.only(question.operator, question.table), question.keys, limit=limit),
+        read=lambda moment: _look(moment.only(question.operator, question.table), question, limit=limit),
     )
     if as_json:
         output.print_json(_document(lookup, question.keys))
@@ -48,12 +48,12 @@ def print_key(question: Question, *, limit: int | None, as_json: bool) -> bool:
     return any(one.rows.num_rows for one in lookup.found)
 
 
-def _look(moment: Moment, key: Sequence[str], *, limit: int | None) -> Lookup:
+def _look(moment: Moment, question: Question, *, limit: int | None) -> Lookup:
     found, unfit = [], []
     for operator, name in moment.tables:
-        table = moment.read(operator, name)
+        table = moment.read(operator, name, results=question.results)
         try:
-            asked = table.keys(*_one_key(table, key))
+            asked = table.keys(*_one_key(table, question.keys))
         except InputError as error:
             unfit.append((operator, name, error.what))
             continue

@@ -28,11 +28,16 @@ class Moment:
     tables: tuple[tuple[str, str], ...]
     """Operator and table, in the order of the record."""
 
-    def read(self, operator: str, table: str) -> StateTable:
-        """One of its tables."""
-        epoch = self.record.epoch if self.savepoint is None else None
+    def read(self, operator: str, table: str, *, results: bool = False) -> StateTable:
+        """One of its tables; with `results`, finished where it can be."""
         return read_state(
-            self.state, job=self.job, operator=operator, table=table, epoch=epoch, savepoint=self.savepoint
+            self.state,
+            job=self.job,
+            operator=operator,
+            table=table,
+            epoch=self.record.epoch if self.savepoint is None else None,
+            savepoint=self.savepoint,
+            results=results,
         )
 
     def only(self, operator: str | None, table: str | None) -> "Moment":

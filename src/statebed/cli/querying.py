@@ -48,6 +48,9 @@ Keys = Annotated[
 Start = Annotated[str | None, typer.Option("--from", help="Only rows of this time or later, e.g. '2026-01-31 12:00'.")]
 End = Annotated[str | None, typer.Option("--to", help="Only rows before this time.")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", "-c", help="Only these columns, comma-separated.")]
+Results = Annotated[
+    bool, typer.Option("--results", help="Finished results of aggregates and top-n: `mean` holds the mean.")
+]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0: all.")]
 
 
@@ -81,6 +84,7 @@ def state(
     count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
     scan: Annotated[bool, typer.Option("--scan", help="Only what the answer takes: files, row groups, bytes.")] = False,
     internal: Annotated[bool, typer.Option("--internal", help="Also the columns _key_hash and _seq.")] = False,
+    results: Results = False,
     format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,  # noqa: A002 - the option's name
     json: Json = False,
 ) -> None:
@@ -91,7 +95,7 @@ def state(
 
     asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
     narrowed = {"where": where, "start": start, "end": end}
-    question = _question(state, job, key=key, columns=columns, **asked, **narrowed, internal=internal)
+    question = _question(state, job, key=key, columns=columns, **asked, **narrowed, internal=internal, results=results)
     shown = answers.Shown(Format.JSON if json else format, limit or None)
     if sql:
         answers.print_query(question, sql, shown)
@@ -113,13 +117,15 @@ def get(
     table: Table = None,
     epoch: Epoch = None,
     savepoint: Savepoint = None,
+    results: Results = False,
     limit: Limit = ROWS,
     json: Json = False,
 ) -> None:
     """Look one key up in every table of every operator that has such keys."""
     from statebed.cli import getting
 
-    question = _question(state, job, key=key, operator=operator, table=table, epoch=epoch, savepoint=savepoint)
+    asked: dict[str, Any] = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
+    question = _question(state, job, key=key, **asked, results=results)
     found = getting.print_key(question, limit=limit or None, as_json=json)
     if not found:
         raise typer.Exit(NOTHING_FOUND)
@@ -179,6 +185,7 @@ def export(
     start: Start = None,
     end: End = None,
     columns: Columns = None,
+    results: Results = False,
     format: Annotated[  # noqa: A002 - the option's name
         FileFormat | None, typer.Option("--format", help="Parquet unless OUTPUT ends in .csv.")
     ] = None,
@@ -189,5 +196,5 @@ def export(
 
     asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
     narrowed = {"where": where, "start": start, "end": end}
-    question = _question(state, job, key=key, columns=columns, **asked, **narrowed)
+    question = _question(state, job, key=key, columns=columns, **asked, **narrowed, results=results)
     exporting.export(question, output, suffix=f".{format}" if format else None, as_json=json)

@@ -30,6 +30,8 @@ class Question:
     end: str | None = None
     columns: Sequence[str] = ()
     internal: bool = False
+    results: bool = False
+    """Whether rows are finished where they can be."""
 
     @property
     def is_narrow(self) -> bool:
@@ -49,6 +51,7 @@ class Question:
                 epoch=self.epoch,
                 savepoint=self.savepoint,
                 internal=self.internal,
+                results=self.results,
             )
         except StateNotFoundError:
             raise

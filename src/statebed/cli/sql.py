@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     import duckdb
 
 STATE = "state"
+_LOCKED = (
+    "SET python_enable_replacements = false",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+"""Set before a query runs: it reads the tables that it is given, and neither files, the network, extensions nor
+variables of this program."""
 
 
 class _Scanned:
@@ -40,8 +47,13 @@ class _Scanned:
 
 
 @contextmanager
-def answered(sql: str, *, chosen: StateTable | None, moment: Moment) -> Iterator[pa.RecordBatchReader]:
-    """The rows of a query over the chosen table and all tables of the moment; they are made while they are read."""
+def answered(
+    sql: str, *, chosen: StateTable | None, moment: Moment, results: bool = False
+) -> Iterator[pa.RecordBatchReader]:
+    """The rows of a query over the chosen table and all tables of the moment; they are made while they are read.
+
+    With `results`, tables are finished where they can be.
+    """
     require("duckdb")
     import duckdb  # noqa: PLC0415 - an extra
 
@@ -53,8 +65,10 @@ def answered(sql: str, *, chosen: StateTable | None, moment: Moment) -> Iterator
             connection.register(STATE, scanned[-1])
         for operator, table in moment.tables:
             if operator.lower() in sql.lower():
-                scanned.append(_Scanned(moment.read(operator, table)))
+                scanned.append(_Scanned(moment.read(operator, table, results=results)))
                 _add(connection, operator, table, scanned[-1])
+        for setting in _LOCKED:
+            connection.execute(setting)
         try:
             relation = connection.sql(sql)
             if relation is None:

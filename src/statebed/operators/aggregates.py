@@ -23,6 +23,7 @@ from statebed.format.columns import boolean_array, boolean_values, validity
 from statebed.operators.accumulators import Accumulator, UserAggregate
 from statebed.operators.arithmetic import (
     NEEDED,
+    OPTION_COUNTS,
     Function,
     Options,
     Retraction,
@@ -31,6 +32,7 @@ from statebed.operators.arithmetic import (
     accumulator_of,
     retraction_of,
 )
+from statebed.operators.type_text import type_from_arrow_text
 
 MARKER = pa.bool_()
 """Input of a count with an input or a condition: any value where the row counts, null where it does not."""
@@ -152,3 +154,19 @@ class BoundAggregate:
     @property
     def output_field(self) -> pa.Field:
         return self.accumulator.output_field
+
+
+def bound_from_description(
+    description: Sequence[float | str], *, changelog: bool, user: UserAggregate | None = None
+) -> BoundAggregate:
+    """Rebuild an aggregate from its `description`, as a stored definition has it; `user` computes a user-defined one.
+
+    >>> bound_from_description(["total", "sum", "int64", "cents"], changelog=False).output_field.type
+    DataType(int64)
+    """
+    name, function = str(description[0]), Function(description[1])
+    rest = description[2 : len(description) - changelog]
+    options = rest[len(rest) - OPTION_COUNTS.get(function, 0) :]
+    *kinds, text = rest[: len(rest) - len(options)]
+    types = () if function is Function.USER_DEFINED else tuple(type_from_arrow_text(str(kind)) for kind in kinds)
+    return BoundAggregate(name, function, types, str(text), tuple(options), changelog=changelog, user=user)

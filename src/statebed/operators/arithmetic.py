@@ -98,6 +98,16 @@ class Function(enum.Enum):
     USER_DEFINED = "aggregate"
 
 
+OPTION_COUNTS = {
+    Function.APPROX_COUNT_DISTINCT: 1,
+    Function.STRING_AGG: 1,
+    Function.PERCENTILE: 1,
+    Function.APPROX_PERCENTILE: 2,
+    Function.USER_DEFINED: 4,
+}
+"""Number of options of the functions that have any."""
+
+
 class Retraction(enum.Enum):
     """How an aggregate takes rows back."""
 

@@ -193,6 +193,11 @@ class SessionAggregate(WindowedAggregation):
             return np.zeros(len(sessions), dtype=np.bool_)
         return sessions.ends <= watermark_us
 
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """Results so far of rows of the table of sessions: one row for each session."""
+        sessions = stored_sessions(one_chunk(rows[SESSIONS]), self.partials)
+        return self._results(rows, sessions).select(self.outputs[MAIN].columns.names)
+
     def _results(self, keys: pa.Table, sessions: Sessions) -> pa.Table:
         """Rows of the main output, without weights, by key and start."""
         some = taken(keys, sessions.key_index)

@@ -10,7 +10,7 @@ never are: taking one away late would leave it standing for ever.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -135,6 +135,15 @@ class TopN:
 
     def latest_result(self, event_time_us: int) -> int:
         return event_time_us
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """The first n rows of each key, from rows of the state table."""
+        keys = rows.select([key.name for key in state_keys(self.input)])
+        keyed = KeyedRows(self.input.schema.empty_table(), keys, np.zeros(rows.num_rows, dtype=np.int64))
+        standing = replace(self._standing(keyed, one_chunk(rows[ROWS])), touches_all=True)
+        shown = self._shown(standing, keyed, standing.first_after)
+        each = from_numpy(np.repeat(np.arange(shown.num_rows), weights_of(shown)), pa.int64())
+        return shown.take(each).select(self.outputs[MAIN].columns.names)
 
     @property
     def _where(self) -> str:

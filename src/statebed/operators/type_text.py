@@ -13,6 +13,9 @@ from statebed.errors import InputError
 from statebed.operators.expressions.kinds import NAMED, type_named
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:]))")
+_ARROW_DECIMAL = re.compile(r"decimal(?P<bits>128|256)\((?P<precision>\d+), (?P<scale>-?\d+)\)")
+_ARROW_ZONED = re.compile(r"timestamp\[(?P<unit>\w+), tz=(?P<zone>.+)\]")
+_ARROW_FIXED = re.compile(r"fixed_size_binary\[(?P<width>\d+)\]")
 _EXAMPLE = "amount double, at timestamp, tags array<string>"
 
 
@@ -44,6 +47,25 @@ def type_of(text: str | pa.DataType, *, where: str = "") -> pa.DataType:
     kind = reader.type()
     reader.finished()
     return kind
+
+
+def type_from_arrow_text(text: str) -> pa.DataType:
+    """Parse `str()` of an Arrow type that is not nested, as stored definitions have it.
+
+    >>> type_from_arrow_text("timestamp[us, tz=UTC]").tz
+    'UTC'
+    """
+    if match := _ARROW_DECIMAL.fullmatch(text):
+        precision, scale = int(match["precision"]), int(match["scale"])
+        return pa.decimal128(precision, scale) if match["bits"] == "128" else pa.decimal256(precision, scale)
+    if match := _ARROW_ZONED.fullmatch(text):
+        return pa.timestamp(match["unit"], tz=match["zone"])
+    if match := _ARROW_FIXED.fullmatch(text):
+        return pa.binary(int(match["width"]))
+    try:
+        return pa.type_for_alias(text)
+    except ValueError as error:
+        raise InputError(f"{text!r} is not the name of an Arrow type", fix="upgrade statebed") from error
 
 
 @dataclass(frozen=True)

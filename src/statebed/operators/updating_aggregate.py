@@ -211,6 +211,10 @@ class UpdatingAggregate(Aggregation):
         columns = [latest_of_each(both[LATEST], grouping), *self.partials.merge(both, grouping)]
         return pa.Table.from_arrays(columns, schema=new.schema)
 
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """Results of rows of the state table, with the columns of the output."""
+        return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
+
     def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
         partials = [one_chunk(values[field.name]) for field in self.partials.fields]
         columns = [*(keys[key.name] for key in self.keys), *self.partials.finish(partials), values[LATEST]]

@@ -122,6 +122,12 @@ class WindowAggregate(WindowedAggregation):
 
     # ---- results ---------------------------------------------------------------------------------------------
 
+    def finished(self, panes: pa.Table, *, after_us: int | None, until_us: int | None) -> pa.Table:
+        """Results so far of the windows that end after `after_us` and not after `until_us`, from rows of the state."""
+        stored = panes.select([KEY_HASH, *self.key_names, TIME, *(field.name for field in self.partials.fields)])
+        results = self._results(self._by_window(stored, after_us=after_us, until_us=until_us))
+        return results.select(self.outputs[MAIN].columns.names)
+
     def _updated(self, tables: Tables, new: pa.Table, clock: Clock) -> pa.Table:
         """What new rows change of results that were shown: those before them, taken back, and those with them."""
         nothing = self.outputs[MAIN].schema.empty_table()

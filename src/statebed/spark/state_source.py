@@ -29,14 +29,13 @@ from pyspark.sql.types import StructType
 
 from statebed.errors import InputError
 from statebed.format.nested import is_list
-from statebed.format.schema import TIME
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.tables.pushdown import span_of
 from statebed.inspect.tables.request import instant_us
 from statebed.inspect.tables.shape import INTERNAL
 
 NAME = "statebed"
-OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal")
+OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal", "results")
 STORAGE = "storage."
 """Options that begin so are settings of the object store."""
 
@@ -139,6 +138,7 @@ def _asked(options: dict[str, str]) -> dict[str, Any]:
         "epoch": None if epoch is None else int(epoch),
         "savepoint": given.get("savepoint"),
         "internal": given.get("internal", "false").lower() == "true",
+        "results": given.get("results", "false").lower() == "true",
         "storage_options": storage,
     }
 
@@ -162,9 +162,10 @@ def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Fil
 
 
 def _by_time(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
-    """Comparisons of `_time` with constants."""
+    """Comparisons of the time column with constants."""
     for one in filters:
-        if table.time_column is None or getattr(one, "attribute", None) != (TIME,) or type(one) not in _SIGNS:
+        named = getattr(one, "attribute", None)
+        if table.time_column is None or named != (table.time_column,) or type(one) not in _SIGNS:
             continue
         value = getattr(one, "value", None)
         if isinstance(value, dt.datetime):

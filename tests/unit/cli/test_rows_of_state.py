@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from command_line import Call, Outcome
 
@@ -229,3 +230,63 @@ def test_ls_shows_savepoints_at_their_epochs_and_by_themselves(statebed: Call, s
 
 def test_the_state_of_a_version_that_the_user_imports_is_the_same(rides: Path) -> None:
     assert sb.read_state(rides, operator="earned").count() == read_state(rides, operator="earned").count()
+
+
+# ---- finished results ------------------------------------------------------------------------------------------------
+
+
+def test_results_have_the_columns_that_the_operator_puts_out(statebed: Call, rides: Path) -> None:
+    shown = json.loads(statebed("state", rides, *EARNED, "--results", "--json", "-n", "0").out)
+    raw = json.loads(statebed("state", rides, *EARNED, "--json", "-n", "0").out)
+    assert (shown["results"], raw["results"]) == (True, False)
+    assert [one["name"] for one in shown["columns"]] == ["driver", "total"]
+    assert shown["rows"] == json_objects(read_state(rides, operator="earned", results=True).to_arrow())
+    assert len(raw["columns"]) > 2
+    found = statebed("state", rides, "-o", "per_minute", "--results")
+    assert "window_start" in found.out
+    assert "per_minute.partials of rides at epoch 9, results" in found.out
+
+
+def test_sql_get_and_export_give_results_too(statebed: Call, rides: Path, tmp_path: Path) -> None:
+    asked = "SELECT * FROM earned.groups LIMIT 1"
+    [row] = rows(statebed("state", rides, "--results", "--sql", asked, "--json"))
+    assert set(row) == {"driver", "total"}
+    found = json.loads(statebed("get", rides, "rides", "driver 3", "-o", "earned", "--results", "--json").out)
+    assert set(found["tables"][0]["rows"][0]) == {"driver", "total"}
+    assert statebed("export", rides, "rides", tmp_path / "x.parquet", "-o", "earned", "--results").code == 0
+    assert pq.read_schema(tmp_path / "x.parquet").names == ["driver", "total"]
+
+
+# ---- SQL stays inside ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT * FROM state) TO 'OUT'",
+        "EXPORT DATABASE 'OUT'",
+        "SELECT * FROM read_csv('IN')",
+        "SELECT * FROM read_text('IN')",
+        "SELECT * FROM 'IN'",
+        "SELECT * FROM glob('*')",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "ATTACH 'OUT' AS other",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "SET memory_limit = '1GB'",
+        "SET python_enable_replacements = true",
+        "PRAGMA memory_limit = '1GB'",
+        "SELECT getenv('HOME') FROM state",
+        "SELECT * FROM scanned",
+        "FROM state; COPY state TO 'OUT'",
+    ],
+)
+def test_sql_reaches_nothing_but_the_state(statebed: Call, rides: Path, tmp_path: Path, sql: str) -> None:
+    (tmp_path / "in.csv").write_text("secret\n1\n")
+    text = sql.replace("OUT", str(tmp_path / "out")).replace("IN", str(tmp_path / "in.csv"))
+    before = sorted(tmp_path.iterdir())
+    failed = statebed("state", rides, *EARNED, "--sql", text)
+    assert failed.code != 0, failed.out
+    assert "secret" not in failed.out
+    assert sorted(tmp_path.iterdir()) == before

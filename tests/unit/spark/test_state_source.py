@@ -27,6 +27,7 @@ from unit.inspect.table_world import TableWorld
 import pyspark_statebed
 import statebed as sb
 from statebed.spark.state_source import StateReader, StateSource, _known_type
+from statebed.storage import get_storage_provider
 
 T = TypeVar("T")
 MINUTE = 60_000_000
@@ -105,12 +106,30 @@ def test_filters_of_times_are_taken(world: TableWorld) -> None:
     assert sorted(row["cents"] for row in read(other)) == list(range(11, 21))  # type: ignore[type-var]  # integers
 
 
+def test_the_option_results_gives_finished_results_by_window(tmp_path: Path) -> None:
+    flow = sb.Flow("rides")
+    source = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "0s"))
+    source.group_by("driver", sb.tumbling("1 minute"), name="op").agg(mean=sb.mean("fare"))
+    with sb.testing.run(flow, store=get_storage_provider(tmp_path), parallelism=2) as run:
+        at = [dt.datetime(1970, 1, 1, 0, minute, tzinfo=dt.UTC) for minute in (1, 1, 2)]
+        run.feed(
+            "rides", [{"driver": "a", "fare": fare, "ts": ts} for fare, ts in zip((1.0, 4.0, 9.0), at, strict=True)]
+        )
+    table_source = StateSource({"path": str(tmp_path), "operator": "op", "results": "true"})
+    assert table_source.schema().names == ["driver", "window_start", "window_end", "mean"]
+    found = table_source.reader(table_source.schema())
+    assert sorted(row["mean"] for row in read(found)) == [2.5, 9.0]  # type: ignore[type-var]  # numbers
+    narrower = table_source.reader(table_source.schema())
+    assert not list(narrower.pushFilters([GreaterThan(("window_start",), at[0])]))
+    assert [row["mean"] for row in read(narrower)] == [9.0]
+
+
 def test_nothing_that_is_asked_for_is_one_empty_partition(world: TableWorld) -> None:
     one = reader(world, table="prices")
     assert (len(one.partitions()), read(one)) == (1, [])
 
 
-def test_the_epoch_is_fixed_when_the_source_is_made(world: TableWorld) -> None:
+def test_the_epoch_is_fixed_when_the_table_sourceis_made(world: TableWorld) -> None:
     source = StateSource({"path": world.url, "table": "drivers"})
     world.write("drivers", {"city": ["Ulm"], "driver": [7], "trips": [700], "note": [None]})
     world.epoch()

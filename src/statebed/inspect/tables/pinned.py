@@ -26,6 +26,7 @@ from statebed.inspect.jobs import job_names
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
 from statebed.inspect.tables.at_once import at_once
+from statebed.operators.results import result_table
 from statebed.storage import ScopedStore, get_storage_provider
 
 ATTEMPTS = 3
@@ -78,6 +79,8 @@ class PinnedTable:
     pinned: Pinned
     operator: str
     table: str
+    entry: pb.OperatorEntry
+    """The operator in the record: its definition, and how far its inputs came."""
     config: pb.TableConfig
     parts: tuple[pb.TableSubtaskCheckpointMetadata, ...]
     """Of its subtasks, in the order of the hashes that they own."""
@@ -121,12 +124,16 @@ def find_table(
     table: str | None = None,
     epoch: int | None = None,
     savepoint: str | None = None,
+    results: bool = False,
 ) -> PinnedTable:
-    """The table that is asked for, or the only one there is, with all that says where its rows are."""
+    """The table that is asked for, or the only one there is, with all that says where its rows are.
+
+    With `results`, an operator's only table is the one that its results are made of.
+    """
     for attempt in range(ATTEMPTS):
         record = pin(location, epoch=epoch, savepoint=savepoint)
         try:
-            return _table_of(location, record, operator=operator, table=table, savepoint=savepoint)
+            return _table_of(location, record, operator=operator, table=table, savepoint=savepoint, results=results)
         except MissingFileError as error:
             if savepoint is not None or is_retained(location.log, record.epoch):
                 raise
@@ -156,6 +163,7 @@ def _table_of(
     operator: str | None,
     table: str | None,
     savepoint: str | None,
+    results: bool,
 ) -> PinnedTable:
     where = f"{location.log.store.url}, epoch {record.epoch}"
     if (record.hash_name, record.hash_version) != (HASH_NAME, HASH_VERSION):
@@ -172,12 +180,15 @@ def _table_of(
         raise StateNotFoundError("the epoch has no operators", where=where, fix="read an epoch after the first")
     chosen = entries[_only(sorted(entries), operator, "operator", where=where)]
     tables = _tables(location, chosen)
+    if results and table is None and (made_of := result_table(chosen.definition)) in tables:
+        table = made_of
     name = _only(sorted(tables), table, "table", where=f"{where}, operator {chosen.operator_id!r}")
     config, parts = tables[name]
     return PinnedTable(
         pinned=Pinned(location, record.epoch, _shown_epoch(location.log, record), savepoint, record.finish_time_us),
         operator=chosen.operator_id,
         table=name,
+        entry=chosen,
         config=config,
         parts=tuple(sorted(parts, key=lambda part: part.owned.first)),
     )

@@ -97,16 +97,7 @@ class Request:
 
     def select(self, columns: Iterable[str]) -> "Request":
         """Only these columns."""
-        wanted = tuple(columns)
-        known = self.shape.full_schema.names
-        unknown = [name for name in wanted if name not in known]
-        if unknown or len(set(wanted)) != len(wanted):
-            raise InputError(
-                f"the columns {list(wanted)} are not distinct columns of {known}",
-                where=f"table {self.shape.config.name!r}",
-                fix="name each column once, as it stands in the table",
-            )
-        return replace(self, columns=wanted)
+        return replace(self, columns=select(columns, self.shape.full_schema.names, where=self._where))
 
     def of_keys(self, keys: Iterable[Key]) -> "Request":
         """Only rows of these keys."""
@@ -117,7 +108,7 @@ class Request:
         if not self.shape.timed:
             raise InputError(
                 "the rows of this table have no time",
-                where=f"table {self.shape.config.name!r}",
+                where=self._where,
                 fix="ask by key, or with a filter on its columns",
             )
         first = BEGINNING if start is None else instant_us(start)
@@ -126,27 +117,55 @@ class Request:
 
     def where(self, condition: str | pc.Expression) -> "Request":
         """Only rows for which the condition holds."""
-        where = f"table {self.shape.config.name!r}"
-        if isinstance(condition, str):
-            bound = bind(condition, self.shape.full_schema, where=where)
-            filter_rows(bound, self.shape.full_schema.empty_table())
-            return replace(self, conditions=(*self.conditions, bound))
-        if not isinstance(condition, pc.Expression):
-            raise InputError(
-                f"{condition!r} is no condition", where=where, fix="give SQL text, or an expression of pyarrow.compute"
-            )
-        try:
-            self.shape.full_schema.empty_table().filter(condition)
-        except (pa.ArrowException, TypeError, KeyError) as error:
-            raise InputError(f"the condition {condition} does not fit the table: {error}", where=where) from error
-        return replace(self, conditions=(*self.conditions, condition))
+        bound = check_condition(condition, self.shape.full_schema, where=self._where)
+        return replace(self, conditions=(*self.conditions, bound))
 
     def answered(self, rows: pa.Table) -> pa.Table:
         """Those of the table's rows that are wanted; they have the columns of `shown`."""
-        for condition in self.conditions:
-            bound = isinstance(condition, BoundExpression)
-            rows = filter_rows(condition, rows) if bound else rows.filter(condition)
-        return rows
+        return matching(rows, self.conditions)
+
+    @property
+    def _where(self) -> str:
+        """For errors."""
+        return f"table {self.shape.config.name!r}"
+
+
+def select(columns: Iterable[str], known: list[str], *, where: str) -> tuple[str, ...]:
+    """Columns that are asked for, each of which must be known and asked for once."""
+    wanted = tuple(columns)
+    unknown = [name for name in wanted if name not in known]
+    if unknown or len(set(wanted)) != len(wanted):
+        raise InputError(
+            f"the columns {list(wanted)} are not distinct columns of {known}",
+            where=where,
+            fix="name each column once, as it stands in the table",
+        )
+    return wanted
+
+
+def check_condition(condition: str | pc.Expression, schema: pa.Schema, *, where: str) -> Condition:
+    """A condition on rows of a schema, bound to its columns; refused where it does not fit them."""
+    if isinstance(condition, str):
+        bound = bind(condition, schema, where=where)
+        filter_rows(bound, schema.empty_table())
+        return bound
+    if not isinstance(condition, pc.Expression):
+        raise InputError(
+            f"{condition!r} is no condition", where=where, fix="give SQL text, or an expression of pyarrow.compute"
+        )
+    try:
+        schema.empty_table().filter(condition)
+    except (pa.ArrowException, TypeError, KeyError) as error:
+        raise InputError(f"the condition {condition} does not fit the table: {error}", where=where) from error
+    return condition
+
+
+def matching(rows: pa.Table, conditions: Iterable[Condition]) -> pa.Table:
+    """The rows for which all conditions hold."""
+    for condition in conditions:
+        bound = isinstance(condition, BoundExpression)
+        rows = filter_rows(condition, rows) if bound else rows.filter(condition)
+    return rows
 
 
 def keys_of(shape: TableShape, keys: list[Key]) -> Keys:

@@ -81,8 +81,13 @@ def newest_of_each(pieces: list[pa.Table], shape: TableShape) -> pa.Table:
 
 def generations(plan: PartPlan) -> Iterator[pa.Table]:
     """Of each key and time of a generational table the newest row, in the order of files."""
+    return newest(in_time_order(plan), plan.request.shape.keys)
+
+
+def in_time_order(plan: PartPlan) -> Iterator[pa.Table]:
+    """The rows of a time-keyed table by time bin; rows of one key and time are next to each other."""
     sources = [Source(plan.first_bin(one.entry), rows_of_file(one, plan)) for one in plan.files]
-    return newest(merged(sources, plan.spec), plan.request.shape.keys) if sources else iter(())
+    return merged(sources, plan.spec) if sources else iter(())
 
 
 def _global(plan: PartPlan) -> Iterator[pa.Table]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.tables.finished import Finished
 from statebed.inspect.tables.pinned import Pinned
 from statebed.inspect.tables.plan import PartPlan
 from statebed.inspect.tables.request import Request
@@ -27,30 +28,46 @@ class Slice:
     request: Request
     part: bytes
     """The serialised metadata of one subtask's part, or of some of its hashes or files."""
+    finished: Finished | None = None
+    """Which finished results are wanted; None: the rows as they are stored."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, piece by piece."""
         plan = PartPlan(self.request, Part.FromString(self.part), self.pinned.fetch)
-        for rows in rows_of_part(plan):
-            yield from answer(rows, self.request).combine_chunks().to_batches()
+        for rows in answers_of_part(plan, self.finished):
+            yield from rows.combine_chunks().to_batches()
+
+
+def answers_of_part(plan: PartPlan, finished: Finished | None) -> Iterator[pa.Table]:
+    """The wanted rows of one subtask, with the columns of the answer: as they are stored, or finished."""
+    if finished is not None:
+        return finished.of_part(plan)
+    return (answer(rows, plan.request) for rows in rows_of_part(plan))
 
 
 def slices_of(
-    pinned: Pinned, request: Request, parts: Sequence[Part], *, slice_bytes: int = SLICE_BYTES
+    pinned: Pinned,
+    request: Request,
+    parts: Sequence[Part],
+    *,
+    finished: Finished | None = None,
+    slice_bytes: int = SLICE_BYTES,
 ) -> list[Slice]:
     """Slices that together are the answer; subtasks that hold none of it have none."""
     return [
-        Slice(pinned, request, piece.SerializeToString())
+        Slice(pinned, request, piece.SerializeToString(), finished)
         for part in parts
         if PartPlan(request, part, pinned.fetch).files
-        for piece in _pieces(part, request, slice_bytes)
+        for piece in _pieces(part, request, slice_bytes, whole=finished is not None and finished.results.in_time_order)
         if PartPlan(request, piece, pinned.fetch).files
     ]
 
 
-def _pieces(part: Part, request: Request, slice_bytes: int) -> Iterator[Part]:
+def _pieces(part: Part, request: Request, slice_bytes: int, *, whole: bool) -> Iterator[Part]:
+    """Parts of a part; itself if rows of several of its files must come together (`whole`)."""
     shape = request.shape
-    if sum(file.size for file in part.files) <= slice_bytes or (shape.newest_counts and shape.kind != KEYED):
+    whole = whole or (shape.newest_counts and shape.kind != KEYED)
+    if sum(file.size for file in part.files) <= slice_bytes or whole:
         yield part
     elif shape.kind == KEYED:
         for owned in pieces_of(part.files, part.owned, piece_bytes=2 * slice_bytes, row_bytes=0):

@@ -6,10 +6,12 @@ them in different orders and must give the same result.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
@@ -22,6 +24,8 @@ from statebed.operators.ordering import sorted_by, total_keys
 LATE_BY = "late_by"
 WATERMARK = "watermark"
 OPERATOR = "operator"
+Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
+
 _LATE_FIELDS = (
     pa.field(LATE_BY, pa.duration("us")),
     pa.field(WATERMARK, TIMESTAMP),
@@ -38,12 +42,40 @@ def conformed(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, where: str
             where=where,
             fix="give every column of the operator's input; it may be null",
         )
-    columns = [batch.column(name) for name in schema.names]
-    cast = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
+    cast = [exact_cast(batch.column(field.name), field, where=where) for field in schema]
     return pa.Table.from_arrays(cast, schema=schema)
+
+
+def exact_cast(column: Column, field: pa.Field, *, where: str) -> Column:
+    """The values of a column as another type; refused where that would change one of them.
+
+    A double fits a float if the float, written in the fewest digits that name it, is the double's own text: 320.1 does,
+    and a third does not.
+    """
+    if column.type.equals(field.type):
+        return column
+    try:
+        cast = column.cast(field.type)
+    except pa.ArrowException as error:
+        raise _does_not_fit(field, column.type, str(error), where=where) from error
+    same = None
+    if pa.types.is_float32(field.type) and pa.types.is_float64(column.type):
+        written = cast.cast(pa.string()).cast(pa.float64())
+        same = pc.or_(pc.equal(written, column), pc.and_(pc.is_nan(written), pc.is_nan(column)))
+    elif pa.types.is_date(field.type) and pa.types.is_timestamp(column.type):
+        same = pc.equal(cast.cast(column.type), column)  # Arrow drops the time of day without a word
+    if same is not None and not pc.all(pc.fill_null(same, True)).as_py():
+        first = column.filter(pc.invert(pc.fill_null(same, True)))[0].as_py()
+        raise _does_not_fit(field, column.type, f"{first!r} would change", where=where)
+    return cast
+
+
+def _does_not_fit(field: pa.Field, given: pa.DataType, why: str, *, where: str) -> InputError:
+    return InputError(
+        f"the column {field.name!r} is {field.type}, and values of type {given} do not all fit: {why}",
+        where=where,
+        fix="give values of the column's type, or round or cast them yourself",
+    )
 
 
 def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa.Table:

@@ -1,6 +1,5 @@
 """A flow under test."""
 
-import datetime as dt
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,15 +17,14 @@ from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.changelog import consolidated
 from statebed.operators.operator import WEIGHT, Changes
+from statebed.operators.rows import exact_cast
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
 from statebed.storage import MemoryStore, ObjectStore
 from statebed.testing.cluster import Cluster, EpochResult, Settings, latest_event_time
+from statebed.testing.values import Time, exact_column, micros
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
-Time: TypeAlias = str | int | dt.datetime
 DEFAULT_MEMORY = 256 << 20
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MICROSECOND = dt.timedelta(microseconds=1)
 
 
 class Runnable(Protocol):
@@ -236,26 +234,18 @@ class TestRun:
             raise InputError(
                 f"the source {name!r} has no columns {missing}", fix=f"its columns are {node.columns.names}"
             )
+        where = f"rows for the source {name!r}"
         columns = [
-            given.column(field.name).cast(field.type)
+            exact_cast(given.column(field.name), field, where=where)
             if field.name in given.schema.names
             else pa.nulls(given.num_rows, field.type)
             for field in node.columns
         ]
         times = pa.nulls(given.num_rows, TIMESTAMP)
         if node.event_time is not None:
-            times = columns[node.columns.names.index(node.event_time)].cast(TIMESTAMP)
+            column = columns[node.columns.names.index(node.event_time)]
+            times = exact_cast(column, pa.field(node.event_time, TIMESTAMP), where=where)
         return pa.Table.from_arrays([*columns, times], schema=node.outputs[""].schema)
-
-
-def micros(time: Time) -> int:
-    """Microseconds since 1970 of a time with its zone, or of ISO text (without a zone: UTC)."""
-    if isinstance(time, int):
-        return time
-    moment = dt.datetime.fromisoformat(time) if isinstance(time, str) else time
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
@@ -272,7 +262,7 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
             moments = [None if value is None else micros(value) for value in values]
             columns[field.name] = pa.array(moments, pa.int64()).cast(TIMESTAMP)
         else:
-            columns[field.name] = pa.array(values, field.type)
+            columns[field.name] = exact_column(field, values, where=f"rows for the source {node.name!r}")
     return pa.table(columns)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk
 from statebed.operators.expressions.mistakes import Place, RowFailure
+from statebed.operators.expressions.text_limits import check_size
 
 Datum: TypeAlias = pa.Array | pa.Scalar
 Kernel = Callable[..., pa.Array]
@@ -79,7 +80,10 @@ class Term(ABC):
 
     def array(self, frame: Frame) -> pa.Array:
         """The values as an array."""
-        return spread(self.value(frame), frame.num_rows)
+        try:
+            return spread(self.value(frame), frame.num_rows)
+        except RowFailure as failed:
+            raise self.place.failure(failed) from None
 
     @property
     def constant(self) -> pa.Scalar | None:
@@ -130,9 +134,9 @@ class Applied(Term):
 
     def value(self, frame: Frame) -> pa.Array:
         data = [operand.value(frame) for operand in self.operands]
-        if not any(isinstance(datum, pa.Array) for datum in data):
-            data[0] = spread(data[0], frame.num_rows)
         try:
+            if not any(isinstance(datum, pa.Array) for datum in data):
+                data[0] = spread(data[0], frame.num_rows)
             return one_chunk(self.kernel(*data))
         except RowFailure as failed:
             raise self.place.failure(failed) from None
@@ -174,9 +178,11 @@ def applied(
 
 
 def spread(datum: Datum, rows: int) -> pa.Array:
-    """An array of so many rows."""
+    """An array of `rows` rows."""
     if isinstance(datum, pa.Array):
         return datum
+    if pa.types.is_string(datum.type) and datum.is_valid:
+        check_size(rows * datum.as_buffer().size, rows)
     # Arrow repeats no struct and no list zero times.
     return pa.repeat(datum, rows) if datum.is_valid and rows else pa.nulls(rows, datum.type)
 

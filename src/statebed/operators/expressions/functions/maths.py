@@ -21,6 +21,8 @@ Doubles = npt.NDArray[np.float64]
 
 _EXACT = 2.0**52
 """Below it, halves of integers are doubles."""
+_LEAST_DIGITS = -40
+"""Rounding to more digits before the point than any number has gives 0, whatever their number."""
 _LARGEST_EXACT_POWER = 22
 """Of ten, as a double."""
 
@@ -36,7 +38,7 @@ def _number(site: Site) -> Term:
 
 def _round(site: Site) -> Term:
     operand = _number(site)
-    digits = site.integer_of(1) if len(site.operands) > 1 else 0
+    digits = max(site.integer_of(1) if len(site.operands) > 1 else 0, _LEAST_DIGITS)
     kind = operand.type
     if kinds.is_float(kind):
         return site.apply(partial(_rounded_floats, digits), kind, operand)

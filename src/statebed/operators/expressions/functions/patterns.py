@@ -12,8 +12,10 @@ from statebed.operators.expressions import kinds
 from statebed.operators.expressions.functions.texts import as_text
 from statebed.operators.expressions.sites import Builder, Site, of
 from statebed.operators.expressions.terms import Term
+from statebed.operators.expressions.text_limits import check_size, text_bytes
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+_CAPTURED = "(?P<found>"
 _OUTSIDE_RE2 = "use no look-around and no back references; in a text, a backslash is written twice"
 
 
@@ -74,15 +76,18 @@ def _matches(pattern: str, array: pa.Array) -> pa.Array:
 def _extract(site: Site) -> Term:
     pattern = _regular(site, 1)
     group = site.integer_of(2) if len(site.operands) > 2 else 1  # noqa: PLR2004 - the third operand
-    named, groups = _with_names(pattern)
+    named, groups = _with_name(pattern, group)
     if not 0 <= group <= groups:
         at = site.operands[2] if len(site.operands) > 2 else site.operands[1]  # noqa: PLR2004 - as above
         raise at.place.mistake(f"there is no group {group} in this regular expression", fix=f"it has {groups}")
-    return site.apply(partial(_extracted, named, group), kinds.TEXT, as_text(site, site.operands[0]))
+    return site.apply(partial(_extracted, named), kinds.TEXT, as_text(site, site.operands[0]))
 
 
-def _with_names(pattern: str) -> tuple[str, int]:
-    """The pattern with every group named, all of it as g0; and how many groups it has."""
+def _with_name(pattern: str, wanted: int) -> tuple[str, int]:
+    """The pattern with one group captured, as `found` (0 is all of it), and how many groups it has.
+
+    The others are not captured: the text of each group would be made for every row.
+    """
     found, groups, position, inside = [], 0, 0, False
     while position < len(pattern):
         character = pattern[position]
@@ -98,17 +103,17 @@ def _with_names(pattern: str) -> tuple[str, int]:
             name = re.match(r"\(\?P?<\w+>", pattern[position:])
             if name or pattern[position + 1 : position + 2] != "?":
                 groups += 1
-                found.append(f"(?P<g{groups}>")
+                found.append(_CAPTURED if groups == wanted else "(?:")
                 position += len(name.group()) if name else 1
                 continue
         found.append(character)
         position += 1
-    return f"(?P<g0>{''.join(found)})", groups
+    return (f"{_CAPTURED}{''.join(found)})" if wanted == 0 else "".join(found)), groups
 
 
-def _extracted(pattern: str, group: int, array: pa.Array) -> pa.Array:
+def _extracted(pattern: str, array: pa.Array) -> pa.Array:
     """Empty where nothing matches."""
-    found = pc.struct_field(pc.extract_regex(array, pattern=pattern), f"g{group}")
+    found = pc.struct_field(pc.extract_regex(array, pattern=pattern), "found")
     return pc.if_else(pc.is_valid(array), pc.fill_null(found, ""), pa.scalar(None, pa.string()))
 
 
@@ -127,6 +132,10 @@ def _group_reference(match: re.Match[str]) -> str:
 
 
 def _regexp_replaced(pattern: str, replacement: str, array: pa.Array) -> pa.Array:
+    # Each reference repeats at most what its match has.
+    references = len(re.findall(r"\\\d", replacement))
+    matches = pc.sum(pc.count_substring_regex(array, pattern=pattern)).as_py() or 0
+    check_size(text_bytes(array) * (1 + references) + matches * len(replacement.encode()), len(array))
     return pc.replace_substring_regex(array, pattern=pattern, replacement=replacement)
 
 

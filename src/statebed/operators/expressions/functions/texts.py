@@ -11,6 +11,7 @@ from statebed.operators.expressions.casts import convert
 from statebed.operators.expressions.functions.slices import begins_or_ends, substring_by_row
 from statebed.operators.expressions.sites import Builder, Site, of, of_many
 from statebed.operators.expressions.terms import Datum, Term, constant
+from statebed.operators.expressions.text_limits import MOST_PADDED, check_size, text_bytes
 
 _SPACE = " "
 _LONGEST = 2**31 - 1
@@ -57,7 +58,16 @@ def _concat(site: Site) -> Term:
 
 
 def _joined(*data: Datum) -> pa.Array:
+    rows = next(len(one) for one in data if isinstance(one, pa.Array))
+    check_size(sum(_size(one, rows) for one in data), rows)
     return pc.binary_join_element_wise(*data, "", null_handling="emit_null")
+
+
+def _size(datum: Datum, rows: int) -> int:
+    """Bytes of a text for each row."""
+    if isinstance(datum, pa.Array):
+        return text_bytes(datum)
+    return rows * len(datum.as_py().encode()) if datum.is_valid else 0
 
 
 def _substring(site: Site) -> Term:
@@ -106,6 +116,10 @@ def _replace(site: Site) -> Term:
 
 
 def _replaced(wanted: str, instead: str, array: pa.Array) -> pa.Array:
+    growth = len(instead.encode()) - len(wanted.encode())
+    if growth > 0:
+        found = pc.sum(pc.count_substring(array, pattern=wanted)).as_py() or 0
+        check_size(text_bytes(array) + found * growth, len(array))
     return pc.replace_substring(array, pattern=wanted, replacement=instead)
 
 
@@ -142,6 +156,11 @@ def _padded(kernel: Callable[..., pa.Array]) -> Builder:
 
     def build(site: Site) -> Term:
         width = site.integer_of(1)
+        if width > MOST_PADDED:
+            raise site.operands[1].place.mistake(
+                f"{site.function} to {width:,} characters is above the limit of {MOST_PADDED:,}",
+                fix="pad to a smaller length",
+            )
         padding = site.text_of(2) if len(site.operands) > 2 else _SPACE  # noqa: PLR2004 - the third operand
         if len(padding) != 1:
             raise site.operands[2].place.mistake("a padding is one character here")
@@ -151,6 +170,8 @@ def _padded(kernel: Callable[..., pa.Array]) -> Builder:
 
 
 def _pad(kernel: Callable[..., pa.Array], width: int, padding: str, array: pa.Array) -> pa.Array:
+    missing = pc.sum(pc.max_element_wise(pc.subtract(width, pc.utf8_length(array)), 0, skip_nulls=False)).as_py() or 0
+    check_size(text_bytes(array) + missing * len(padding.encode()), len(array))
     return _cut(1, width, kernel(array, width=max(width, 0), padding=padding))
 
 

@@ -1,0 +1,101 @@
+"""Values that a test writes down, as Arrow: exactly, or refused."""
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+
+Time: TypeAlias = str | int | dt.datetime
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_FRACTION = re.compile(r"[.,]\d{6}(\d+)")
+
+
+def micros(time: Time) -> int:
+    """Microseconds since 1970 of a time with its zone, or of ISO text (without a zone: UTC)."""
+    if isinstance(time, int) and not isinstance(time, bool):
+        return time
+    moment = time
+    if isinstance(time, str):
+        digits = _FRACTION.search(time)
+        if digits is not None and digits[1].rstrip("0"):
+            raise _no_time(time, "it has more than six digits after the second, and times are microseconds")
+        try:
+            moment = dt.datetime.fromisoformat(time)
+        except ValueError as error:
+            raise _no_time(time, str(error)) from error
+    if not isinstance(moment, dt.datetime):
+        raise _no_time(time, f"it is of type {type(time).__name__}")
+    if getattr(moment, "nanosecond", 0):  # of pandas
+        raise _no_time(time, "it has nanoseconds, and times are microseconds")
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _no_time(given: object, why: str) -> InputError:
+    return InputError(
+        f"{given!r} is not a time: {why}",
+        fix="give a datetime, ISO text such as '2026-01-31T12:00:00.123456Z', or microseconds since 1970 as an int",
+    )
+
+
+def exact_column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
+    """Python values as a column; refused where one would change, as 1.5 would among integers."""
+    fix = "give values of the column's type, or round or cast them yourself"
+    try:
+        column = pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"values of the column {field.name!r} do not fit its type {field.type}: {error}", where=where, fix=fix
+        ) from error
+    for row, (given, kept) in enumerate(zip(values, column, strict=True)):
+        if not _is_same(given, kept.as_py(), field.type):
+            raise InputError(
+                f"the column {field.name!r} is {field.type}, and {given!r} (row {row}) would become {kept.as_py()!r}",
+                where=where,
+                fix=fix,
+            )
+    return column
+
+
+def _is_same(given: Any, kept: Any, kind: pa.DataType) -> bool:
+    """Whether a value stayed what it was: equal, a number as a number, a text as the bytes that it stands for."""
+    if given is None or kept is None:
+        return given is kept
+    if pa.types.is_nested(kind):
+        return all(_parts(given, kept, kind))
+    if isinstance(given, dt.datetime) and isinstance(kept, dt.datetime):
+        nanoseconds = (getattr(one, "nanosecond", 0) for one in (given, kept))
+        return len(set(nanoseconds)) == 1 and _instant(given) == _instant(kept)
+    if isinstance(given, float):
+        # A float is written in the fewest digits that name it.
+        written = float(str(np.float32(kept))) if pa.types.is_float32(kind) else kept
+        return written == given or (math.isnan(given) and isinstance(kept, float) and math.isnan(kept))
+    if isinstance(given, str) and isinstance(kept, bytes):
+        return given.encode() == kept
+    return isinstance(given, bool) == isinstance(kept, bool) and bool(given == kept)
+
+
+def _parts(given: Any, kept: Any, kind: pa.DataType) -> Iterator[bool]:
+    """Whether the parts of a nested value stayed what they were."""
+    if pa.types.is_struct(kind):
+        yield from (_is_same(given.get(field.name), kept[field.name], field.type) for field in kind)
+        return
+    if pa.types.is_map(kind):
+        given = list(given.items() if isinstance(given, Mapping) else given)
+        kind = pa.list_(pa.struct([("0", kind.key_type), ("1", kind.item_type)]))
+        given, kept = ([{"0": one[0], "1": one[1]} for one in some] for some in (given, kept))
+    yield len(given) == len(kept)
+    yield from (_is_same(one, other, kind.value_type) for one, other in zip(given, kept, strict=False))
+
+
+def _instant(time: dt.datetime) -> dt.datetime:
+    return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time

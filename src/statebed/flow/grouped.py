@@ -121,14 +121,26 @@ class KeyedStream(Generic[S]):
         )
         return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]], unnamed=self.name is None)
 
-    def deduplicate(self, *, keep: str = "first", ttl: Duration | None = None, ttl_clock: str = "event_time") -> S:
-        """One row of each key: the first, at once; or the last, as a changelog. A key is forgotten after `ttl`."""
+    def deduplicate(
+        self,
+        *,
+        keep: str = "first",
+        order_by: OrderTerms = (),
+        ttl: Duration | None = None,
+        ttl_clock: str = "event_time",
+    ) -> S:
+        """One row of each key: the first, at once; or the last, as a changelog. A key is forgotten after `ttl`.
+
+        Which row is first or last is decided by `order_by`, such as "lsn" or ["file", "position"], then by event time,
+        then by all columns: rows that are tied in event time need an `order_by` if it matters which of them stays.
+        """
         name = self.name or "deduplicate"
         operator = Deduplicate(
             name,
             self.stream.keyed_input(self.keys),
             Keep(known(keep, Keep, name)),
             time_to_live(ttl, ttl_clock),
+            ordered_by(order_by),
         )
         return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
 

@@ -19,7 +19,7 @@ from statebed.errors import InputError
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.joins import AsOf, JoinTerms, On, Within, joined
-from statebed.flow.keys import keyed_columns, quoted
+from statebed.flow.keys import OrderTerms, keyed_columns, quoted
 from statebed.flow.steps import Expression, Feed, Select, Value, Where
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
@@ -156,10 +156,15 @@ class Stream:
         return KeyedStream(self, self._keys(list(keys), name), name)
 
     def deduplicate(
-        self, *keys: Text, keep: str = "first", ttl: Duration | None = None, name: str | None = None
+        self,
+        *keys: Text,
+        keep: str = "first",
+        order_by: OrderTerms = (),
+        ttl: Duration | None = None,
+        name: str | None = None,
     ) -> Self:
         """One row of each key, see `KeyedStream.deduplicate`."""
-        return self.key_by(*keys, name=name).deduplicate(keep=keep, ttl=ttl)
+        return self.key_by(*keys, name=name).deduplicate(keep=keep, order_by=order_by, ttl=ttl)
 
     def join(
         self,

@@ -1,13 +1,14 @@
 """One row of each key: the first that came, or the last.
 
-Keeping the first, a row is put out when its key is not known yet, and nothing follows. "First" of several rows in one
-epoch is the one with the least event time, then the least in all columns. With a time to live by event time, a key is
+Rows of a key are compared by the columns of `order`, if there are any, then by event time, then by all columns; the
+order in which they came cannot be known after a shuffle. Keeping the first, the first row of the first epoch that has
+the key is put out, and nothing follows. With a time to live by event time, a key is
 forgotten when the watermark reaches the event time of that row plus the span, as in Spark's
 `dropDuplicatesWithinWatermark`: a duplicate that comes after is new.
 
-Keeping the last, the stream of results is a changelog: the row with the greatest event time (then the greatest in all
-columns) stands, and the one that it replaces is taken away, as it was put out. No row is too late for that, but those
-without event time, and with a time to live by event time those whose state would be gone at once.
+Keeping the last, the stream of results is a changelog: the last row of all epochs stands, and the one that it replaces
+is taken away, as it was put out. No row is too late for that, but those without event time unless `order` says what
+comes last, and with a time to live by event time those whose state would be gone at once.
 """
 
 import enum
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.columns import from_numpy, int64_values, one_chunk
+from statebed.format.columns import from_numpy, one_chunk
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.keyed_rows import (
     KeyedRows,
@@ -43,7 +44,7 @@ from statebed.operators.operator import (
     StepResult,
     Tables,
 )
-from statebed.operators.ordering import Flags, total_keys
+from statebed.operators.ordering import Flags, Integers, OrderBy, check_order, total_keys, user_keys
 from statebed.operators.rows import Admitted, admit, gathered, late_output, late_rows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import Combine, KeyedView, TableConfig
@@ -70,6 +71,8 @@ class Deduplicate:
     keep: Keep = Keep.FIRST
     ttl: TimeToLive | None = None
     """None: keys are remembered for ever."""
+    order: tuple[OrderBy, ...] = ()
+    """What comes first and last, before event time is looked at: the log position of a change, for example."""
 
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
@@ -82,6 +85,8 @@ class Deduplicate:
                 where=self._where,
                 fix="deduplicate before the step that makes it a changelog, or use top-n with n=1",
             )
+        if self.order:
+            check_order(self.order, self.input.columns, where=self._where)
         _ = self.outputs, self.tables  # refuse names that are taken
 
     @property
@@ -114,12 +119,13 @@ class Deduplicate:
             keys=self.input.keys,
             columns=[[field.name, str(field.type)] for field in self.input.columns],
             ttl=described_ttl(self.ttl),
+            **({"order": [one.text for one in self.order]} if self.order else {}),
         )
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         rows = gathered(batches[0], self.input, where=self._where)
         admitted = self._admitted(rows, clock.late_us)
-        keyed = by_key(admitted.rows, self.input)
+        keyed = by_key(admitted.rows, self.input, order=self.order)
         view = tables.get_keyed(SEEN)
         found = self._first(view, keyed) if self.keep is Keep.FIRST else self._last(view, keyed)
         late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
@@ -148,8 +154,10 @@ class Deduplicate:
     def _admitted(self, rows: pa.Table, late_us: int | None) -> Admitted:
         if self.keep is Keep.FIRST:
             return (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
-        # What has no event time comes neither before nor after anything.
-        return admit_updating(rows, self.ttl, late_us) if by_event_time(self.ttl) else admit(rows, None)
+        if by_event_time(self.ttl):
+            return admit_updating(rows, self.ttl, late_us)
+        # Without an order of the user's, what has no event time comes neither before nor after anything.
+        return admit_untimed(rows, None) if self.order else admit(rows, None)
 
     def _first(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
         _, known = view.get(keyed.keys)
@@ -167,7 +175,7 @@ class Deduplicate:
         old = self._stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)
         beside = taken(new, there)
         later = ~known
-        later[there] = _is_later(beside, old)
+        later[there] = _is_later(beside, old, self.order)
         chosen = taken(new, np.flatnonzero(later))
         values = chosen.drop_columns(list(self.input.keys))
         values = values.rename_columns([ROW_TIME if name == TIME else name for name in values.column_names])
@@ -191,15 +199,22 @@ def _weighted(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(WEIGHT, from_numpy(weights, pa.int64()))
 
 
-def _is_later(new: pa.Table, old: pa.Table) -> Flags:
-    """Whether each new row comes after the old one beside it: by event time, then by all columns."""
-    new_times, old_times = int64_values(new[TIME]), int64_values(old[TIME])
-    later = new_times > old_times
-    equal = new_times == old_times
+def _is_later(new: pa.Table, old: pa.Table, order: Sequence[OrderBy]) -> Flags:
+    """Whether each new row comes after the old one beside it: by `order`, then by event time, then by all columns."""
+    later, equal = np.zeros(new.num_rows, dtype=np.bool_), np.ones(new.num_rows, dtype=np.bool_)
+    both = pa.concat_tables([new, old])
+    _compare([*user_keys(both, order), *total_keys(both, [TIME])], later, equal)
     tied = np.flatnonzero(equal)
-    both = pa.concat_tables([taken(new, tied), taken(old, tied)]).drop_columns([TIME])
-    for key in total_keys(both, both.column_names):
-        ours, theirs = key[: len(tied)], key[len(tied) :]
-        later[tied] |= equal[tied] & (ours > theirs)
-        equal[tied] &= ours == theirs
+    rest = pa.concat_tables([taken(new, tied), taken(old, tied)]).drop_columns([TIME])
+    later_of_tied, still_equal = later[tied], equal[tied]
+    _compare(total_keys(rest, rest.column_names), later_of_tied, still_equal)
+    later[tied] = later_of_tied
     return later
+
+
+def _compare(keys: Sequence[Integers], later: Flags, equal: Flags) -> None:
+    """Note where the first half of all rows comes after the second half, and where it is equal so far."""
+    for key in keys:
+        ours, theirs = key[: len(later)], key[len(later) :]
+        later |= equal & (ours > theirs)
+        equal &= ours == theirs

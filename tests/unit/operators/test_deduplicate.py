@@ -2,6 +2,8 @@
 
 import math
 import random
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from unit.operators.operator_epochs import Epochs, plain, rows_of
 from statebed.errors import InputError
 from statebed.operators.deduplicate import SEEN, Deduplicate, Keep
 from statebed.operators.operator import LATE, MAIN, Changes, Input
+from statebed.operators.ordering import order_by
 from statebed.operators.time_to_live import time_to_live
 from statebed.state import MemoryController, Tiers
 
@@ -178,3 +181,67 @@ def test_the_operator_holds_its_definition_alone_and_tells_definitions_apart() -
     assert first.definition.fingerprint == Deduplicate("other", CLICKS).definition.fingerprint
     assert first.output_watermark(5) == 5
     assert not first.is_due(None, 10)
+
+
+# ---- an order of the user's ------------------------------------------------------------------------------------------
+
+CHANGES = Input("changes", pa.schema([("id", pa.int64()), ("email", pa.string()), ("lsn", pa.int64())]), ("id",))
+
+
+def kept(keep: Keep, order: str, epochs: Sequence[Sequence[tuple[int, str, int | None, int | None]]], seed: int) -> Any:
+    """The rows that stand in the end, for changes (id, email, lsn, event time) in any order."""
+    operator = Deduplicate("op", CHANGES, keep, order=order_by(order))
+    standing: Counter[tuple[int, str]] = Counter()
+    chance = random.Random(seed)
+    with Epochs(operator, chance=chance) as stream:
+        for number, events in enumerate(epochs):
+            if number % 3 == 2:
+                stream.restart(chance.choice([1, 2, 3]))
+            some = chance.sample(events, len(events))
+            rows = rows_of(CHANGES, [{"id": i, "email": e, "lsn": n} for i, e, n, _ in some], [one[3] for one in some])
+            for row in stream.feed(rows, watermark_us=0)[MAIN].to_pylist():
+                standing[row["id"], row["email"]] += row.get("_weight", 1)
+    return sorted(+standing)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_changes_that_are_tied_in_event_time_the_last_by_the_log_stays(seed: int) -> None:
+    chance = random.Random(seed)
+    # Values go down while the log goes up, so that no other column tells the order.
+    changes = [(n % 7, f"{999 - n}@x", n, 5) for n in range(300)]
+    expected = sorted({one[0]: (one[0], one[1]) for one in changes}.values())
+    cuts = sorted(chance.sample(range(300), 5))
+    epochs = [changes[a:b] for a, b in zip([0, *cuts], [*cuts, 300], strict=True)]
+    assert kept(Keep.LAST, "lsn", epochs, seed) == expected
+    # Also when they come the other way round, and without an event time at all.
+    assert kept(Keep.LAST, "lsn", epochs[::-1], seed) == expected
+    assert kept(Keep.LAST, "lsn", [[(*one[:3], None) for one in some] for some in epochs], seed) == expected
+
+
+def test_the_order_comes_before_the_event_time() -> None:
+    later_but_smaller = [[(1, "a", 2, 10)], [(1, "b", 1, 20)]]
+    assert kept(Keep.LAST, "lsn", later_but_smaller, 0) == [(1, "a")]
+    assert kept(Keep.LAST, "lsn desc", later_but_smaller, 0) == [(1, "b")]
+
+
+def test_nulls_of_the_order_are_where_it_says() -> None:
+    events = [[(1, "null", None, 5), (1, "some", 3, 5)]]
+    assert kept(Keep.LAST, "lsn", events, 0) == [(1, "some")]
+    assert kept(Keep.LAST, "lsn asc nulls last", events, 0) == [(1, "null")]
+
+
+def test_keeping_the_first_goes_by_the_order_inside_an_epoch() -> None:
+    assert kept(Keep.FIRST, "lsn", [[(1, "a", 9, 1), (1, "b", 2, 5)], [(1, "c", 1, 0)]], 0) == [(1, "b")]
+
+
+def test_without_an_order_the_definition_is_the_one_that_older_states_have() -> None:
+    assert "order" not in Deduplicate("op", CHANGES).definition.described
+    ordered = Deduplicate("op", CHANGES, order=order_by("lsn"))
+    assert ordered.definition.changes_from(Deduplicate("op", CHANGES).definition.described) == {
+        "order": (None, ["lsn asc nulls first"])
+    }
+
+
+def test_an_order_by_a_column_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="'lsm'"):
+        Deduplicate("op", CHANGES, order=order_by("lsm"))

@@ -1554,12 +1554,15 @@ class KeyedTableConfig(_message.Message):
     TIME_TO_LIVE_CLOCK_FIELD_NUMBER: _builtins.int
     RENAMES_FIELD_NUMBER: _builtins.int
     DEFAULTS_FIELD_NUMBER: _builtins.int
+    PREFIX_COLUMNS_FIELD_NUMBER: _builtins.int
     schema: _builtins.bytes
     """Arrow IPC schema message"""
     time_to_live_us: _builtins.int
     time_to_live_clock: Global___TimeToLiveClock.ValueType
     defaults: _builtins.bytes
     """of columns that were added: an Arrow IPC stream of one row, empty for none"""
+    prefix_columns: _builtins.int
+    """multiset tables: how many of the first key columns identify a group; 0: not a multiset"""
     @_builtins.property
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1575,10 +1578,11 @@ class KeyedTableConfig(_message.Message):
         time_to_live_clock: Global___TimeToLiveClock.ValueType = ...,
         renames: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         defaults: _builtins.bytes = ...,
+        prefix_columns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "defaults", b"defaults", "key_columns", b"key_columns", "renames", b"renames", "schema", b"schema", "time_to_live_clock", b"time_to_live_clock", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us", "defaults", b"defaults", "key_columns", b"key_columns", "prefix_columns", b"prefix_columns", "renames", b"renames", "schema", b"schema", "time_to_live_clock", b"time_to_live_clock", "time_to_live_us", b"time_to_live_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__time_to_live_us: _TypeAlias = _typing.Literal["time_to_live_us"]  # noqa: Y015
     _WhichOneofArgType__time_to_live_us: _TypeAlias = _typing.Literal["_time_to_live_us", b"_time_to_live_us"]  # noqa: Y015

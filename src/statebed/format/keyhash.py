@@ -49,6 +49,8 @@ _Way: TypeAlias = Callable[[pa.Array, Hashes], Hashes]
 
 _LONG_DECIMAL_DIGITS = 18
 _WORD_BITS = 64
+_HALF_BITS = np.uint64(32)
+_UPPER_BITS = np.uint64(0xFFFF_FFFF_0000_0000)
 _ROWS_AT_ONCE = 1 << 14
 """Few enough that all arrays of a step stay in the processor's cache."""
 _BYTES_AT_ONCE = 4 << 20
@@ -59,6 +61,35 @@ def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
     if not columns:
         raise InputError("a key has at least one column")
     hashes = np.full(len(columns[0]), HASH_SEED, dtype=np.uint64)
+    _hash_more(hashes, columns, one_seed=True)
+    return hashes
+
+
+def placement_hash(columns: Sequence[pa.Array | PackedText], prefix: int) -> Hashes:
+    """The hash by which rows of a multiset table are placed; the first `prefix` columns identify the group.
+
+    The upper 32 bits are those of the group's own key hash, which decide the subtask. The lower 32 bits are the upper
+    ones of the hash of all columns, so that the rows of one group spread over a range of hashes.
+    """
+    hashes = hash_columns(columns[:prefix])
+    upper = hashes & _UPPER_BITS
+    _hash_more(hashes, columns[prefix:], one_seed=False)
+    hashes >>= _HALF_BITS
+    hashes |= upper
+    return hashes
+
+
+def group_ranges(hashes: Hashes) -> tuple[Hashes, Hashes]:
+    """The first and last placement hash that rows of groups can have, from the key hashes of the groups.
+
+    >>> [hex(end[0]) for end in group_ranges(np.array([0x0123_4567_89AB_CDEF], dtype=np.uint64))]
+    ['0x123456700000000', '0x1234567ffffffff']
+    """
+    return hashes & _UPPER_BITS, hashes | ~_UPPER_BITS
+
+
+def _hash_more(hashes: Hashes, columns: Sequence[pa.Array | PackedText], *, one_seed: bool) -> None:
+    """Hash columns into `hashes`, in place; `one_seed` says that all of these are equal so far."""
     for number, column in enumerate(columns):
         if not isinstance(column, PackedText):
             if pa.types.is_null(column.type):
@@ -67,13 +98,12 @@ def hash_columns(columns: Sequence[pa.Array | PackedText]) -> Hashes:
         for start in range(0, len(column), _ROWS_AT_ONCE):
             piece = column.slice(start, _ROWS_AT_ONCE)
             so_far = hashes[start : start + _ROWS_AT_ONCE]
-            seeds = so_far if number else so_far[:1]
+            seeds = so_far[:1] if one_seed and not number else so_far
             with np.errstate(over="ignore"):
                 if isinstance(piece, PackedText):
                     _put(so_far, *_hash_packed(piece, seeds))
                 else:
                     _hash_on(so_far, piece, seeds)
-    return hashes
 
 
 def hash_table(table: pa.Table, key_columns: Sequence[str]) -> Hashes:

@@ -9,11 +9,13 @@ from statebed.state.config import (
     global_table_config,
     global_table_config_with_version,
     keyed_table_config,
+    multiset_table_config,
     timestamp_table_config,
 )
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.checkpoint import KeyedCheckpoint
+from statebed.state.keyed.groups import ElementPage
 from statebed.state.keyed.merges import ColumnMerges, Merge, merge_columns
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.view import KeyedView
@@ -77,6 +79,7 @@ __all__ = [
     "DeleteTimeKey",
     "DeleteTimeRange",
     "DeleteValue",
+    "ElementPage",
     "GlobalKeyedTable",
     "GlobalKeyedView",
     "HostCache",
@@ -117,6 +120,7 @@ __all__ = [
     "held_bytes",
     "keyed_table_config",
     "merge_columns",
+    "multiset_table_config",
     "operator_entry",
     "timestamp_table_config",
 ]

@@ -134,6 +134,47 @@ def keyed_table_config(
     return TableConfig(name=_checked(name), description=description, keyed=kind)
 
 
+def multiset_table_config(
+    name: str,
+    description: str,
+    keys: Sequence[str],
+    elements: Sequence[str],
+    schema: pa.Schema,
+    *,
+    ttl: dt.timedelta | None = None,
+    ttl_clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME,
+    renames: Mapping[str, str] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> TableConfig:
+    """A keyed table with one row for each element of a group: `keys` identify the group, `elements` the row in it.
+
+    All rows of a group belong to the subtask that owns the hash of `keys`; `KeyedView.elements` reads them in pages,
+    so that a group may be larger than memory. Everything else is as in `keyed_table_config`.
+    """
+    where = f"table {name!r}"
+    for what, columns in (("keys", keys), ("elements", elements)):
+        if isinstance(columns, str):
+            raise InputError(f"{what}={columns!r} must be a list", where=where, fix=f"write {what}=[{columns!r}]")
+        if not columns:
+            raise InputError(
+                f"a multiset table needs at least one column in {what}, got none",
+                where=where,
+                fix="name the columns; a table with one row per key is a keyed_table_config",
+            )
+    config = keyed_table_config(
+        name,
+        description,
+        [*keys, *elements],
+        schema,
+        ttl,
+        ttl_clock=ttl_clock,
+        renames=renames,
+        defaults=defaults,
+    )
+    config.keyed.prefix_columns = len(keys)
+    return config
+
+
 def check_configs(configs: Mapping[str, TableConfig]) -> None:
     """Refuse configurations that are filed under another name, or are of no kind."""
     check_kind(configs, Mapping, "set of tables", where="configs", fix="give a dictionary: {config.name: config}")

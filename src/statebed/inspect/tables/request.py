@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError, StatebedError
 from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns, normalise_key
+from statebed.format.keyhash import hash_columns, normalise_key, placement_hash
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.inspect.tables.shape import GLOBAL_KEYED, TableShape
+from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED, TableShape
 from statebed.operators.expressions import BoundExpression, bind, filter_rows
 from statebed.state.codec import Codec
 from statebed.state.live.files import BEGINNING, END
@@ -181,9 +181,15 @@ def keys_of(shape: TableShape, keys: list[Key]) -> Keys:
             normalise_key(_column(field, [part[index] for part in parts], where=where))
             for index, field in enumerate(shape.key_schema)
         ]
-    hashes = hash_columns(columns) if keys else np.zeros(0, dtype=np.uint64)
+    hashes = _placed(shape, columns) if keys else np.zeros(0, dtype=np.uint64)
     rows = [from_numpy(hashes, pa.uint64()), *columns]
     return Keys(pa.Table.from_arrays(rows, names=[KEY_HASH, *shape.keys]))
+
+
+def _placed(shape: TableShape, columns: list[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The hashes that rows with these keys have in files."""
+    prefix = shape.config.keyed.prefix_columns if shape.kind == KEYED else 0
+    return placement_hash(columns, prefix) if prefix else hash_columns(columns)
 
 
 def instant_us(given: Instant) -> int:

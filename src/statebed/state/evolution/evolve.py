@@ -235,6 +235,10 @@ def _settings(before: Kind, after: Kind) -> list[Difference]:
 
 
 def _keyed_settings(before: pb.KeyedTableConfig, after: pb.KeyedTableConfig) -> list[Difference]:
+    if before.prefix_columns != after.prefix_columns:
+        old, new = (str(kind.prefix_columns or NOTHING) for kind in (before, after))
+        verdict = "rows are placed by other hashes, so stored keys would not be found"
+        return [Difference("key columns of a group", old, new, verdict, refused=True)]
     old, new = (
         _span(kind.time_to_live_us) if kind.HasField("time_to_live_us") else NOTHING for kind in (before, after)
     )

@@ -14,10 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import Hashes
 from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, ranges_between
 from statebed.state.keyed.found import Found
+from statebed.state.keyed.groups import Groups, GroupSpan
 from statebed.state.keyed.loose import LooseRuns
 from statebed.state.keyed.run import DELETED, DIRTY, STORED, Marks, Run, Times
 from statebed.state.keyed.spilled import FrozenRun, batch_of, merged_parts
@@ -143,6 +145,33 @@ class Block:
         self._located = (batch, start, end, pieces, rows) if remember else None
         return pieces, rows
 
+    def elements(self, groups: Groups, span: GroupSpan, expired_until: int | None) -> list[Found]:
+        """The rows of some groups that are part of the state, run by run; `Found.rows` are the groups' numbers."""
+        pieces: list[Found] = []
+        newer: list[FrozenRun] = []
+        for one in self._runs():
+            run, frozen = _run_of(one), one if isinstance(one, FrozenRun) else None
+            at, rows = groups.candidates(run, span)
+            piece = Found(run, frozen, at, rows).where(run.alive(at, expired_until))
+            if frozen is not None:
+                piece = piece.where(np.isin(piece.at, self._newest_of(run, piece.at, newer), assume_unique=True))
+                newer.append(frozen)
+            self.asked += len(piece.at)
+            if len(piece.at):
+                pieces.append(piece)
+        return pieces
+
+    def element_counts(self, span: GroupSpan) -> Rows:
+        """At most how many rows each of some groups has here."""
+        counts = np.zeros(len(span), dtype=np.int64)
+        for one in self._runs():
+            counts += span.counts(_run_of(one))
+        return counts
+
+    def rows_in(self, nbytes: int) -> int:
+        """About how many rows take this many bytes, at least 1."""
+        return int(max(nbytes * self.rows // max(self.held_bytes + self.disk_bytes, 1), 1))
+
     def forget_found(self) -> None:
         """Remember no keys that were looked up."""
         self._located = None
@@ -190,11 +219,16 @@ class Block:
             if known.any():
                 yield run, rows[known], marks[known]
 
+    def edges_of_changes(self, *, parts: int) -> Hashes:
+        """Hashes that cut the changed rows into about this many parts: first hashes of all but the first part."""
+        run = _run_of(max(self._runs(), key=lambda one: one.dirty_rows))
+        changed = run.hashes.take(run.dirty_between(0, len(run)))
+        return edges_of(changed, parts=parts) if parts > 1 else changed[:0]
+
     def cut(self, first: int, *, piece_bytes: int) -> int:
         """A hash of the block so that the rows from `first` up to and with it take about as many bytes."""
         hashes = _run_of(max(self._runs(), key=len)).hashes
-        rows = max(piece_bytes * self.rows // max(self.held_bytes + self.disk_bytes, 1), 1)
-        end = int(np.searchsorted(hashes, np.uint64(first))) + rows
+        end = int(np.searchsorted(hashes, np.uint64(first))) + self.rows_in(piece_bytes)
         return self.owned.last if end >= len(hashes) else int(hashes[end])
 
     # ---- writing -----------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ _PATIENCE_SECONDS = 1.0
 _LOAN_SECONDS = 0.002
 """How often a write that waits for a checkpoint looks again."""
 _COPIES = 3
-"""How often rows are in memory while files are written piece by piece: as they were read, merged, and on their way."""
+"""How often rows are in memory while they are loaded or files are written: as they were read, merged, and as a run."""
 
 
 class Blocks:
@@ -235,17 +235,19 @@ class Blocks:
         if copies and self._durable.mapped:
             self._install(slot, changes, copies)
             return
-        loading, piece = self._durable.loading_bytes(owned), self._memory.segment_bytes
+        reader, piece = self._durable.reader_of(owned), self._memory.segment_bytes
+        loading = int(_COPIES * reader.memory_in(owned))
         large = loading > _COPIES * (self.block_bytes + piece)
         with self._memory.reserve(self._owner, Purpose.RESTORES, _COPIES * piece if large else loading):
             loaded: Run | tuple[FrozenRun, ...]
             if copies and not large:
                 loaded = newest(copies, None)
             elif large:
-                pieces, most_rows = self._durable.load_pieces(owned, piece_bytes=piece), self._durable.most_rows(owned)
+                pieces = self._durable.load_pieces(reader, owned, piece_bytes=piece)
+                most_rows = self._durable.most_rows(owned)
                 loaded = (FrozenRun.write(pieces, self._table, self._tiers.folder, most_rows=most_rows),)
             else:
-                loaded = self._durable.load(owned, piece_bytes=piece)
+                loaded = self._durable.load(reader, owned, piece_bytes=piece)
             self._install(slot, changes, loaded)
         if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
             self._evict(slot)

@@ -15,11 +15,11 @@ from statebed.state.columns import Rows
 from statebed.state.compaction import NameOf
 from statebed.state.keyed.block import Block
 from statebed.state.keyed.durable import DurableRows
+from statebed.state.keyed.extents import Extents
 from statebed.state.keyed.files import (
     DELTA,
     MERGED_DELTAS,
     Delta,
-    memory_in,
     newest_rows,
     with_sequence,
 )
@@ -101,25 +101,19 @@ def _as_one(parts: Sequence[tuple[Run, Rows, Marks | None]]) -> Sequence[tuple[R
 
 def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:
     """Ranges of hashes, neighbours, with about `piece_bytes` of rows to be written in each."""
-    spans: list[pb.HashRange] = []
-    first, size = blocks[0].owned.first, 0.0
+    older = Extents.of_files(merged, row_bytes=row_bytes)
+    edges: list[int] = []
+    size = 0.0
     for block in blocks:
-        added = block.dirty_bytes + memory_in(merged, block.owned, row_bytes=row_bytes)
-        if size and size + added > piece_bytes:
-            spans.append(pb.HashRange(first=first, last=block.owned.first - 1))
-            first, size = block.owned.first, 0.0
-        if added > piece_bytes:
-            *whole, rest = _cut(pb.HashRange(first=first, last=block.owned.last), parts=int(added // piece_bytes) + 1)
-            spans += whole
-            first, size = rest.first, float(piece_bytes)
-        else:
-            size += added
-    spans.append(pb.HashRange(first=first, last=blocks[-1].owned.last))
-    return spans
-
-
-def _cut(whole: pb.HashRange, *, parts: int) -> list[pb.HashRange]:
-    width = whole.last - whole.first + 1
-    parts = min(parts, width)
-    edges = [whole.first + width * part // parts for part in range(parts + 1)]
-    return [pb.HashRange(first=edges[part], last=edges[part + 1] - 1) for part in range(parts)]
+        changed, below = block.dirty_bytes, older.bytes_in(block.owned)
+        if size and size + changed + below > piece_bytes:
+            edges.append(block.owned.first)
+            size = 0.0
+        size += changed + below
+        if changed + below > piece_bytes:
+            edges += block.edges_of_changes(parts=int(changed // piece_bytes) + 1).tolist()
+            edges += [part.first for part in older.cut(block.owned, piece_bytes=piece_bytes)[1:]]
+            size = float(piece_bytes)
+    firsts = [blocks[0].owned.first, *sorted(set(edges))]
+    lasts = [*(first - 1 for first in firsts[1:]), blocks[-1].owned.last]
+    return [pb.HashRange(first=first, last=last) for first, last in zip(firsts, lasts, strict=True)]

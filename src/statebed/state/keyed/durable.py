@@ -25,7 +25,6 @@ from statebed.state.keyed.files import (
     RangeReader,
     bytes_of,
     deltas_of,
-    memory_in,
     to_merge,
 )
 from statebed.state.keyed.images import Images
@@ -42,9 +41,6 @@ from statebed.storage import ObjectStore
 MAX_DELTAS = 8
 HARD_MAX_DELTAS = 2 * MAX_DELTAS
 """With so many, deltas are merged even if a compaction that is under way then comes to nothing."""
-
-_COPIES = 3
-"""How often rows are in memory while they are loaded: as they were read, sorted, and as a run."""
 
 
 class DurableRows:
@@ -157,25 +153,21 @@ class DurableRows:
             return ()
         return self._images.runs([file for file in self.files if overlaps(file.owned, owned)], owned) or ()
 
-    def load(self, owned: pb.HashRange, *, piece_bytes: int) -> Run:
+    def reader_of(self, owned: pb.HashRange) -> RangeReader:
+        """A reader of all files that may have rows in a range."""
+        return self.reader(file for file in self.files if overlaps(file.owned, owned))
+
+    def load(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Run:
         """The rows of a range of hashes: of each key the newest, without those that are deleted."""
-        return run_of(self._table, pa.concat_tables(self._newest(owned, piece_bytes=piece_bytes)))
+        return run_of(self._table, pa.concat_tables(_newest(reader, owned, piece_bytes=piece_bytes)))
 
-    def load_pieces(self, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[Run]:
+    def load_pieces(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[Run]:
         """The same, in pieces of about this many bytes; there is at least one."""
-        return (run_of(self._table, rows) for rows in self._newest(owned, piece_bytes=piece_bytes))
-
-    def _newest(self, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
-        files = [file for file in self.files if overlaps(file.owned, owned)]
-        return map(without_deleted, self.reader(files).newest(owned, piece_bytes=piece_bytes))
+        return (run_of(self._table, rows) for rows in _newest(reader, owned, piece_bytes=piece_bytes))
 
     def most_rows(self, owned: pb.HashRange) -> int:
         """More rows than this are in no range."""
         return sum(file.rows for file in self.files if overlaps(file.owned, owned))
-
-    def loading_bytes(self, owned: pb.HashRange) -> int:
-        """About the memory that loading a range takes."""
-        return int(_COPIES * memory_in(self.files, owned, row_bytes=self._table.row_bytes))
 
     def may_hold(self, owned: pb.HashRange, first_us: int | None, last_us: int) -> bool:
         """Whether files may have rows of the range with a time from the first (None: any) to the last."""
@@ -268,3 +260,7 @@ class DurableRows:
         watched = replace(upload, on_stored=on_stored)
         self._made.append(watched)
         return watched
+
+
+def _newest(reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
+    return map(without_deleted, reader.newest(owned, piece_bytes=piece_bytes))

@@ -17,6 +17,7 @@ from statebed.format.ranges import in_range, intersection, overlaps
 from statebed.format.schema import KEY_HASH, SEQUENCE
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.keyed.batch import KeyBatch, take_rows
+from statebed.state.keyed.extents import Extents, memory_of_row
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.fetched_ranges import FetchedRanges
 from statebed.storage import ObjectStore
@@ -50,6 +51,7 @@ class RangeReader:
         self._files = sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first))
         self._store = store
         self._readers: dict[str, SegmentReader] = {}
+        self._samples: dict[tuple[str, int], Extents] = {}
 
     @property
     def files(self) -> Sequence[pb.FileEntry]:
@@ -77,8 +79,31 @@ class RangeReader:
 
     def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
         """Of each key the newest row, deletions too, in the order of files; in pieces of about this many bytes."""
-        for piece in pieces_of(self._files, wanted, piece_bytes=piece_bytes, row_bytes=self._table.row_bytes):
+        for piece in self._extents(wanted).cut(wanted, piece_bytes=piece_bytes):
             yield newest_rows(self._table, self.read(piece))
+
+    def memory_in(self, wanted: pb.HashRange) -> float:
+        """About what the rows of a range take in memory."""
+        return self._extents(wanted).bytes_in(wanted)
+
+    def _extents(self, wanted: pb.HashRange) -> Extents:
+        """Where the rows of a range lie: from the entries of files or, in a multiset table, from the hashes."""
+        row_bytes = self._table.row_bytes
+        if not self._table.prefix_columns:
+            return Extents.of_files(self._files, row_bytes=row_bytes)
+        return Extents.concatenated(
+            self._sampled(file, group)
+            for file in self._files
+            if (clipped := intersection(file.owned, wanted)) is not None
+            for group in self._reader(file).select_row_groups(owned=clipped)
+        )
+
+    def _sampled(self, file: pb.FileEntry, group: int) -> Extents:
+        if (file.path, group) not in self._samples:
+            hashes = uint64_values(self._reader(file).read(row_groups=[group], columns=[KEY_HASH])[KEY_HASH])
+            row_bytes = memory_of_row(file, row_bytes=self._table.row_bytes)
+            self._samples[file.path, group] = Extents.of_hashes(hashes, row_bytes=row_bytes)
+        return self._samples[file.path, group]
 
     def _reader(self, file: pb.FileEntry) -> SegmentReader:
         if file.path not in self._readers:
@@ -198,19 +223,13 @@ def block_ranges(
 def pieces_of(
     files: Iterable[pb.FileEntry], whole: pb.HashRange, *, piece_bytes: int, row_bytes: int
 ) -> list[pb.HashRange]:
-    """The range cut into equal parts whose rows take about this much memory."""
-    width = whole.last - whole.first + 1
-    parts = min(max(-int(-memory_in(files, whole, row_bytes=row_bytes) // piece_bytes), 1), width)
-    edges = [whole.first + width * part // parts for part in range(parts + 1)]
-    return [pb.HashRange(first=edges[part], last=edges[part + 1] - 1) for part in range(parts)]
+    """The range cut into parts whose rows take about this much memory, by the entries of files alone."""
+    return Extents.of_files(files, row_bytes=row_bytes).cut(whole, piece_bytes=piece_bytes)
 
 
 def memory_in(files: Iterable[pb.FileEntry], owned: pb.HashRange, *, row_bytes: int) -> float:
-    """About what the rows of a range take in memory: more than in files, where they may be packed well.
-
-    Twice as much is a guess, and blocks that turn out too large are split.
-    """
-    return sum(max(2 * file.size, file.rows * row_bytes) * share_in(file, owned) for file in files)
+    """About what the rows of a range take in memory, by the entries of files alone."""
+    return Extents.of_files(files, row_bytes=row_bytes).bytes_in(owned)
 
 
 def _owning(file: pb.FileEntry, first: int, last: int) -> pb.FileEntry:

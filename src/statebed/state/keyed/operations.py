@@ -4,8 +4,9 @@ Each operation makes room and fetches the blocks it needs first, then works on t
 what they take afterwards.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +27,11 @@ from statebed.state.keyed.batch import (
     latest_times,
     take_rows,
 )
-from statebed.state.keyed.block import Pick
+from statebed.state.keyed.block import Block, Pick
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.found import Found
+from statebed.state.keyed.groups import ElementPage, Groups, GroupSpan, element_page
 from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times
 from statebed.state.keyed.rows import file_rows
 from statebed.state.keyed.run import DELETED, Marks, Times
@@ -37,6 +39,8 @@ from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.written import Written, values_of
 from statebed.state.live.row_set import RowSet, ascending
 from statebed.state.memory.controller import MemoryController
+
+T = TypeVar("T")
 
 LARGE_BATCH = 4
 """A batch that could take more than this part of the budget is not written at once."""
@@ -109,6 +113,16 @@ class KeyedOperations:
             if rows.num_rows:
                 yield rows
 
+    def elements(self, keys: Batch) -> Iterator[ElementPage]:
+        """All rows of groups of a multiset table, in pages that fit into memory; `keys` has each group once.
+
+        Groups come in the order of their hashes, the rows of a group in the order of theirs. Each page shows the rows
+        as they are when it is reached.
+        """
+        groups = self._groups(keys)
+        pages = self._by_page(groups, lambda _, pieces: element_page(self.table, groups.keys, pieces))
+        return (page for page in pages if len(page.groups))
+
     def prefetch(self, keys: Batch) -> tuple[Future[bool], ...]:
         """Bring the rows of these keys nearer in the background: from the store to memory or, where there is little, to
         mapped files; from those to memory, for which what is colder leaves.
@@ -166,6 +180,18 @@ class KeyedOperations:
         self._forget_keys()
         return found
 
+    def delete_elements(self, keys: Batch) -> int:
+        """Delete all rows of groups of a multiset table, and give their number; `keys` has each group once."""
+        self._check_open()
+
+        def delete(block: Block, pieces: list[Found]) -> int:
+            block.delete(pieces)
+            return sum(len(piece.at) for piece in pieces)
+
+        count = sum(self._by_page(self._groups(keys), delete))
+        self._forget_keys()
+        return count
+
     def delete_values(self, keys: Batch, values: Batch) -> Mask:
         """Delete keys that have exactly these values, and say which rows of the batch had their way.
 
@@ -215,13 +241,16 @@ class KeyedOperations:
             return self._asked[1]
         batch = KeyBatch.of(keys, self.table.key_schema, self._hash, where=self._where)
         if len(batch) and not in_range(batch.hashes[[0, -1]], self.owned).all():
-            raise InputError(
-                f"keys of table {self.table.name!r} belong to another subtask",
-                fix="send each row to the subtask that owns the hash of its key",
-            )
+            raise self._of_another_subtask()
         nbytes = 2 * int(keys.nbytes) + _ROW_BYTES * len(batch)
         self._asked = (keys, batch) if self._blocks.remember(nbytes) else None
         return batch
+
+    def _of_another_subtask(self) -> InputError:
+        return InputError(
+            f"keys of table {self.table.name!r} belong to another subtask",
+            fix="send each row to the subtask that owns the hash of its key",
+        )
 
     def _forget_keys(self) -> None:
         self._asked = None
@@ -275,6 +304,47 @@ class KeyedOperations:
                 for slot, pieces, missing in found:
                     slot.block.put(pieces, missing, unique, written, times)
                 self._blocks.settle(slot for slot, _, _ in found)
+
+    def _groups(self, keys: Batch) -> Groups:
+        groups = Groups.of(keys, self.table)
+        if len(groups) and not in_range(groups.keys.hashes[[0, -1]], self.owned).all():
+            raise self._of_another_subtask()
+        return groups
+
+    def _by_page(self, groups: Groups, function: Callable[[Block, list[Found]], T]) -> Iterator[T]:
+        """What a function makes of the rows of groups, page by page; it is called with the lock held."""
+        at, first = 0, None
+        while at < len(groups):
+            # What is deleted in mapped files is laid over them.
+            with self._blocks.operation(2 * self._memory.segment_bytes):
+                low = int(groups.firsts[at]) if first is None else first
+                self._blocks.fetch(self._blocks.at(low))
+                slot = self._blocks.at(low)
+                with self._blocks.locked():
+                    span = self._span(slot.block, groups, at, low)
+                    result = function(slot.block, slot.block.elements(groups, span, self._expired_until()))
+                    self._blocks.settle([slot])
+            yield result
+            last, end = int(span.lasts[-1]), at + len(span)
+            if last < int(groups.lasts[end - 1]):
+                at, first = end - 1, last + 1
+            else:
+                at, first = end, None
+
+    def _span(self, block: Block, groups: Groups, at: int, low: int) -> GroupSpan:
+        """As many groups as one page takes, from a group and a hash on; of a large group, part of its hashes."""
+        end = max(int(np.searchsorted(groups.firsts, np.uint64(block.owned.last), side="right")), at + 1)
+        firsts = groups.firsts[at:end].copy()
+        firsts[0] = low
+        span = GroupSpan(at, firsts, np.minimum(groups.lasts[at:end], np.uint64(block.owned.last)))
+        piece_bytes = self._memory.segment_bytes
+        fitting = int(np.searchsorted(np.cumsum(block.element_counts(span)), block.rows_in(piece_bytes), side="right"))
+        if fitting >= len(span):
+            return span
+        span = GroupSpan(at, span.firsts[: max(fitting, 1)], span.lasts[: max(fitting, 1)].copy())
+        if not fitting:
+            span.lasts[0] = min(block.cut(low, piece_bytes=piece_bytes), int(span.lasts[0]))
+        return span
 
     def _piece_from(self, first: int) -> tuple[pa.Table, int]:
         """The rows of some hashes from the first on, and the hash to go on with."""

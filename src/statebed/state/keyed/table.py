@@ -4,8 +4,13 @@ A keyed table holds one row per key. Keys are of any type that has a key hash, i
 null, NaN equals NaN, and -0.0 equals 0.0. With a time to live, each row has a time, and leaves the state once the clock
 has reached that time plus the time to live. The clock is event time (writes carry the times of their rows) or epoch
 time (writes take the time of their epoch).
+
+A multiset table is a keyed table whose first key columns identify a group and whose other key columns identify an
+element of it. Its rows are placed by `placement_hash`: those of a group lie in one range of hashes, which blocks, files
+and reads may cut anywhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +18,8 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.keyhash import Hashes, hash_columns, placement_hash
+from statebed.format.packed_text import PackedText
 from statebed.format.schema import TIME, schema_from_bytes
 from statebed.format.segment import SegmentSpec, segment_schema
 from statebed.state.config import TableConfig, TimeToLiveClock
@@ -44,6 +51,25 @@ class KeyedTable:
     @cached_property
     def key_names(self) -> tuple[str, ...]:
         return tuple(self.config.keyed.key_columns)
+
+    @cached_property
+    def prefix_columns(self) -> int:
+        """Number of key columns that identify a group of a multiset table; 0 for an ordinary keyed table."""
+        return int(self.config.keyed.prefix_columns)
+
+    @cached_property
+    def group_schema(self) -> pa.Schema:
+        """The key columns that identify a group of a multiset table."""
+        return pa.schema(list(self.key_schema)[: self.prefix_columns])
+
+    @cached_property
+    def element_schema(self) -> pa.Schema:
+        """The columns of rows of a group: the other key columns, `_time` where rows expire, values."""
+        return pa.schema(list(self.row_schema)[self.prefix_columns :])
+
+    def hash_keys(self, columns: Sequence[pa.Array | PackedText]) -> Hashes:
+        """The hash by which the rows with these keys are placed."""
+        return placement_hash(columns, self.prefix_columns) if self.prefix_columns else hash_columns(columns)
 
     @cached_property
     def time_to_live_us(self) -> int | None:

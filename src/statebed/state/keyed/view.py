@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import hash_columns
 from statebed.format.schema import merge_schema_lists
 from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
@@ -53,7 +52,7 @@ class KeyedView(KeyedOperations):
         owned: pb.HashRange,
         store: ObjectStore,
         parts: Sequence[pb.TableSubtaskCheckpointMetadata] = (),
-        hash_function: HashFunction = hash_columns,
+        hash_function: HashFunction | None = None,
         block_bytes: int | None = None,
         tiers: Tiers | None = None,
         owner: str | None = None,
@@ -73,7 +72,7 @@ class KeyedView(KeyedOperations):
         images = None if cache is None else Images(cache, table, store, owned=owned, memory=memory, owner=self._owner)
         durable = DurableRows(table, store, parts, owned, images=images, ranges=self._tiers.ranges)
         blocks = Blocks(table, durable, self._tiers, owner=self._owner, block_bytes=block_bytes)
-        super().__init__(table, durable, blocks, memory, hash_function)
+        super().__init__(table, durable, blocks, memory, hash_function or table.hash_keys)
         self._edits = EditQueue()
 
     @property

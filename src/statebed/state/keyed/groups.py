@@ -1,0 +1,153 @@
+"""Groups of a multiset table: the rows that share the first key columns, found by range of hashes and read in pages.
+
+The rows of a group lie in one range of placement hashes, together with those of the few groups whose key hash has the
+same upper half: the range leads to candidates, and keys are compared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.errors import InputError
+from statebed.format.columns import from_numpy, one_chunk
+from statebed.format.keyhash import Hashes, group_ranges, hash_columns
+from statebed.format.order import sort_indices
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.state.columns import Mask, Rows
+from statebed.state.keyed.batch import KeyBatch, take_rows
+from statebed.state.keyed.found import Found
+from statebed.state.keyed.input import Batch
+from statebed.state.keyed.run import Run
+from statebed.state.keyed.table import KeyedTable
+
+_PLACE = "_place"
+_HASH = "_hash"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups to read or delete, each once, in the order of their hashes."""
+
+    keys: KeyBatch
+
+    @classmethod
+    def of(cls, keys: Batch, table: KeyedTable) -> "Groups":
+        where = f"table {table.name!r}"
+        if not table.prefix_columns:
+            raise InputError(
+                f"{where} has one row per key: it has no groups",
+                where=where,
+                fix="read it with `get`, or define it with multiset_table_config",
+            )
+        batch = KeyBatch.of(keys, table.group_schema, hash_columns, where=where)
+        if batch.repeats is not None:
+            raise InputError("a group was given more than once", where=where, fix="give each key once")
+        return cls(batch)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def firsts(self) -> Hashes:
+        """The first hash that rows of each group can have."""
+        return group_ranges(self.keys.hashes)[0]
+
+    @cached_property
+    def lasts(self) -> Hashes:
+        """The last hash that rows of each group can have."""
+        return group_ranges(self.keys.hashes)[1]
+
+    def candidates(self, run: Run, span: "GroupSpan") -> tuple[Rows, Rows]:
+        """Rows of a run in the ranges of some groups that have the keys of these, ascending, and the group of each."""
+        at, groups = span.rows_in(run)
+        if not len(at):
+            return at, groups
+        equal: Mask = np.ones(len(at), dtype=np.bool_)
+        places = self.keys.place(groups)
+        for column, key in zip(run.keys, self.keys.columns, strict=False):
+            equal = column.matches(at, key, places, equal)
+        if not equal.all():
+            at, groups = at.compress(equal), groups.compress(equal)
+        if (at[1:] < at[:-1]).any():
+            # Groups whose hashes share the upper half have their rows between each other's.
+            order = np.argsort(at)
+            at, groups = at.take(order), groups.take(order)
+        return at, groups
+
+
+@dataclass(frozen=True)
+class GroupSpan:
+    """Neighbouring groups, and the part of their hashes that one page covers."""
+
+    first_group: int
+    firsts: Hashes
+    lasts: Hashes
+
+    def __len__(self) -> int:
+        return len(self.firsts)
+
+    def counts(self, run: Run) -> Rows:
+        """At most how many rows each group has in a run."""
+        starts, ends = self._bounds(run)
+        return ends - starts
+
+    def rows_in(self, run: Run) -> tuple[Rows, Rows]:
+        """The rows of a run in the ranges, range after range, and the group that each range belongs to."""
+        starts, ends = self._bounds(run)
+        counts = ends - starts
+        groups = np.repeat(np.arange(self.first_group, self.first_group + len(self), dtype=np.int64), counts)
+        before = np.cumsum(counts) - counts
+        return np.arange(len(groups), dtype=np.int64) + np.repeat(starts - before, counts), groups
+
+    def _bounds(self, run: Run) -> tuple[Rows, Rows]:
+        starts, _ = run.index.find(self.firsts)
+        return starts, np.searchsorted(run.hashes, self.lasts, side="right")
+
+
+@dataclass(frozen=True)
+class ElementPage:
+    """Some rows of groups."""
+
+    groups: Rows
+    """For each row the number of its group among the keys that were asked for, as they were given."""
+    rows: pa.Table
+    """The columns of `KeyedTable.element_schema`: elements, `_time` where rows expire, values."""
+
+
+def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[Found]) -> ElementPage:
+    """Rows that were found, group after group, those of a group by hash; the order depends on the rows alone."""
+    groups = np.concatenate([np.zeros(0, dtype=np.int64), *(piece.rows for piece in pieces)])
+    hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(piece.run.hashes.take(piece.at) for piece in pieces)])
+    schema = table.element_schema
+    parts = [_element_rows(table, piece.run, piece.at) for piece in pieces]
+    rows = pa.concat_tables([schema.empty_table(), *parts])
+    if len(pieces) > 1 or (groups[1:] < groups[:-1]).any():
+        order = np.lexsort((hashes, groups))
+        groups, hashes, rows = groups.take(order), hashes.take(order), take_rows(rows, order)
+    tied = (hashes[1:] == hashes[:-1]) & (groups[1:] == groups[:-1])
+    if tied.any():
+        groups, rows = _ordered(groups, hashes, rows, table)
+    return ElementPage(keys.order.take(groups), rows)
+
+
+def _ordered(groups: Rows, hashes: Hashes, rows: pa.Table, table: KeyedTable) -> tuple[Rows, pa.Table]:
+    """The rows by group, hash and element."""
+    elements = table.key_schema.names[table.prefix_columns :]
+    columns = {_PLACE: from_numpy(groups, pa.int64()), _HASH: from_numpy(hashes, pa.uint64())}
+    keys = pa.table({**columns, **{name: one_chunk(rows[name]) for name in elements}})
+    found = sort_indices(keys, keys.column_names)
+    order = np.frombuffer(found.buffers()[1], dtype=np.uint64, count=len(found)).astype(np.int64)
+    return groups.take(order), take_rows(rows, order)
+
+
+def _element_rows(table: KeyedTable, run: Run, at: Rows) -> pa.Table:
+    columns = [key.take(at) for key in run.keys[table.prefix_columns :]]
+    if run.times is not None:
+        columns.append(from_numpy(run.times.take(at), TIMESTAMP))
+    columns += [value.take(at) for value in run.values]
+    schema = table.element_schema
+    assert (TIME in schema.names) == (run.times is not None)
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -155,6 +155,11 @@ def check_key_type(field: pa.Field, *, where: str = "") -> None:
         )
 
 
+def is_key_type(kind: pa.DataType) -> bool:
+    """Whether a column of the type can be part of a key."""
+    return _refusal(kind) is None
+
+
 @lru_cache(maxsize=REMEMBERED_TYPES)
 def _refusal(kind: pa.DataType) -> str | None:
     """Why a type is not one of keys; None: it is."""

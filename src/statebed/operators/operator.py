@@ -13,10 +13,10 @@ the same for the rows that the operator gives: those of later epochs have event 
 import enum
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -178,3 +178,32 @@ class Operator(Protocol):
 
     def latest_result(self, event_time_us: int) -> int:
         """The greatest event time that a result of rows up to this event time can have."""
+
+
+@runtime_checkable
+class Upgrading(Protocol):
+    """An operator whose tables had another shape in earlier versions."""
+
+    @property
+    def earlier_tables(self) -> Mapping[str, TableConfig]:
+        """Those tables, by name, as they were."""
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:
+        """Write the rows of a table of an earlier version to the tables of today."""
+
+
+def earlier_tables(operator: Operator) -> Mapping[str, TableConfig]:
+    """The tables of an operator as earlier versions had them; none where they never changed."""
+    return operator.earlier_tables if isinstance(operator, Upgrading) else {}
+
+
+def upgrade_state(operator: Operator, manager: "Upgradable", clock: Clock) -> None:
+    """Take over what earlier versions stored of an operator, before its first step."""
+    if isinstance(operator, Upgrading):
+        manager.upgrade(lambda name, view: operator.upgrade(name, view, manager, clock))
+
+
+class Upgradable(Tables, Protocol):
+    """The tables of a subtask, of which some may be stored in an earlier shape; a TableManager is one."""
+
+    def upgrade(self, move: Callable[[str, KeyedView], None]) -> None: ...

@@ -21,7 +21,7 @@ from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.figures import Measured, SubtaskFigures, Waiting, memory_figures, operator_figures
-from statebed.operators.operator import MAIN, Clock, Operator, StepResult
+from statebed.operators.operator import MAIN, Clock, Operator, StepResult, earlier_tables, upgrade_state
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.preaggregation import GROUPS_IN
 from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
@@ -195,10 +195,12 @@ def run_subtask(
         combines=operator.combines,
         edits=task.edits,
         merging_epoch=task.merging_epoch,
+        earlier=earlier_tables(operator),
     ) as manager:
         _check_definition(task, manager)
         _check_watermarks(task, manager.watermark_us)
         manager.advance(time=task.epoch_time_us)
+        upgrade_state(operator, manager, task.clock)
         inputs = [waiting.over(_routed(some, task)) for some in (batches, *more)]
         result = operator.step(manager, inputs, task.clock)
         stepped = time.perf_counter()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators.operator import Operator
+from statebed.operators.operator import Operator, earlier_tables
 from statebed.state import CompactionMode, ManagerOptions, StoredEdit, TableManager, TaskInfo, Tiers
 from statebed.state.host_cache import HostCache
 from statebed.storage import ObjectStore
@@ -132,4 +132,5 @@ def _manager(
         combines=task.operator.combines,
         cache=cache,
         edits=edits,
+        earlier=earlier_tables(task.operator),
     )

@@ -1,13 +1,14 @@
 """How long an operator remembers a key: for ever, or for a span of event time or of processing time."""
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.operators.windows import Duration, parse_duration
-from statebed.state import TableConfig, TimeToLiveClock, keyed_table_config
+from statebed.state import TableConfig, TimeToLiveClock, keyed_table_config, multiset_table_config
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,34 @@ def expires_by_event_time(table: TableConfig) -> bool:
 def keyed_config(
     name: str, description: str, keys: tuple[pa.Field, ...], values: list[pa.Field], ttl: TimeToLive | None
 ) -> TableConfig:
-    """The configuration of a keyed table whose rows live so long."""
+    """The configuration of a keyed table whose rows have this time to live."""
     return keyed_table_config(
         name,
         description,
         [key.name for key in keys],
         pa.schema([*keys, *values]),
         None if ttl is None else dt.timedelta(microseconds=ttl.span_us),
+        ttl_clock=TimeToLiveClock.EVENT_TIME if ttl is None else ttl.clock,
+    )
+
+
+def multiset_config(
+    name: str,
+    description: str,
+    keys: Sequence[pa.Field],
+    elements: Sequence[pa.Field],
+    values: Sequence[pa.Field],
+    *,
+    ttl: TimeToLive | None,
+) -> TableConfig:
+    """The configuration of a multiset table whose rows have this time to live."""
+    return multiset_table_config(
+        name,
+        description,
+        [key.name for key in keys],
+        [element.name for element in elements],
+        pa.schema([*keys, *elements, *values]),
+        ttl=None if ttl is None else dt.timedelta(microseconds=ttl.span_us),
         ttl_clock=TimeToLiveClock.EVENT_TIME if ttl is None else ttl.clock,
     )
 

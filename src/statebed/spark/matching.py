@@ -14,7 +14,9 @@ from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
+from statebed.operators.operator import earlier_tables
 from statebed.state.evolution.evolve import TIME_TO_LIVE, described, evolve
+from statebed.state.manager.evolved_parts import is_earlier
 from statebed.storage import ObjectStore
 
 _SHOWN = 200
@@ -91,10 +93,11 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
     if not entry.subtasks:
         return
     stored = fetch_subtask(store, entry.subtasks[0])
-    for name, config in operator.tables.items():
+    for name, present in operator.tables.items():
         if name not in stored.tables:
             continue
-        table = stored.tables[name]
+        table, earlier = stored.tables[name], earlier_tables(operator).get(name)
+        config = earlier if earlier is not None and is_earlier(table.config, earlier) else present
         schemas = [schema for subtask in table.subtasks.values() for schema in subtask.schemas]
         try:
             evolution = evolve(config, stored=table.config, schemas=schemas)

@@ -17,7 +17,7 @@ from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.figures import figures_together, operator_figures
-from statebed.operators.operator import MAIN, Clock, StepResult
+from statebed.operators.operator import MAIN, Clock, StepResult, earlier_tables, upgrade_state
 from statebed.state import ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
 from statebed.state.metrics import TableStatistics
 from statebed.storage import ObjectStore, ScopedStore
@@ -182,6 +182,7 @@ class Cluster:
             options=self._settings.options,
             tiers=self._tiers,
             combines=node.operator.combines,
+            earlier=earlier_tables(node.operator),
         )
 
     def _steps(self, node: OperatorNode, given: list[pa.Table], clock: Clock) -> tuple[dict[str, pa.Table], StepResult]:
@@ -190,6 +191,7 @@ class Cluster:
         steps = []
         for index, manager in enumerate(self._managers[node.operator.operator_id]):
             manager.advance(time=clock.epoch_time_us)
+            upgrade_state(node.operator, manager, clock)
             mine = [_owned_by(rows, index, self.parallelism).to_batches() for rows in fed]
             steps.append(node.operator.step(manager, mine, clock))
         made = {

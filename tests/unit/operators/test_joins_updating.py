@@ -107,7 +107,7 @@ def test_p6_after_every_epoch_the_changelog_comes_to_the_join_of_what_is_there(
         assert kept == {row: weight for row, weight in model(how, *sides, condition=condition).items() if weight}
         if data.draw(st.integers(0, 3)) == 0:
             driver.restart(data.draw(st.sampled_from([1, 3])))
-    keyed = [{row[1] for row in side if row[1] is not None} for side in sides]
+    keyed = [[row for row in side if row[1] is not None] for side in sides]
     assert driver.state_rows() == len(keyed[0]) + len(keyed[1])
     driver.close()
 

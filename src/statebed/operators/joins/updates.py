@@ -1,12 +1,15 @@
 """What an epoch does to the join of two sides: the difference between their results before it and after it.
 
-Pairs have the product of their rows' weights. Only pairs with a row that has changed are made, unless a condition
-decides which rows are in no pair at all: then all pairs of the touched keys are looked at.
+Pairs have the product of their rows' weights. With L and R as the state has them and dL, dR as what the epoch changes,
+the pairs change by dL x R + L x dR + dL x dR. So only pairs with a row that has changed are made, and the rows of the
+other side are read in pages: a key with many rows takes time for the pairs that it gives, not memory.
+
+A row without a partner is a result by itself. Without a condition all rows of a key have partners, or none has: where
+that changes, all rows of the key are read. With a condition the partners of a row are counted pair by pair.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,113 +21,131 @@ from statebed.operators.changelog import weighted
 from statebed.operators.joins.columns import Condition, JoinColumns
 from statebed.operators.joins.index import expanded
 from statebed.operators.joins.kinds import JoinKind, Side
-from statebed.operators.joins.weighted_rows import Standing
+from statebed.operators.joins.weighted_rows import ChangedRows, Touched, WeightedRows, WeightedTable
+from statebed.operators.keyed_rows import taken
+from statebed.state import KeyedView
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Updates:
-    """The touched keys of both sides."""
+    """What changes on both sides, and the state before that."""
 
     columns: JoinColumns
     condition: Condition | None
-    keys: int
-    """How many are touched."""
-    sides: Mapping[Side, Standing]
+    touched: Touched
+    tables: Mapping[Side, WeightedTable]
+    views: Mapping[Side, KeyedView]
+    changed: Mapping[Side, ChangedRows]
 
     def results(self) -> Iterator[pa.Table]:
         """Weighted rows, not consolidated."""
-        sums = self._sums()
-        left, right = self.sides[Side.LEFT], self.sides[Side.RIGHT]
-        needs_pairs = self.columns.how.gives_pairs
-        for ours, theirs in self._pairs(all_of_them=self._counts_pairs) if needs_pairs or self._counts_pairs else ():
-            sums.add(left, ours, right, theirs)
-            weights = left.after[ours] * right.after[theirs] - left.before[ours] * right.before[theirs]
-            kept = np.flatnonzero(weights)
-            if needs_pairs and len(kept):
-                yield self._paired(ours[kept], theirs[kept], weights[kept])
+        if self.columns.how.gives_pairs:
+            yield from self._changed_pairs()
         for side in Side:
-            if self.columns.how.gives_unmatched(side):
-                yield self._alone(side, sums.before[side] == 0, sums.after[side] == 0)
-        if self.columns.how is JoinKind.SEMI:
-            yield self._alone(Side.LEFT, sums.before[Side.LEFT] > 0, sums.after[Side.LEFT] > 0)
+            if self.columns.how.gives_unmatched(side) or (self.columns.how is JoinKind.SEMI and side is Side.LEFT):
+                yield from self._alone(side) if self.condition is None else self._alone_by_condition(side)
 
-    @property
-    def _counts_pairs(self) -> bool:
-        """Whether partners have to be counted pair by pair; without a condition all rows of a key are partners."""
-        return self.condition is not None and self.columns.how is not JoinKind.INNER
+    # ---- pairs -----------------------------------------------------------------------------------------------
 
-    def _sums(self) -> "_Sums":
-        sums = _Sums(
-            {side: np.zeros(len(one.places), dtype=np.int64) for side, one in self.sides.items()},
-            {side: np.zeros(len(one.places), dtype=np.int64) for side, one in self.sides.items()},
-            counting=self._counts_pairs,
-        )
-        if self.condition is None:
-            for side in Side:
-                other, places = self.sides[side.other], self.sides[side].places
-                sums.before[side] += _by_place(other.places, other.before, self.keys)[places]
-                sums.after[side] += _by_place(other.places, other.after, self.keys)[places]
-        return sums
+    def _changed_pairs(self) -> Iterator[pa.Table]:
+        """The pairs of rows that have changed with all that are there, and with each other."""
+        for side in Side:
+            changed = self.changed[side]
+            for page in self._pages(side.other, changed.keys):
+                yield from self._paired(side, changed.weighted(), page)
+        yield from self._paired(Side.LEFT, self.changed[Side.LEFT].weighted(), self.changed[Side.RIGHT].weighted())
 
-    def _pairs(self, *, all_of_them: bool) -> Iterator[tuple[Integers, Integers]]:
-        """Left and right rows with one key that meet the condition: all, or those where one has changed."""
-        left, right = self.sides[Side.LEFT], self.sides[Side.RIGHT]
-        chosen = np.flatnonzero(left.changed | all_of_them)
-        starts = right.starts(self.keys)
-        places = left.places[chosen]
-        for probes, theirs in expanded(starts[places], starts[places + 1] - starts[places]):
-            yield from self._meeting(chosen[probes], theirs)
-        if all_of_them:
-            return
-        others = np.flatnonzero(~left.changed)
-        starts = np.searchsorted(left.places[others], np.arange(self.keys + 1, dtype=np.int64))
-        chosen = np.flatnonzero(right.changed)
-        places = right.places[chosen]
-        for probes, ours in expanded(starts[places], starts[places + 1] - starts[places]):
-            yield from self._meeting(others[ours], chosen[probes])
+    def _paired(self, side: Side, ours: WeightedRows, theirs: WeightedRows) -> Iterator[pa.Table]:
+        """Pairs of changed rows of one side and any rows of the other."""
+        for our_rows, their_rows in self._pairs(side, ours, theirs):
+            weights = ours.weights[our_rows] * theirs.weights[their_rows]
+            one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
+            (left, left_at), (right, right_at) = (one, other) if side is Side.LEFT else (other, one)
+            rows = self.columns.paired(left, left_at, right, right_at)
+            times = _later(left[TIME], left_at, right[TIME], right_at)
+            yield weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
 
-    def _meeting(self, ours: Integers, theirs: Integers) -> Iterator[tuple[Integers, Integers]]:
-        if self.condition is None:
-            yield ours, theirs
-            return
-        left, right = self._tables
-        batch = self.columns.paired(left, ours, right, theirs, only=self.condition.columns)
-        kept = boolean_values(self.condition.evaluate(batch))
-        if kept.any():
-            yield ours[kept], theirs[kept]
+    def _pairs(self, side: Side, ours: WeightedRows, theirs: WeightedRows) -> Iterator[tuple[Integers, Integers]]:
+        """Rows of both with one key that meet the condition, some at a time; `ours` are those of `side`."""
+        starts = np.searchsorted(ours.places, np.arange(self.touched.count + 1, dtype=np.int64))
+        first, behind = starts[theirs.places], starts[theirs.places + 1]
+        for their_rows, our_rows in expanded(first, behind - first):
+            if self.condition is None:
+                yield our_rows, their_rows
+                continue
+            one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
+            (left, left_at), (right, right_at) = (one, other) if side is Side.LEFT else (other, one)
+            batch = self.columns.paired(left, left_at, right, right_at, only=self.condition.columns)
+            kept = boolean_values(self.condition.evaluate(batch))
+            if kept.any():
+                yield our_rows[kept], their_rows[kept]
 
-    @cached_property
-    def _tables(self) -> tuple[pa.Table, pa.Table]:
-        return self.sides[Side.LEFT].rows, self.sides[Side.RIGHT].rows
+    def _pages(self, side: Side, places: Integers) -> Iterator[WeightedRows]:
+        """The rows of some keys as they were before the epoch."""
+        if not len(places):
+            return iter(())
+        return self.tables[side].pages(self.views[side], self.touched, places)
 
-    def _paired(self, ours: Integers, theirs: Integers, weights: Integers) -> pa.Table:
-        left, right = self._tables
-        rows = self.columns.paired(left, ours, right, theirs)
-        times = _later(left[TIME], ours, right[TIME], theirs)
-        return weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
+    # ---- rows without a partner ------------------------------------------------------------------------------
 
-    def _alone(self, side: Side, before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_]) -> pa.Table:
-        """Rows of one side that are results by themselves, before and after the epoch."""
-        standing = self.sides[side]
-        weights = np.where(after, standing.after, 0) - np.where(before, standing.before, 0)
-        return alone(self.columns, side, standing.rows, np.flatnonzero(weights), weights)
+    def _alone(self, side: Side) -> Iterator[pa.Table]:
+        """Changes of the rows of one side that are results by themselves, where all rows of a key are partners."""
+        before, after = self._has_rows(side.other)
+        if self.columns.how is not JoinKind.SEMI:
+            before, after = ~before, ~after
+        changed = self.changed[side]
+        yield self._given(side, changed.rows, np.where(after[changed.places], changed.change, 0))
+        turned = after.astype(np.int64) - before.astype(np.int64)
+        for page in self._pages(side, np.flatnonzero(turned)):
+            yield self._given(side, page.rows, page.weights * turned[page.places])
 
+    def _has_rows(self, side: Side) -> tuple[Flags, Flags]:
+        """Whether each touched key has rows on one side, before and after the epoch."""
+        changed, count = self.changed[side], self.touched.count
+        places = np.arange(count, dtype=np.int64)
+        known = np.bincount(changed.places[changed.before > 0], minlength=count)
+        there = self.tables[side].counts(self.views[side], self.touched, places, known)
+        added = np.bincount(changed.places[changed.after > 0], minlength=count)
+        return there > 0, (there > known) | (added > 0)
 
-@dataclass(frozen=True)
-class _Sums:
-    """Of each row how many partners it has, before and after."""
+    def _alone_by_condition(self, side: Side) -> Iterator[pa.Table]:
+        """The same, where the condition decides which rows are partners."""
+        changed, others = self.changed[side], self.changed[side.other]
+        rows = WeightedRows(changed.rows, changed.places, changed.after)
+        yield self._matched(side, rows, changed.before)
+        for page in self._pages(side, others.keys):
+            # Of rows that have not changed, those matter that have partners among what has.
+            met = np.zeros(len(page.places), dtype=np.bool_)
+            for _, at in self._pairs(side.other, others.weighted(), page):
+                met[at] = True
+            if met.any():
+                at = np.flatnonzero(met & ~self.tables[side].among(page, changed))
+                some = WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
+                yield self._matched(side, some, some.weights)
 
-    before: dict[Side, Integers]
-    after: dict[Side, Integers]
-    counting: bool
+    def _matched(self, side: Side, rows: WeightedRows, before: Integers) -> pa.Table:
+        """What some rows of a side give by themselves, from how many partners they have before and after the epoch.
 
-    def add(self, left: Standing, ours: Integers, right: Standing, theirs: Integers) -> None:
-        if self.counting:
-            for side, rows, other, partners in ((Side.LEFT, ours, right, theirs), (Side.RIGHT, theirs, left, ours)):
-                np.add.at(self.before[side], rows, other.before[partners])
-                np.add.at(self.after[side], rows, other.after[partners])
+        The weights of the rows are those after the epoch.
+        """
+        sums = np.zeros(len(rows.places), dtype=np.int64)
+        for page in self._pages(side.other, np.unique(rows.places)):
+            for at, partners in self._pairs(side, rows, page):
+                np.add.at(sums, at, page.weights[partners])
+        change = np.zeros(len(rows.places), dtype=np.int64)
+        others = self.changed[side.other].weighted()
+        for at, partners in self._pairs(side, rows, others):
+            np.add.at(change, at, others.weights[partners])
+        semi = self.columns.how is JoinKind.SEMI
+        given_before, given_after = ((total > 0) if semi else (total == 0) for total in (sums, sums + change))
+        weights = np.where(given_after, rows.weights, 0) - np.where(given_before, before, 0)
+        return self._given(side, rows.rows, weights)
+
+    def _given(self, side: Side, rows: pa.Table, weights: Integers) -> pa.Table:
+        return alone(self.columns, side, rows, np.flatnonzero(weights), weights)
 
 
 def alone(columns: JoinColumns, side: Side, rows: pa.Table, at: Integers, weights: Integers) -> pa.Table:
@@ -132,13 +153,6 @@ def alone(columns: JoinColumns, side: Side, rows: pa.Table, at: Integers, weight
     times = one_chunk(rows[TIME]).take(from_numpy(at, pa.int64()))
     results = columns.alone(side, rows, at).append_column(pa.field(TIME, TIMESTAMP), times)
     return weighted(results, weights[at])
-
-
-def _by_place(places: Integers, weights: Integers, keys: int) -> Integers:
-    """The sum of the weights at each place."""
-    sums = np.zeros(keys, dtype=np.int64)
-    np.add.at(sums, places, weights)
-    return sums
 
 
 def _later(left: pa.ChunkedArray, ours: Integers, right: pa.ChunkedArray, theirs: Integers) -> pa.Array:

@@ -4,9 +4,8 @@ The result is a changelog: what every epoch does to the join of all rows so far,
 row that is there twice and a right row that is there three times are six pairs. A row that is in no pair is given as
 such, and taken back when its first partner comes; semi and anti joins give and take back left rows in the same way.
 
-State is a keyed table for each side, a list of distinct rows with their weights for each key: one look-up brings all
-rows of a key, and a key that nobody touches costs nothing. Of every key that an epoch touches, the rows before and
-after it are compared.
+State is a multiset table for each side: a row for each distinct row of a key, with its weight. An epoch looks up and
+writes the rows that it changes, and reads the rows of the other side that these are joined with, in pages.
 
 A retraction of more than there is finds nothing for the surplus, which is counted and dropped. With a time to live rows
 leave by themselves, silently: their pairs stay in the result. No row is late but one whose time to live is over when it
@@ -44,7 +43,7 @@ from statebed.operators.operator import (
 )
 from statebed.operators.rows import filtered, weights_of
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
-from statebed.state import Combine, TableConfig
+from statebed.state import Combine, KeyedView, TableConfig
 from statebed.state.live.files import BEGINNING
 
 
@@ -92,6 +91,14 @@ class UpdatingJoin:
         return {}
 
     @cached_property
+    def earlier_tables(self) -> Mapping[str, TableConfig]:
+        return {one.name: one.lists.config for one in self.sides.values()}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:
+        for rows in earlier.scan():
+            self.sides[Side(name)].put_lists(tables.get_keyed(name), rows, clock)
+
+    @cached_property
     def definition(self) -> Definition:
         return Definition.of(
             ("ttl",),
@@ -134,14 +141,13 @@ class UpdatingJoin:
         if any(one.num_rows for one in keyed.values()):
             touched, places = _touched(self.columns, keyed)
             views = {side: tables.get_keyed(self.sides[side].name) for side in SIDES}
-            standing = {
-                side: self.sides[side].standing(views[side], touched, keyed[side], places[side], clock)
-                for side in SIDES
+            changed = {
+                side: self.sides[side].changed(views[side], touched, keyed[side], places[side]) for side in SIDES
             }
-            results += Updates(self.columns, self.condition, touched.count, standing).results()
+            results += Updates(self.columns, self.condition, touched, self.sides, views, changed).results()
             for side in SIDES:
-                self.sides[side].store(views[side], touched, standing[side])
-            unknown = sum(one.unknown for one in standing.values())
+                self.sides[side].store(views[side], changed[side])
+            unknown = sum(one.unknown for one in changed.values())
         return sides.result(clock, folded(results, schema), {UNKNOWN_RETRACTIONS: unknown})
 
     def _has_key(self, side: Side, rows: pa.Table) -> Flags:

@@ -1,10 +1,11 @@
-"""Rows of one side of an updating join: of each key the distinct rows with their weights, before and after an epoch.
+"""Rows of one side of an updating join: the distinct rows of each key with their weights, each a row of the state.
 
-In the state a key has one row with a list of them. A list is brought to the rows that it stands for and back by its
-offsets, without looking at any row.
+The state is a multiset table: the columns of a row that are not keys, and its event time, are the element; its weight
+is the value. So an epoch looks up and writes the rows that it changes, and no others. Columns of types that have no key
+hash, such as maps, are values beside the weight; the element has their encoding instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,23 +13,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.errors import InputError
 from statebed.format.columns import from_numpy, int64_values, one_chunk
-from statebed.format.keyhash import normalise_key
+from statebed.format.keyhash import is_key_type, normalise_key
+from statebed.format.order import is_sortable, sortable
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.changelog import group_equal
+from statebed.operators.joins.weighted_lists import WeightedLists
 from statebed.operators.keyed_rows import state_keys, taken
 from statebed.operators.operator import WEIGHT, Clock, Input
 from statebed.operators.rows import weights_of
-from statebed.operators.time_to_live import TimeToLive, by_event_time, keyed_config
+from statebed.operators.time_to_live import TimeToLive, by_event_time, multiset_config
 from statebed.state import KeyedView, TableConfig
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-ROWS = "rows"
-"""The column with the list."""
-_WRITTEN = "_written"
-"""In a row of the list: the time of the epoch that added it last."""
 
 
 @dataclass(frozen=True)
@@ -38,34 +37,45 @@ class Touched:
     keys: Sequence[pa.Array]
     count: int
 
-    def all_places(self) -> Integers:
-        return np.arange(self.count, dtype=np.int64)
-
 
 @dataclass(frozen=True)
-class Standing:
-    """Distinct rows of the keys that an epoch touches, key after key."""
+class WeightedRows:
+    """Rows of touched keys, key after key."""
 
     rows: pa.Table
     """The columns of the input, and `_time`."""
     places: Integers
-    """Of each row its key's place among the touched keys; ascending."""
+    """For each row the place of its key among the touched keys; ascending."""
+    weights: Integers
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Distinct rows whose weight an epoch changes, key after key."""
+
+    rows: pa.Table
+    elements: pa.Table
+    """The keys of the rows in the state."""
+    places: Integers
     before: Integers
-    """How often each was there before the epoch."""
+    """The weight of each row before the epoch."""
     after: Integers
-    """How often it is there now."""
-    written: Integers
-    """When each was added last, in time of epochs."""
+    """Its weight now."""
     unknown: int
-    """Retractions that found nothing."""
+    """Number of retractions that found nothing."""
 
     @cached_property
-    def changed(self) -> Flags:
-        return np.asarray(self.before != self.after)
+    def change(self) -> Integers:
+        return self.after - self.before
 
-    def starts(self, keys: int) -> Integers:
-        """Where the rows of each key begin; one more, where the last ones end."""
-        return np.searchsorted(self.places, np.arange(keys + 1, dtype=np.int64))
+    @cached_property
+    def keys(self) -> Integers:
+        """The places that have changed rows, ascending."""
+        return np.unique(self.places)
+
+    def weighted(self) -> WeightedRows:
+        """The rows with the changes of their weights."""
+        return WeightedRows(self.rows, self.places, self.change)
 
 
 @dataclass(frozen=True)
@@ -83,17 +93,8 @@ class WeightedTable:
 
     @cached_property
     def values(self) -> list[str]:
+        """The columns of rows that are not keys."""
         return [name for name in self.schema.names if name not in self.one.keys]
-
-    @cached_property
-    def item(self) -> pa.StructType:
-        """A row of the list."""
-        more = [pa.field(WEIGHT, pa.int64()), *([pa.field(_WRITTEN, TIMESTAMP)] if self._by_epoch else [])]
-        return pa.struct([*(self.schema.field(name) for name in self.values), *more])
-
-    @property
-    def _by_epoch(self) -> bool:
-        return self.ttl is not None and not by_event_time(self.ttl)
 
     @cached_property
     def keys(self) -> tuple[pa.Field, ...]:
@@ -101,105 +102,144 @@ class WeightedTable:
         return state_keys(self.one)
 
     @cached_property
-    def config(self) -> TableConfig:
-        description = f"rows of {self.one.name} by key, with their weights"
-        return keyed_config(self.name, description, self.keys, [pa.field(ROWS, pa.list_(self.item))], self.ttl)
+    def elements(self) -> tuple[pa.Field, ...]:
+        """The columns that identify a row of a key."""
+        for name in self._encoded:
+            if not is_sortable(self.schema.field(name).type):
+                raise InputError(
+                    f"rows with the column {name!r} of the type {self.schema.field(name).type} cannot be told apart",
+                    where=f"input {self.one.name!r}",
+                    fix="cast the column, or leave it out with select before the join",
+                )
+        encoded = [pa.field(self._encoded_name, pa.large_binary())] if self._encoded else []
+        return (*(self._stored(name) for name in self.values if name not in self._encoded), *encoded)
 
-    def standing(self, view: KeyedView, touched: Touched, new: pa.Table, places: Integers, clock: Clock) -> Standing:
-        """The rows of the touched keys before and after the epoch; its rows are at these places among the keys."""
-        old = self._loaded(view, touched, clock)
-        rows = pa.concat_tables([old.rows, new.select(self.schema.names).cast(self.schema)]).combine_chunks()
-        all_places = np.concatenate([old.places, places])
-        grouping = group_equal(rows.select(self.values), all_places)
-        weights, olds, news = weights_of(new), len(old.places), new.num_rows
-        before = grouping.add(np.concatenate([old.weights, np.zeros(news, dtype=np.int64)]))
-        change = grouping.add(np.concatenate([np.zeros(olds, dtype=np.int64), weights]))
-        written = np.concatenate([old.written, np.full(news, clock.epoch_time_us, dtype=np.int64)])[grouping.order]
-        written = np.maximum.reduceat(written, grouping.starts) if grouping.groups else written
-        after = np.maximum(before + change, 0)
-        found = np.flatnonzero((before != 0) | (after != 0))
-        firsts = grouping.first_rows[found]
+    @cached_property
+    def config(self) -> TableConfig:
+        weights = [*(self._stored(name) for name in self._encoded), pa.field(WEIGHT, pa.int64(), nullable=False)]
+        description = f"rows of {self.one.name} by key, with their weights"
+        return multiset_config(self.name, description, self.keys, self.elements, weights, ttl=self.ttl)
+
+    @cached_property
+    def _encoded(self) -> list[str]:
+        """The columns that are no part of a key: the element has their encoding."""
+        return [name for name in self.values if not is_key_type(self.schema.field(name).type)]
+
+    @cached_property
+    def _time_name(self) -> str:
+        """What the event time of rows is called in the table, where `_time` is the time by which they expire."""
+        return _unused("_row_time", self.schema.names)
+
+    @cached_property
+    def _encoded_name(self) -> str:
+        return _unused("_row", self.schema.names)
+
+    def _stored(self, name: str) -> pa.Field:
+        field = self.schema.field(name)
+        return field.with_name(self._time_name) if name == TIME else field
+
+    # ---- what an epoch changes -----------------------------------------------------------------------------------
+
+    def changed(self, view: KeyedView, touched: Touched, new: pa.Table, places: Integers) -> ChangedRows:
+        """What rows of an epoch change; `places` are those of their keys among the touched keys."""
+        rows = new.select(self.schema.names).cast(self.schema)
+        grouping = group_equal(rows.select(self.values), places)
+        change = grouping.add(weights_of(new))
+        some = np.flatnonzero(change)
+        firsts, change = grouping.first_rows[some], change[some]
         # Equal rows may differ in the bits of a zero or of a NaN, and any of them may be the first.
         plain = [normalise_key(one_chunk(column)) for column in taken(rows, firsts).columns]
-        return Standing(
-            rows=pa.Table.from_arrays(plain, schema=self.schema),
-            places=all_places[firsts],
-            before=before[found],
-            after=after[found],
-            written=written[found],
-            unknown=int(np.maximum(-(before + change), 0).sum()),
-        )
+        rows, places = pa.Table.from_arrays(plain, schema=self.schema), places[firsts]
+        elements = self._element_keys(touched, rows, places)
+        before = _weights(view, elements)
+        after = np.maximum(before + change, 0)
+        found = np.flatnonzero(before != after)
+        if len(found) < len(before):
+            rows, elements = taken(rows, found), taken(elements, found)
+        unknown = int(np.maximum(-(before + change), 0).sum())
+        return ChangedRows(rows, elements, places[found], before[found], after[found], unknown)
 
-    def store(self, view: KeyedView, touched: Touched, standing: Standing) -> None:
-        """Write the lists of the keys whose rows have changed."""
-        count = touched.count
-        changed = np.zeros(count, dtype=np.bool_)
-        changed[standing.places[standing.changed]] = True
-        kept = np.flatnonzero(changed[standing.places] & (standing.after > 0))
-        lengths = np.bincount(standing.places[kept], minlength=count).astype(np.int64)
-        there, gone = np.flatnonzero(lengths), np.flatnonzero(changed & (lengths == 0))
+    def store(self, view: KeyedView, changed: ChangedRows) -> None:
+        """Write what has changed."""
+        there, gone = np.flatnonzero(changed.after > 0), np.flatnonzero(changed.after == 0)
         if len(there):
-            rows = taken(standing.rows, kept)
-            arrays = [
-                *(one_chunk(rows[name]) for name in self.values),
-                from_numpy(standing.after[kept], pa.int64()),
-                *([from_numpy(standing.written[kept], TIMESTAMP)] if self._by_epoch else []),
-            ]
-            items = pa.StructArray.from_arrays(arrays, fields=list(self.item))
-            offsets = np.concatenate([[0], np.cumsum(lengths[there])]).astype(np.int32)
-            lists = pa.ListArray.from_arrays(from_numpy(offsets, pa.int32()), items).cast(pa.list_(self.item))
-            view.upsert(self._keys(touched, there), pa.table({ROWS: lists}), times=self._times(rows, offsets))
+            rows, elements = changed.rows, changed.elements
+            if len(gone):
+                rows, elements = taken(rows, there), taken(elements, there)
+            columns = {name: rows[name] for name in self._encoded}
+            values = pa.table({**columns, WEIGHT: from_numpy(changed.after[there], pa.int64())})
+            view.upsert(elements, values, times=one_chunk(rows[TIME]) if by_event_time(self.ttl) else None)
         if len(gone):
-            view.delete(self._keys(touched, gone))
+            view.delete(taken(changed.elements, gone))
 
-    def _times(self, rows: pa.Table, offsets: npt.NDArray[np.int32]) -> pa.Array | None:
-        """The latest time of each list, by which its key expires."""
-        if not by_event_time(self.ttl):
-            return None
-        latest = np.maximum.reduceat(int64_values(rows[TIME]), offsets[:-1].astype(np.int64))
-        return from_numpy(latest, TIMESTAMP)
+    def pages(self, view: KeyedView, touched: Touched, places: Integers) -> Iterator[WeightedRows]:
+        """All rows of the keys at some places, ascending, as the state has them."""
+        for page in view.elements(self._group_keys(touched, places)):
+            at, found = places[page.groups], page.rows
+            if (at[1:] < at[:-1]).any():
+                order = np.argsort(at, kind="stable")
+                at, found = at[order], taken(found, order)
+            indices = from_numpy(at, pa.int64())
+            columns = {name: one_chunk(found[self._stored(name).name]) for name in self.values}
+            for name, key in zip(self.one.keys, touched.keys, strict=True):
+                columns[name] = key.take(indices)
+            rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+            yield WeightedRows(rows, at, int64_values(found[WEIGHT]))
 
-    def _loaded(self, view: KeyedView, touched: Touched, clock: Clock) -> "_Loaded":
-        """The rows of the keys in the state that have not expired."""
-        values, found = view.get(self._keys(touched, touched.all_places()))
-        lists = one_chunk(values[ROWS]).take(from_numpy(np.flatnonzero(found), pa.int64()))
-        lengths = np.diff(int64_values(lists.offsets.cast(pa.int64())))
-        places = np.repeat(np.flatnonzero(found), lengths)
-        items = lists.flatten()
-        parts = dict(zip((field.name for field in self.item), items.flatten(), strict=True))
-        alive = np.ones(len(items), dtype=np.bool_)
-        until = expired_until(self.ttl, clock)
-        if until is not None:
-            alive = int64_values(parts[_WRITTEN if self._by_epoch else TIME]) > until
-        at = np.flatnonzero(alive)
-        indices, places = from_numpy(at, pa.int64()), places[at]
-        columns = {name: part.take(indices) for name, part in parts.items()}
-        for name, key in zip(self.one.keys, touched.keys, strict=True):
-            columns[name] = key.take(from_numpy(places, pa.int64()))
+    def among(self, rows: WeightedRows, changed: ChangedRows) -> Flags:
+        """Which rows are among those that have changed."""
+        both = pa.concat_tables([one.select(self.values) for one in (rows.rows, changed.rows)])
+        grouping = group_equal(both, np.concatenate([rows.places, changed.places]))
+        is_changed = np.arange(both.num_rows) >= len(rows.places)
+        return grouping.any(is_changed)[grouping.group_of_rows()][: len(rows.places)]
+
+    def counts(self, view: KeyedView, touched: Touched, places: Integers, limits: Integers) -> Integers:
+        """How many distinct rows the keys at some places have in the state; counting stops beyond the limits."""
+        return view.count_elements(self._group_keys(touched, places), limits)
+
+    # ---- state of earlier versions -------------------------------------------------------------------------------
+
+    @cached_property
+    def lists(self) -> WeightedLists:
+        """The table as earlier versions had it."""
+        return WeightedLists(self.name, self.keys, [self.schema.field(name) for name in self.values], self.ttl)
+
+    def put_lists(self, view: KeyedView, lists: pa.Table, clock: Clock) -> None:
+        """Write the rows of a table of an earlier version."""
+        keys, values, weights = self.lists.rows(lists, clock)
+        places = np.arange(keys.num_rows, dtype=np.int64)
+        touched = Touched([one_chunk(keys[name]) for name in keys.column_names], keys.num_rows)
+        columns = {**{name: keys[name] for name in self.one.keys}, **{name: values[name] for name in self.values}}
         rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
-        written = int64_values(columns[_WRITTEN]) if self._by_epoch else np.zeros(len(at), dtype=np.int64)
-        return _Loaded(rows, places, int64_values(columns[WEIGHT]), written)
+        elements = self._element_keys(touched, rows, places)
+        self.store(view, ChangedRows(rows, elements, places, np.zeros_like(weights), weights, 0))
 
-    def _keys(self, touched: Touched, places: Integers) -> pa.Table:
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _group_keys(self, touched: Touched, places: Integers) -> pa.Table:
         indices = from_numpy(places, pa.int64())
-        arrays = [key.take(indices) for key in touched.keys]
-        arrays = arrays or [pa.nulls(len(places), self.keys[0].type)]
+        arrays = [key.take(indices) for key in touched.keys] or [pa.nulls(len(places), self.keys[0].type)]
         return pa.Table.from_arrays(arrays, schema=pa.schema(self.keys))
 
+    def _element_keys(self, touched: Touched, rows: pa.Table, places: Integers) -> pa.Table:
+        """The keys of rows in the table."""
+        groups = self._group_keys(touched, places)
+        columns = [one_chunk(rows[name]) for name in self.values if name not in self._encoded]
+        if self._encoded:
+            parts = [one_chunk(rows[name]) for name in self._encoded]
+            columns.append(sortable(pa.StructArray.from_arrays(parts, names=self._encoded)))
+        return pa.Table.from_arrays([*groups.columns, *columns], schema=pa.schema([*self.keys, *self.elements]))
 
-def expired_until(ttl: TimeToLive | None, clock: Clock) -> int | None:
-    """Rows up to this time have left; None: none has."""
-    if ttl is None:
-        return None
-    now = clock.late_us if by_event_time(ttl) else clock.epoch_time_us
-    return None if now is None else now - ttl.span_us
+
+def _weights(view: KeyedView, elements: pa.Table) -> Integers:
+    """The weights that rows have in the state, 0 where they are not there."""
+    if not elements.num_rows:
+        return np.zeros(0, dtype=np.int64)
+    values, found = view.get(elements)
+    return np.where(found, int64_values(values[WEIGHT]), 0)
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """Rows of the state."""
-
-    rows: pa.Table
-    places: Integers
-    weights: Integers
-    written: Integers
+def _unused(name: str, taken_names: Sequence[str]) -> str:
+    while name in taken_names:
+        name = f"_{name}"
+    return name

@@ -221,9 +221,10 @@ class Block:
 
     def edges_of_changes(self, *, parts: int) -> Hashes:
         """Hashes that cut the changed rows into about this many parts: first hashes of all but the first part."""
+        if parts == 1:
+            return np.zeros(0, dtype=np.uint64)
         run = _run_of(max(self._runs(), key=lambda one: one.dirty_rows))
-        changed = run.hashes.take(run.dirty_between(0, len(run)))
-        return edges_of(changed, parts=parts) if parts > 1 else changed[:0]
+        return edges_of(run.hashes.take(run.dirty_between(0, len(run))), parts=parts)
 
     def cut(self, first: int, *, piece_bytes: int) -> int:
         """A hash of the block so that the rows from `first` up to and with it take about as many bytes."""

@@ -17,7 +17,7 @@ from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.state.arguments import check_rows, checked_micros, checked_range
-from statebed.state.columns import Mask
+from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import (
     HashFunction,
     KeyBatch,
@@ -122,6 +122,25 @@ class KeyedOperations:
         groups = self._groups(keys)
         pages = self._by_page(groups, lambda _, pieces: element_page(self.table, groups.keys, pieces))
         return (page for page in pages if len(page.groups))
+
+    def count_elements(self, keys: Batch, limits: Rows) -> Rows:
+        """Number of rows of each group of a multiset table; `keys` has each group once.
+
+        Of a large group not all rows are looked at: a count that is above its limit may be less than there are rows.
+        """
+        groups = self._groups(keys)
+        counts = np.zeros(len(groups), dtype=np.int64)
+        most = limits.take(groups.keys.order)
+
+        def count(_: Block, pieces: list[Found]) -> None:
+            for piece in pieces:
+                np.add.at(counts, piece.rows, 1)
+
+        for _ in self._by_page(groups, count, enough=lambda group: bool(counts[group] > most[group])):
+            pass
+        result = np.empty_like(counts)
+        result[groups.keys.order] = counts
+        return result
 
     def prefetch(self, keys: Batch) -> tuple[Future[bool], ...]:
         """Bring the rows of these keys nearer in the background: from the store to memory or, where there is little, to
@@ -311,8 +330,17 @@ class KeyedOperations:
             raise self._of_another_subtask()
         return groups
 
-    def _by_page(self, groups: Groups, function: Callable[[Block, list[Found]], T]) -> Iterator[T]:
-        """What a function makes of the rows of groups, page by page; it is called with the lock held."""
+    def _by_page(
+        self,
+        groups: Groups,
+        function: Callable[[Block, list[Found]], T],
+        *,
+        enough: Callable[[int], bool] = lambda _: False,
+    ) -> Iterator[T]:
+        """What a function makes of the rows of groups, page by page; it is called with the lock held.
+
+        The remaining pages of a large group are skipped when `enough` says so of its number.
+        """
         at, first = 0, None
         while at < len(groups):
             # What is deleted in mapped files is laid over them.
@@ -326,7 +354,7 @@ class KeyedOperations:
                     self._blocks.settle([slot])
             yield result
             last, end = int(span.lasts[-1]), at + len(span)
-            if last < int(groups.lasts[end - 1]):
+            if last < int(groups.lasts[end - 1]) and not enough(end - 1):
                 at, first = end - 1, last + 1
             else:
                 at, first = end, None

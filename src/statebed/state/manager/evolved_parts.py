@@ -5,7 +5,7 @@ of schemas mean the same in all of them, also where one has nothing to write. De
 put into the new columns; what they hide stays the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -39,6 +39,33 @@ class Evolved:
     config: pb.TableConfig
     parts: tuple[StoredPart, ...]
     differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Parts of a table, told apart by the version that defined it."""
+
+    present: Sequence[StoredPart]
+    earlier: Sequence[StoredPart] = ()
+    config: pb.TableConfig | None = None
+    """The earlier definition; None: there is none."""
+
+
+def by_shape(parts: Iterable[StoredPart], earlier: pb.TableConfig | None) -> Shapes:
+    """Which parts of a table are stored as an earlier version defined it."""
+    if earlier is None:
+        return Shapes(list(parts))
+    found: tuple[list[StoredPart], list[StoredPart]] = ([], [])
+    for part in parts:
+        found[is_earlier(part.config, earlier)].append(part)
+    return Shapes(*found, earlier)
+
+
+def is_earlier(stored: pb.TableConfig, earlier: pb.TableConfig) -> bool:
+    """Whether a table is stored as an earlier version defined it: multiset tables were keyed tables with lists."""
+    lists = {field.name for field in schema_from_bytes(earlier.keyed.schema)}
+    columns = {field.name for field in schema_from_bytes(stored.keyed.schema)}
+    return stored.keyed.prefix_columns == earlier.keyed.prefix_columns and lists <= columns
 
 
 def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> Evolved:

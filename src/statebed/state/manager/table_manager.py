@@ -40,7 +40,7 @@ from statebed.state.manager.base import (
 )
 from statebed.state.manager.checkpoints import Checkpoints, Order
 from statebed.state.manager.compaction import CompactionReport, Compactor
-from statebed.state.manager.evolved_parts import evolved
+from statebed.state.manager.evolved_parts import by_shape, evolved
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.manager.options import ManagerOptions
 from statebed.state.manager.tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable, Moment, managed
@@ -78,6 +78,7 @@ class TableManager:
         edits: Sequence[bytes] = (),
         merging_epoch: int | None = None,
         cache: HostCache | None = None,
+        earlier: Mapping[str, pb.TableConfig] | None = None,
     ) -> None:
         """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
         budget of memory and the local disk; None: those that all tables of the process share. `combines` say of
@@ -85,6 +86,8 @@ class TableManager:
         compactions made of files of this record or an earlier one; those that still apply are. Files of epochs up to
         `merging_epoch` are being merged elsewhere: checkpoints leave them to that while they can. `cache` is what
         the processes of this host share: files are looked up in it, and what is written goes into it at once.
+        `earlier` has keyed tables as earlier versions defined them, by name: where the restored state has such a table,
+        it has to be taken over with `upgrade` before the first checkpoint.
         """
         check_given(task, configs, store, combines or {})
         self.task = task
@@ -96,17 +99,24 @@ class TableManager:
         check_stored(parts.values(), configs, task)
         stored = stored_alike(base, parts, task)
         parts, self.edits_applied = edited(parts, edits)
-        found = {name: evolved(configs[name], list(parts_of(parts, name).values())) for name in sorted(configs)}
+        shapes = {name: by_shape(parts_of(parts, name).values(), (earlier or {}).get(name)) for name in sorted(configs)}
+        found = {name: evolved(configs[name], shape.present) for name, shape in shapes.items()}
         self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
         """In what the definitions differ from the stored ones, by table; all of it was taken."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
         make = partial(managed, task=task, in_flight=self._in_flight, tiers=self._tiers, cache=cache)
         combine = (combines or {}).get
         self._tables = {name: make(one.config, one.parts, combine=combine(name)) for name, one in found.items()}
+        self._earlier = {
+            name: make(one.config, one.parts, combine=None)
+            for name, shape in shapes.items()
+            if shape.config is not None and shape.earlier
+            for one in [evolved(shape.config, shape.earlier)]
+        }
         self._moment = Moment(None, None)
         if restore_from is not None:
             self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
-            for table in self._tables.values():
+            for table in (*self._tables.values(), *self._earlier.values()):
                 table.advance(self._moment)
         if merging_epoch is not None:
             for table in self._tables.values():
@@ -160,6 +170,19 @@ class TableManager:
     def get_time_keyed(self, name: str) -> TimeKeyedView:
         """The view of a time-keyed table; it belongs to the thread that calls `checkpoint`."""
         return self._of_kind(name, ManagedTimeKeyedTable).view
+
+    def upgrade(self, move: Callable[[str, KeyedView], None]) -> None:
+        """Take over tables that were stored as an earlier version defined them; none, if all are as they are now.
+
+        `move` gets the name and the view of each, and writes its rows to tables of today. The next checkpoint has
+        these only.
+        """
+        for name in list(self._earlier):
+            table = self._earlier[name]
+            assert isinstance(table, ManagedKeyedTable)
+            move(name, table.view)
+            table.release()
+            del self._earlier[name]
 
     def commit_data(self, name: str) -> tuple[bytes, ...]:
         """What the restored epoch had prepared for a two-phase commit: to be committed (again) before going on.
@@ -248,7 +271,7 @@ class TableManager:
         """Let rows expire now, and give those written from now on the time of processing; a checkpoint does it, too."""
         self._check_usable()
         self._moment = self._later(watermark, time)
-        for table in self._tables.values():
+        for table in (*self._tables.values(), *self._earlier.values()):
             table.advance(self._moment)
 
     def metrics(self) -> ManagerMetrics:
@@ -301,6 +324,12 @@ class TableManager:
         epoch, by which rows of tables with that clock expire.
         """
         self._check_usable()
+        if self._earlier:
+            raise InputError(
+                f"the tables {sorted(self._earlier)} are stored as an earlier version defined them",
+                where=self.task.where,
+                fix="call upgrade() before the first checkpoint: their rows would be lost",
+            )
         epoch, min_epoch = checked_epochs(epoch, min_epoch, last=self._last_epoch, where=self.task.where)
         moment = self._later(watermark, time)
         self._compactor.hand_over()

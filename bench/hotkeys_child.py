@@ -1,0 +1,192 @@
+"""One more row for a key that has many values: the time and memory of one operator, printed as JSON.
+
+    python bench/hotkeys_child.py build CASE VALUES FOLDER
+    python bench/hotkeys_child.py measure CASE VALUES FOLDER
+
+Each is a process of its own, so that memory which the first one keeps is not taken for that of the second. All that is
+used here is public API, so that it can be run against any version of statebed (PYTHONPATH).
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+import statebed as sb
+from statebed import testing
+from statebed.storage import LocalStore
+
+BUDGET = 32 << 20
+CHUNK = 100_000
+REPEATS = 5
+HOT, SMALL = 7, 8
+COLUMNS = "k bigint, v bigint, note string, ts timestamp"
+_LOOK_SECONDS = 0.001
+
+
+class Appended(sb.ProcessKey):
+    """Appends to a list."""
+
+    items = sb.ListState("v bigint, note string")
+    output = "n bigint"
+
+    def on_rows(self, key: Any, rows: Any, state: Any, ctx: Any) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - as users write it
+        for row in rows:
+            state.items.append(v=row["v"], note=row["note"])
+        yield {"n": len(rows)}
+
+
+class Mapped(sb.ProcessKey):
+    """Sets entries of a map."""
+
+    items = sb.MapState(key="bigint", value="string")
+    output = "n bigint"
+
+    def on_rows(self, key: Any, rows: Any, state: Any, ctx: Any) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - as users write it
+        for row in rows:
+            state.items.put(row["v"], row["note"])
+        yield {"n": len(rows)}
+
+
+def _join(flow: sb.Flow) -> None:
+    left = flow.source("rows", COLUMNS, watermark=("ts", "0 s"))
+    right = flow.source("others", "k bigint, w bigint, ts timestamp", watermark=("ts", "0 s"))
+    left.join(right, sb.eq("k", "k"), how="left", name="result")
+
+
+def _aggregate(**functions: Any) -> Callable[[sb.Flow], None]:
+    def build(flow: sb.Flow) -> None:
+        flow.source("rows", COLUMNS, watermark=("ts", "0 s")).key_by("k", name="result").agg(**functions)
+
+    return build
+
+
+def _of_changes(make: Callable[[Any], None]) -> Callable[[sb.Flow], None]:
+    """Over results that may be taken back."""
+
+    def build(flow: sb.Flow) -> None:
+        rows = flow.source("rows", COLUMNS, watermark=("ts", "0 s"))
+        make(rows.key_by("k", "v", name="each").agg(most=sb.max("note")))
+
+    return build
+
+
+def _process(process: sb.Process) -> Callable[[sb.Flow], None]:
+    def build(flow: sb.Flow) -> None:
+        flow.source("rows", COLUMNS, watermark=("ts", "0 s")).key_by("k", name="keyed").process(process, name="result")
+
+    return build
+
+
+CASES: dict[str, Callable[[sb.Flow], None]] = {
+    "updating join": _join,
+    "count_distinct": _aggregate(n=sb.count_distinct("v")),
+    "min of a changelog": _of_changes(lambda rows: rows.key_by("k", name="result").agg(least=sb.min("v"))),
+    "top 10": _of_changes(lambda rows: rows.key_by("k", name="result").top(10, "v")),
+    "list state": _process(Appended()),
+    "map state": _process(Mapped()),
+}
+
+
+def rows(first: int, count: int, key: int) -> pa.Table:
+    """Rows of one key with different values."""
+    values = np.arange(first, first + count)
+    return pa.table(
+        {
+            "k": pa.array(np.full(count, key)),
+            "v": pa.array(values),
+            "note": pa.array([f"note {value}" for value in values.tolist()]),
+            "ts": pa.array(values).cast(pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+def anonymous_bytes() -> int:
+    """Anonymous and shared memory of this process."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    return sum(int(found[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+
+
+class Peak:
+    """The greatest memory while something runs."""
+
+    def __init__(self) -> None:
+        self.bytes = anonymous_bytes()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(_LOOK_SECONDS):
+            self.bytes = max(self.bytes, anonymous_bytes())
+
+
+def build(case: str, values: int, folder: str) -> None:
+    """Write the state of a job whose hot key has so many values."""
+    with testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(folder))) as run:
+        _begin(case, run)
+        for first in range(0, values, CHUNK):
+            run.feed("rows", rows(first, min(CHUNK, values - first), HOT))
+
+
+def measure(case: str, values: int, folder: str) -> dict[str, float]:
+    """Seconds of epochs with one more row, and the memory they take above that of a small state."""
+    with tempfile.TemporaryDirectory(prefix="statebed-bench-") as other:
+        # The same work with a small state, so that everything is imported and has run.
+        with testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(other))) as run:
+            _begin(case, run)
+            _seconds(run, values, SMALL)
+        base = anonymous_bytes()
+    with Peak() as peak, testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(folder))) as run:
+        first = _seconds(run, values, HOT)
+        hot = statistics.median(_seconds(run, values + 1 + number, HOT) for number in range(REPEATS))
+        small = statistics.median(_seconds(run, values + 1 + number, SMALL) for number in range(REPEATS))
+    return {"first": first, "hot": hot, "small": small, "peak_mb": (peak.bytes - base) / (1 << 20)}
+
+
+def _flow(case: str) -> sb.Flow:
+    flow = sb.Flow("hotkeys")
+    CASES[case](flow)
+    return flow
+
+
+def _begin(case: str, run: testing.TestRun) -> None:
+    if case == "updating join":
+        times = pa.array([0, 0]).cast(pa.timestamp("us", tz="UTC"))
+        run.feed("others", pa.table({"k": [HOT, SMALL], "w": [1, 1], "ts": times}))
+    run.feed("rows", rows(0, 2, SMALL))
+
+
+def _seconds(run: testing.TestRun, value: int, key: int) -> float:
+    started = time.perf_counter()
+    run.feed("rows", rows(value, 1, key))
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Build or measure, as the arguments say."""
+    what, case, values, folder = sys.argv[1:]
+    if what == "build":
+        build(case, int(values), folder)
+    else:
+        print(json.dumps(measure(case, int(values), folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Flows whose state had another shape in earlier versions, and the rows they were fed.
+
+`earlier_states/` holds the state of each after FIRST_EPOCHS, written by the last version that kept the elements of a
+key in one list. Run this file with such a version on the path to write it again:
+
+    PYTHONPATH=OLD/src python tests/unit/operators/earlier_flows.py
+"""
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import statebed as sb
+from statebed import testing
+from statebed.flow import Flow, Stream, eq
+from statebed.operators import functions as f
+from statebed.storage import MemoryStore
+
+STATES = Path(__file__).parent / "earlier_states"
+FIRST_EPOCHS = 3
+EPOCHS = 6
+PARALLELISM = 2
+_TAGS = ("a", "b", None, "c")
+Rows = list[dict[str, Any]]
+
+
+def bids_of(epoch: int) -> Rows:
+    """Bids, some of them equal; each epoch of its own."""
+    numbers = range(epoch * 40, epoch * 40 + 40)
+    return [
+        {
+            "auction": n * 7 % 5 if n % 9 else None,
+            "price": n * 13 % 17,
+            "score": [0.0, -0.0, float("nan"), None, 1.5][n % 5],
+            "tag": _TAGS[n % 4],
+            "ts": 100 * epoch + n % 3,
+        }
+        for n in numbers
+    ]
+
+
+def auctions_of(epoch: int) -> Rows:
+    return [
+        {"id": n % 6, "seller": f"seller {n % 4}", "reserve": n % 3, "opened": 100 * epoch}
+        for n in range(epoch, epoch + 5)
+    ]
+
+
+def _streams(name: str) -> tuple[Flow, Stream, Stream]:
+    flow = Flow(name)
+    bids = flow.source(
+        "bids", "auction bigint, price bigint, score double, tag string, ts timestamp", watermark=("ts", "0s")
+    )
+    auctions = flow.source(
+        "auctions", "id bigint, seller string, reserve bigint, opened timestamp", watermark=("opened", "0s")
+    )
+    return flow, bids, auctions
+
+
+def _join(**options: Any) -> Callable[[str], Flow]:
+    def made(name: str) -> Flow:
+        flow, bids, auctions = _streams(name)
+        best = auctions.key_by("id", name="latest").agg(seller=f.max("seller"), reserve=f.sum("reserve"))
+        bids.join(best, eq("auction", "id"), name="result", **options)
+        return flow
+
+    return made
+
+
+class Kept(sb.ProcessKey):
+    """Keeps a list and a map, and tells both."""
+
+    recent = sb.ListState("price bigint, tag string")
+    by_tag = sb.MapState(key="string", value="bigint")
+    output = "shown string"
+
+    def on_rows(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        """Append to the list, add to the map, drop what is old."""
+        for row in rows:
+            state.recent.append(price=row["price"], tag=row["tag"])
+            if row["tag"] is not None:
+                state.by_tag.put(row["tag"], state.by_tag.get(row["tag"], 0) + row["price"])
+        if len(state.recent.get()) > 15:
+            state.recent.put(state.recent.get()[-10:])
+            state.by_tag.remove("b")
+        shown = [(row["price"], row["tag"]) for row in state.recent.get()]
+        yield {"shown": f"{key} {shown} {sorted(state.by_tag.items().items())}"}
+
+
+def _process(name: str) -> Flow:
+    flow, bids, _ = _streams(name)
+    bids.key_by("auction").process(Kept(), name="result")
+    return flow
+
+
+def _aggregates(name: str) -> Flow:
+    flow, bids, _ = _streams(name)
+    bids.key_by("auction", name="result").agg(
+        rows=f.count(),
+        tags=f.count_distinct("tag"),
+        scores=f.count_distinct("score"),
+        prices=f.collect_set("price"),
+        middle=f.median("price"),
+    )
+    return flow
+
+
+def _aggregates_of_changes(name: str) -> Flow:
+    flow, bids, _ = _streams(name)
+    best = bids.key_by("auction", "tag", name="best").agg(price=f.max("price"), score=f.min("score"))
+    best.key_by("auction", name="result").agg(
+        prices=f.count_distinct("price"), least=f.min("price"), most=f.max("price"), all=f.collect_list("price")
+    )
+    return flow
+
+
+def _top(name: str) -> Flow:
+    flow, bids, _ = _streams(name)
+    bids.key_by("auction", name="result").top(3, "price desc", number="place")
+    return flow
+
+
+def _top_of_changes(name: str) -> Flow:
+    flow, bids, _ = _streams(name)
+    best = bids.key_by("auction", "tag", name="best").agg(price=f.max("price"))
+    best.key_by("auction", name="result").top(2, "price desc", numbering="rank", number="place")
+    return flow
+
+
+FLOWS: dict[str, Callable[[str], Flow]] = {
+    "join_inner": _join(),
+    "join_left": _join(how="left"),
+    "join_full_condition": _join(how="full", condition="price > reserve"),
+    "join_event_time": _join(ttl="150 us"),
+    "process": _process,
+    "aggregates": _aggregates,
+    "aggregates_of_changes": _aggregates_of_changes,
+    "top": _top,
+    "top_of_changes": _top_of_changes,
+}
+
+
+def feed(run: testing.TestRun, first: int, end: int) -> None:
+    """Feed some epochs."""
+    for epoch in range(first, end):
+        run.feed_all({"bids": bids_of(epoch), "auctions": auctions_of(epoch)})
+
+
+def stored(name: str) -> MemoryStore:
+    """A copy, in memory, of the state that was stored."""
+    copy = MemoryStore()
+    with zipfile.ZipFile(STATES / f"{name}.zip") as archive:
+        for path in archive.namelist():
+            copy.put(path, archive.read(path))
+    return copy
+
+
+def main() -> None:
+    """Write the states."""
+    STATES.mkdir(exist_ok=True)
+    for name, make in FLOWS.items():
+        store = MemoryStore()
+        with testing.run(make(name), parallelism=PARALLELISM, store=store, retained_epochs=1) as run:
+            feed(run, 0, FIRST_EPOCHS)
+        with zipfile.ZipFile(STATES / f"{name}.zip", "w") as archive:
+            for info in store.list(""):
+                archive.writestr(zipfile.ZipInfo(info.path), store.get(info.path), zipfile.ZIP_DEFLATED, 9)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""State that earlier versions stored in another shape is taken over: the job goes on as if it had begun today."""
+
+import collections
+
+import pyarrow as pa
+import pytest
+from unit.operators.earlier_flows import EPOCHS, FIRST_EPOCHS, FLOWS, PARALLELISM, feed, stored
+
+from statebed import testing
+from statebed.format.columns import one_chunk
+from statebed.format.keyhash import normalise_key
+
+Counted = collections.Counter[str]
+
+
+def changes_of(run: testing.TestRun, *, first: int) -> Counted:
+    """What the epochs from the first on put out, consolidated."""
+    rows = run.changes("result")
+    plain = pa.table({name: normalise_key(one_chunk(rows[name])) for name in rows.column_names})
+    found: Counted = collections.Counter()
+    for row in plain.to_pylist():
+        epoch, weight = row.pop("epoch"), row.pop("_weight", 1)
+        if epoch >= first:
+            found[repr(row)] += weight
+    return collections.Counter({row: count for row, count in found.items() if count})
+
+
+@pytest.mark.parametrize("parallelism", [1, PARALLELISM, 3])
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_job_goes_on_from_state_of_an_earlier_version(name: str, parallelism: int) -> None:
+    make = FLOWS[name]
+    with testing.run(make(name)) as anew:
+        feed(anew, 0, EPOCHS)
+        expected = changes_of(anew, first=FIRST_EPOCHS)
+        assert expected
+        with testing.run(make(name), parallelism=parallelism, store=stored(name)) as run:
+            feed(run, FIRST_EPOCHS, EPOCHS - 1)
+            run.crash()
+            feed(run, EPOCHS - 1, EPOCHS)
+            assert changes_of(run, first=0) == expected
+            assert run.state_rows("result") == anew.state_rows("result")

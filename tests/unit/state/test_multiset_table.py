@@ -2,8 +2,9 @@
 
 import datetime as dt
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -225,7 +226,7 @@ def test_groups_whose_hashes_share_the_upper_half_are_told_apart(tiers: Tiers) -
 
 
 def test_elements_with_equal_hashes_come_in_the_order_of_their_values(tiers: Tiers) -> None:
-    def constant(columns: list[pa.Array]) -> Hashes:
+    def constant(columns: Sequence[Any]) -> Hashes:
         return (hash_columns(columns[:1]) >> np.uint64(32)) << np.uint64(32)
 
     for elements in (["b", "a", "c"], ["c", "b", "a"]):

@@ -1,7 +1,7 @@
 """Changes as files of Debezium's JSON, a message per line, exactly once: a table of files with a manifest.
 
     {path}/epoch=000000000007/changes.{digest}.jsonl
-    {path}/_statebed/000000000001.json ...                       the manifest: which files there are
+    {path}/_statebed/                                   the manifest: which files there are
 
 Read the lines of `table_files(path)` in this order, or follow the folders of epochs.
 """

@@ -1,7 +1,7 @@
 """A table of files with a manifest: each epoch becomes visible once, all at once, and a superseded run cannot add any.
 
     {path}/epoch=000000000007/{file}
-    {path}/_statebed/000000000001.json ...                       the manifest: which files the table consists of
+    {path}/_statebed/                          the manifest: which files the table consists of
 
 The manifest alone says which files are visible; a run that was superseded finds its entry's place taken and stops. What
 the files hold is decided by the kinds of tables.
@@ -20,15 +20,22 @@ import pyarrow as pa
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, StatebedError
 from statebed.format.digest import crc32c
-from statebed.format.names import EPOCH_DIGITS
 from statebed.protocol import Delivery, Guarantee, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink
-from statebed.sinks.manifest import VERSION, Entry, Manifest, TableFile, TableState, encode_schema
+from statebed.sinks.manifest import (
+    EPOCH_FOLDER,
+    VERSION,
+    Entry,
+    Manifest,
+    TableFile,
+    TableState,
+    encode_schema,
+    epoch_folder,
+)
 from statebed.sinks.places import real_place
 from statebed.storage import get_storage_provider, probe_put_if_absent
 
-_EPOCH_FOLDER = "epoch="
 _GENERATION = re.compile(r"g([0-9]+)-")
 _APPEND_ATTEMPTS = 100
 """How often an entry is tried again when another one took its number."""
@@ -101,6 +108,7 @@ class FileTableSink(BaseSink, abc.ABC):
                 raise self.fenced(run, before.run, where=self.url)
             entry = self._entry("open", run=run, epoch=before.epoch, state=before, schema=encode_schema(self._schema))
             if self._manifest.append(entry, to=before):
+                self._manifest.sweep()
                 return before.position
             before = self._checked()
         raise self.fenced(run, before.run, where=self.url)
@@ -147,7 +155,7 @@ class FileTableSink(BaseSink, abc.ABC):
     def _copy(self, epoch: int, content: FileContent, generation: int) -> TableFile:
         # A superseded run may still be removing files that it rolled back: an epoch that returns has other names.
         name = f"g{generation}-{content.name}" if generation else content.name
-        path = f"{_EPOCH_FOLDER}{epoch:0{EPOCH_DIGITS}d}/{name}"
+        path = f"{epoch_folder(epoch)}/{name}"
         self._store.put(path, content.data)
         return TableFile(path=path, epoch=epoch, size=len(content.data), rows=content.rows, crc32c=crc32c(content.data))
 
@@ -169,6 +177,7 @@ class FileTableSink(BaseSink, abc.ABC):
             run=run,
             epoch=epoch,
             nonce=secrets.token_hex(16),
+            base=state.base,
             generation=state.generation,
             schema=schema,
             files=files,
@@ -187,7 +196,7 @@ class FileTableSink(BaseSink, abc.ABC):
 
 def _epoch_of(folder: str) -> int:
     """The epoch that a folder of the table holds files of; 0 for any other folder."""
-    number = folder.removeprefix(_EPOCH_FOLDER)
+    number = folder.removeprefix(EPOCH_FOLDER)
     return int(number) if number != folder and number.isdigit() else 0
 
 

@@ -1,7 +1,7 @@
 """An own Parquet table, exactly once: the outbox files of an epoch are the table's files.
 
     {path}/epoch=000000000007/per_minute-0.{digest}.parquet
-    {path}/_statebed/000000000001.json ...                       the manifest: which files the table consists of
+    {path}/_statebed/                                            the manifest: which files the table consists of
 
 Files are plain Parquet; those of a changelog have a last column `_weight`. Read the table with `read_table(path)`, or
 hand `table_files(path)` to any engine:
@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 
 from statebed.checkpoint import Publication
 from statebed.errors import CorruptObjectError, InputError
-from statebed.format.digest import crc32c
 from statebed.operators.operator import WEIGHT
 from statebed.sinks.file_table import FileContent, FileTableSink
-from statebed.sinks.manifest import Manifest, decode_schema
-from statebed.storage import get_storage_provider
+from statebed.sinks.manifest import RESTORE, TableFile, TableState, decode_schema, read_consistently, read_file
+from statebed.storage import ObjectStore, get_storage_provider
 
 SUFFIX = ".parquet"
 
@@ -44,31 +43,41 @@ class ParquetTableSink(FileTableSink):
 
 
 def table_files(path: str) -> list[str]:
-    """Full names of the table's visible files, for any engine that reads Parquet."""
+    """Return the full names of the table's visible files, for any engine that reads Parquet."""
     store = get_storage_provider(path)
-    return [f"{store.url}/{file.path}" for file in Manifest(store).refresh().files]
+    return read_consistently(store, lambda _, files: [f"{store.url}/{file.path}" for file in files])
 
 
 def read_table(path: str) -> pa.Table:
-    """The table's rows as Arrow, every file checked; epochs in order."""
+    """Return the table's rows as Arrow, epochs in order; size and checksum of every file are checked."""
     store = get_storage_provider(path)
-    state = Manifest(store).refresh()
+    return read_consistently(store, lambda state, files: _rows(store, state, files))
+
+
+def _rows(store: ObjectStore, state: TableState, files: Iterator[TableFile]) -> pa.Table:
     if not state.number:
         raise InputError(
             "there is no table of statebed's", where=store.url, fix="give the path of write('parquet', path=...)"
         )
     tables = []
-    for file in state.files:
+    for file in files:
         if not file.path.endswith(SUFFIX):
             raise InputError(
                 "the table's files are not Parquet", where=store.url, fix="hand table_files(path) to a reader of JSON"
             )
-        data = store.get(file.path)
-        if len(data) != file.size or crc32c(data) != file.crc32c:
-            raise CorruptObjectError(
-                "a file of the table is not what its manifest says",
-                where=f"{store.url}/{file.path}",
-                fix="restore it from a backup, or from the outbox of its epoch while that is retained",
-            )
-        tables.append(pq.read_table(pa.BufferReader(data)))
-    return pa.concat_tables(tables, promote_options="default") if tables else decode_schema(state.schema).empty_table()
+        tables.append(_parsed(read_file(store, file), file, where=f"{store.url}/{file.path}"))
+    if tables:
+        return pa.concat_tables(tables, promote_options="default")
+    return decode_schema(state.schema, where=store.url).empty_table()
+
+
+def _parsed(data: bytes, file: TableFile, *, where: str) -> pa.Table:
+    try:
+        rows = pq.read_table(pa.BufferReader(data))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptObjectError(f"a file of the table is not Parquet: {error}", where=where, fix=RESTORE) from error
+    if rows.num_rows != file.rows:
+        raise CorruptObjectError(
+            f"a file of the table has {rows.num_rows} rows; its manifest says {file.rows}", where=where, fix=RESTORE
+        )
+    return rows

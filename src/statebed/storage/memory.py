@@ -7,6 +7,7 @@ name and process.
 
 import threading
 import time
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from statebed.storage.paths import check_path, check_prefix, check_range, folder
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+_AFTER_SLASH = chr(ord("/") + 1)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class MemoryStore:
         self._now_us = now_us
         self._lock = threading.RLock()
         self._objects: dict[str, _Stored] = {}
+        self._paths: list[str] = []
+        """Keys of `_objects`, sorted: a listing costs what it returns, however much else there is."""
         self._folders: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -91,6 +97,7 @@ class MemoryStore:
         check_path(path)
         with self._lock:
             if self._objects.pop(path, None) is not None:
+                del self._paths[bisect_left(self._paths, path)]
                 for folder in parents(path):
                     self._folders[folder] -= 1
 
@@ -99,13 +106,16 @@ class MemoryStore:
             raise folder_conflict(self._url, path)
         if path not in self._objects:
             self._folders.update(parents(path))
+            insort(self._paths, path)
         self._objects[path] = _Stored(bytes(data), self._now_us())
 
     def _below(self, prefix: str) -> tuple[ObjectInfo, ...]:
         start = f"{check_prefix(prefix)}/" if prefix else ""
         with self._lock:
-            return tuple(
-                ObjectInfo(path, len(stored.data), stored.modified_us)
-                for path, stored in sorted(self._objects.items())
-                if path.startswith(start)
-            )
+            first = bisect_left(self._paths, start)
+            end = bisect_left(self._paths, f"{prefix}{_AFTER_SLASH}") if prefix else len(self._paths)
+            return tuple(self._info(path) for path in self._paths[first:end])
+
+    def _info(self, path: str) -> ObjectInfo:
+        stored = self._objects[path]
+        return ObjectInfo(path, len(stored.data), stored.modified_us)

@@ -1,53 +1,23 @@
 """The Parquet table: exactly once, fenced, rolled back when asked, plain files."""
 
-import itertools
-import json
 import threading
 from collections.abc import Callable
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from unit.sinks.tables import SCHEMA, new_path, publication, rows, sealed, sink
 
 from statebed.checkpoint import Publication
 from statebed.errors import BrokenLogError, CorruptObjectError, FencedError, InputError, NewerFormatError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.digest import crc32c
 from statebed.protocol import SinkPosition
-from statebed.sinks import ParquetTableSink, manifest, read_table, table_files
-from statebed.sinks.manifest import SUMMARY_EVERY
-from statebed.storage import MemoryStore, ObjectStore, get_storage_provider
-
-SCHEMA = pa.schema([("n", pa.int64())])
-numbers = itertools.count()
+from statebed.sinks import read_table, table_files
+from statebed.sinks.manifest.state import TAIL_ENTRIES
+from statebed.storage import ObjectStore, get_storage_provider
 
 
 @pytest.fixture
 def path() -> str:
-    return f"memory://table{next(numbers)}"
-
-
-def sink(path: str, *, job_id: str = "rides") -> ParquetTableSink:
-    return ParquetTableSink(sink_id="out", path=path, job_id=job_id, schema=SCHEMA)
-
-
-def publication(run: int, epoch: int, *values: int) -> Publication:
-    store = MemoryStore()
-    files = []
-    if values:
-        buffer = pa.BufferOutputStream()
-        pq.write_table(pa.table({"n": list(values)}, schema=SCHEMA), buffer)
-        data = buffer.getvalue().to_pybytes()
-        store.put("a/op-0.d1.parquet", data)
-        files.append(pb.OutboxFile(path="a/op-0.d1.parquet", size=len(data), rows=len(values), crc32c=crc32c(data)))
-    return Publication(
-        run=run, epoch=epoch, record=pb.CheckpointMetadata(), files=tuple(files), commit_data=(), store=store
-    )
-
-
-def rows(path: str) -> list[int]:
-    found: list[int] = read_table(path)["n"].to_pylist()
-    return found
+    return new_path()
 
 
 def test_an_epoch_is_added_once_however_often_it_is_published(path: str) -> None:
@@ -135,52 +105,11 @@ class _With:
         return getattr(self._store, name)
 
 
-def test_p5_the_manifest_grows_with_the_table_and_is_read_from_few_entries(path: str) -> None:
-    table, store = sink(path), get_storage_provider(path)
-    table.open(1)
-    half = 0
-    last = SUMMARY_EVERY**2 + SUMMARY_EVERY + 3  # past the first summary of summaries
-    for epoch in range(2, last + 1):
-        table.publish(publication(1, epoch, epoch))
-        if epoch == last // 2:
-            half = sum(info.size for info in store.list("_statebed"))
-    assert sum(info.size for info in store.list("_statebed")) < 3 * half
-    needed = {last, last - 1, last - 2, SUMMARY_EVERY**2 + SUMMARY_EVERY, SUMMARY_EVERY**2}
-    for number in range(1, last + 1):
-        if number not in needed:
-            store.delete(f"_statebed/{number:012d}.json")
-    assert rows(path) == list(range(2, last + 1))
-    assert sink(path).open(last + 90) == SinkPosition(run=1, epoch=last)
-
-
-@pytest.mark.parametrize("kept", [5, 10, 70])
-def test_p5_summaries_hold_what_a_rollback_left(path: str, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollback inside a summary, before it, and after a summary of summaries."""
-    every = 8  # so that few epochs make summaries of summaries
-    monkeypatch.setattr(manifest, "SUMMARY_EVERY", every)
-    last = every**2 + every + 3
-    table = sink(path)
-    table.open(1)
-    for epoch in range(2, last + 1):
-        table.publish(publication(1, epoch, epoch))
-    table.roll_back(1, kept)
-    more = range(last + 1, last + 2 * every)
-    for epoch in more:
-        table.publish(publication(1, epoch, epoch))
-    expected = [*range(2, kept + 1), *more]
-    assert rows(path) == expected
-    again = sink(path)  # has read summaries, and writes one that rests on them
-    again.open(last + 90)
-    for epoch in range(last + 91, last + 91 + every):
-        again.publish(publication(last + 90, epoch, epoch))
-    assert rows(path) == [*expected, *range(last + 91, last + 91 + every)]
-
-
 def test_p3_two_runs_of_one_process_may_share_a_sink(path: str) -> None:
     """One job started twice: both read the log at once, and none may count an entry twice."""
     shared, other = sink(path), sink(path)
     shared.open(1)
-    last = 3 * SUMMARY_EVERY
+    last = 3 * TAIL_ENTRIES
     done = threading.Event()
 
     def look() -> None:
@@ -195,7 +124,7 @@ def test_p3_two_runs_of_one_process_may_share_a_sink(path: str) -> None:
     done.set()
     for watcher in watchers:
         watcher.join(30)
-    assert [file.epoch for file in shared._checked().files] == list(range(2, last))
+    assert [file.epoch for file in shared._manifest.files(shared._checked())] == list(range(2, last))
     assert rows(path) == list(range(2, last))
 
 
@@ -251,7 +180,7 @@ def test_p7_a_flipped_byte_a_lost_entry_and_a_newer_version_are_named(path: str)
     store.delete(entry)
     with pytest.raises(BrokenLogError):
         read_table(path)
-    store.put(entry, json.dumps({**json.loads(first), "version": 2}).encode())
+    store.put(entry, sealed(first.replace(b'"version":2', b'"version":3')))
     with pytest.raises(NewerFormatError):
         read_table(path)
     store.put(entry, first[:-4])

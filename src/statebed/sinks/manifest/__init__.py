@@ -1,0 +1,26 @@
+"""The manifest of a table of files: a log of sealed entries that says which files the table consists of.
+
+- `open`: a run begins to write; entries of older runs are refused from here on; carries the Arrow schema.
+- `epoch`: the files of one epoch become visible, all at once.
+- `rollback`: the files of epochs after `epoch` are no longer visible.
+"""
+
+from statebed.sinks.manifest.entries import EPOCH_FOLDER, VERSION, Entry, TableFile, epoch_folder
+from statebed.sinks.manifest.log import Manifest
+from statebed.sinks.manifest.reading import RESTORE, read_consistently, read_file
+from statebed.sinks.manifest.state import TableState, decode_schema, encode_schema
+
+__all__ = [
+    "EPOCH_FOLDER",
+    "RESTORE",
+    "VERSION",
+    "Entry",
+    "Manifest",
+    "TableFile",
+    "TableState",
+    "decode_schema",
+    "encode_schema",
+    "epoch_folder",
+    "read_consistently",
+    "read_file",
+]

@@ -132,7 +132,7 @@ def test_p7_files_of_a_table_that_changed_places_are_named() -> None:
 
 def test_p7_a_lost_entry_that_others_rest_on_is_named() -> None:
     path, store = table()
-    entries = [info.path for info in store.list("_statebed")]
+    entries = [info.path for info in store.list_level("_statebed").objects]
     for name in entries[:-1]:
         good = store.get(name)
         store.delete(name)

@@ -35,27 +35,34 @@ def verify(
     *,
     epoch: SomeEpoch = None,
     savepoint: SomeSavepoint = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="Also check the Parquet table or Debezium files in this folder; may be repeated."),
+    ] = None,
     orphans: Annotated[bool, typer.Option("--orphans", help="List each object that nothing names.")] = False,
     json: Json = False,
 ) -> None:
     """Check every checksum and every reference of a job. Exit code 1 when something is damaged or missing."""
     from statebed.cli import output, render_changes
     from statebed.inspect import verification
+    from statebed.sinks.manifest import verify_table
 
     _one_of(epoch=epoch, savepoint=savepoint)
     with verification_bar() as bar:
         found = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
+    tables = [verify_table(path) for path in table or ()]
+    whole = found.whole and all(checked.whole for checked in tables)
     if json:
-        shown = render_changes.as_json(found)
-        output.print_json({"whole": found.whole, "head_whole": found.head_whole, **shown})
-        raise typer.Exit(0 if found.whole else 1)
+        shown = {**render_changes.as_json(found), "tables": render_changes.as_json(tables)}
+        output.print_json({"whole": whole, "head_whole": found.head_whole, **shown})
+        raise typer.Exit(0 if whole else 1)
     for text in render_changes.finding_lines(found.findings):
         output.say(text)
     if orphans and found.orphans:
         output.print_table(render_changes.orphans_table(found), ())
-    for text in render_changes.verification_lines(found):
+    for text in [*render_changes.verification_lines(found), *render_changes.table_lines(tables)]:
         output.say(text)
-    raise typer.Exit(0 if found.whole else 1)
+    raise typer.Exit(0 if whole else 1)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from rich.table import Table
 from statebed.cli import output
 from statebed.inspect.verification import Finding, Verification
 from statebed.maintain import Changed, Garbage, Outdated, RepairPlan, Savepoint, TableRewrite
+from statebed.sinks.manifest import TableVerification
 
 MOST_NUMBERS = 12
 
@@ -102,6 +103,18 @@ def verification_lines(found: Verification) -> list[str]:
         lines.append(f"the newest state, of epoch {found.data_epoch}, is whole: the job does not need what is damaged")
     else:
         lines.append("the newest state is not whole: `statebed repair` says what can be done")
+    return lines
+
+
+def table_lines(tables: Iterable[TableVerification]) -> list[str]:
+    """What the verification of sinks' tables found: a line per damaged object, then one per table."""
+    lines = []
+    for table in tables:
+        lines += [line for one in table.findings for line in (f"damaged: {one.where}", f"    {one.problem}")]
+        state = "whole" if table.whole else f"{many(len(table.findings), 'object')} damaged or missing"
+        unsealed = "" if table.sealed else "; its manifest has no checksums until the job is started again"
+        read = f"{many(table.files, 'file')}, {output.size(table.bytes)}, up to epoch {table.epoch}"
+        lines.append(f"table {table.where} of {table.owner or 'an unknown job'}: {read}: {state}{unsealed}")
     return lines
 
 

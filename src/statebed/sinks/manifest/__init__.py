@@ -9,6 +9,7 @@ from statebed.sinks.manifest.entries import EPOCH_FOLDER, VERSION, Entry, TableF
 from statebed.sinks.manifest.log import Manifest
 from statebed.sinks.manifest.reading import RESTORE, read_consistently, read_file
 from statebed.sinks.manifest.state import TableState, decode_schema, encode_schema
+from statebed.sinks.manifest.verification import TableFinding, TableVerification, verify_table
 
 __all__ = [
     "EPOCH_FOLDER",
@@ -17,10 +18,13 @@ __all__ = [
     "Entry",
     "Manifest",
     "TableFile",
+    "TableFinding",
     "TableState",
+    "TableVerification",
     "decode_schema",
     "encode_schema",
     "epoch_folder",
     "read_consistently",
     "read_file",
+    "verify_table",
 ]

@@ -1,0 +1,79 @@
+"""`statebed verify` checks the tables of sinks, too, and names every damaged file of them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import Call
+from unit.sinks.publishing import JOB, commit, make_sink, open_run
+
+from statebed.checkpoint import Publisher
+from statebed.sinks.manifest import verify_table
+from statebed.sinks.manifest.state import TAIL_ENTRIES
+from statebed.storage import LocalStore
+
+EPOCHS = TAIL_ENTRIES + 2
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job and its table, long enough to have pages."""
+    folder = tmp_path_factory.mktemp("template")
+    run = open_run(LocalStore(folder / "state"))
+    publisher = Publisher(run, [make_sink("parquet", str(folder / "table"))])
+    publisher.open()
+    for _ in range(EPOCHS):
+        commit(run)
+        publisher.publish_pending()
+    return folder
+
+
+@pytest.fixture
+def state(template: Path, tmp_path: Path) -> str:
+    shutil.copytree(template / "state", tmp_path / "state")
+    return str(tmp_path / "state")
+
+
+@pytest.fixture
+def table(template: Path, tmp_path: Path) -> Path:
+    shutil.copytree(template / "table", tmp_path / "table")
+    return tmp_path / "table"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_p7_verify_checks_tables_that_are_named(statebed: Call, state: str, table: Path) -> None:
+    whole = statebed("verify", state, JOB, "--table", str(table))
+    assert whole.code == 0
+    assert f"of counts/out: {2 * EPOCHS} files" in whole.out
+    assert f"up to epoch {EPOCHS + 1}: whole\n" in whole.out
+    damaged, missing = (next(table.glob(f"epoch=*{epoch:03d}/*.parquet")) for epoch in (5, 40))
+    flip(damaged)
+    missing.unlink()
+    told = statebed("verify", state, JOB, "--table", str(table))
+    assert told.code == 1
+    assert f"{damaged}\n" in told.out
+    assert f"{missing}\n" in told.out
+    assert "2 objects damaged or missing" in told.out
+    [found] = json.loads(statebed("verify", state, JOB, "--table", str(table), "--json").out)["tables"]
+    assert [Path(one["where"]).name for one in found["findings"]] == [damaged.name, missing.name]
+
+
+def test_p7_verify_names_damaged_pages_and_entries(table: Path) -> None:
+    [page] = (table / "_statebed" / "pages").iterdir()
+    good = page.read_bytes()
+    flip(page)
+    found = verify_table(str(table))
+    assert [Path(one.where).name for one in found.findings] == [page.name]
+    assert 0 < found.files < 2 * EPOCHS  # those that no page lists
+    page.write_bytes(good)
+    entry = max((table / "_statebed").glob("*.json"))
+    flip(entry)
+    [damage] = verify_table(str(table)).findings
+    assert damage.where.endswith(entry.name)
+    assert "checksum" in damage.problem

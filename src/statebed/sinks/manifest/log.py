@@ -217,16 +217,18 @@ class Manifest:
 
     def sweep(self) -> None:
         """Delete superfluous entries and pages that earlier runs left, at most `SWEPT_AT_ONCE` of them."""
-        with self._lock:
+        with self._lock, contextlib.suppress(StatebedError):  # tried again when the next run opens
             oldest = self.state.base - KEPT_ENTRIES
-            if oldest <= 0:
-                return
-            used = {page.path for page in self._pages.references(self.state.pages)}
-            listed = [info.path for info in self._store.list_level(PAGES_FOLDER).objects]
-            pages = [path for path in listed if path not in used and (page_number(path) or oldest) < oldest]
-            entries = [entry_path(number) for number in self._numbers() if number < oldest]
-            for path in [*pages, *entries][:SWEPT_AT_ONCE]:
+            for path in [*self._unused_pages(oldest), *map(entry_path, self._numbers_below(oldest))][:SWEPT_AT_ONCE]:
                 self._delete(path)
+
+    def _unused_pages(self, oldest: int) -> list[str]:
+        used = {page.path for page in self._pages.references(self.state.pages)}
+        listed = [info.path for info in self._store.list_level(PAGES_FOLDER).objects]
+        return [path for path in listed if path not in used and (page_number(path) or oldest) < oldest]
+
+    def _numbers_below(self, oldest: int) -> list[int]:
+        return [number for number in self._numbers() if number < oldest]
 
     def _with_base(self, entry: Entry, to: TableState) -> tuple[Entry, Root]:
         """Make the entry a base if one is due; also return pages that it replaces. `sweep` finds those of rollbacks."""

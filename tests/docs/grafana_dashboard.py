@@ -220,6 +220,15 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 stacked=True,
             ),
             Panel(
+                "Shares",
+                "memory that operators and tables keep, and what they hold",
+                (
+                    (f"statebed_memory_share_bytes{{{_JOB}}}", "{{host}} {{holder}} keeps"),
+                    (f"statebed_memory_share_held_bytes{{{_JOB}}}", "{{host}} {{holder}} holds"),
+                ),
+                "bytes",
+            ),
+            Panel(
                 "Host cache",
                 "on local disk",
                 (

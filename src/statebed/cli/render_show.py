@@ -273,13 +273,14 @@ def memory_table(hosts: Iterable[HostMemory]) -> Table:
     """Who holds the memory of each worker."""
     return table(
         "memory of workers, at its fullest",
-        ["host", "peak", "budget", "held by", "host's cache", "of", "spilled"],
+        ["host", "peak", "budget", "held by", "shares", "host's cache", "of", "spilled"],
         [
             (
                 h.host,
                 size(h.peak_bytes),
                 size(h.budget_bytes),
                 ", ".join(f"{name} {size(held)}" for name, held in h.holders.items()) or NOTHING,
+                ", ".join(f"{name} {size(h.held[name])} of {size(part)}" for name, part in h.shares.items()) or NOTHING,
                 size(h.cache_bytes),
                 size(h.cache_limit_bytes),
                 size(h.spilled_bytes),

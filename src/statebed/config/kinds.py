@@ -7,7 +7,7 @@ Python value: each kind takes what can be meant and refuses the rest, without sa
 import datetime as dt
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,50 @@ def share(most: float) -> Kind:
         return float(number)
 
     return Kind("share", parse, lambda part: f"{part:.0%}")
+
+
+def shares() -> Kind:
+    """Parts of a whole by name, which together are at most the whole."""
+    fix = "give a mapping such as {'joined': '40%'}, or text such as 'joined=40%, totals.groups=0.1'"
+    part = share(1.0)
+
+    def parse(value: object) -> dict[str, float]:
+        if isinstance(value, str):
+            pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+            if not all(separator for _, separator, _ in pairs):
+                raise InputError(f"{value!r} names no shares", fix=fix)
+            value = {name.strip(): text for name, _, text in pairs}
+        if not isinstance(value, Mapping):
+            raise InputError(f"{value!r} names no shares", fix=fix)
+        parsed = {}
+        for name, one in _flattened(value):
+            try:
+                parsed[name] = part.parse(one)
+            except InputError as error:
+                raise InputError(f"{name}: {error.what}", fix=error.fix) from error
+        if not all(name and number > 0 for name, number in parsed.items()):
+            raise InputError(f"{value!r} has an empty name or a share of 0", fix=fix)
+        if sum(parsed.values()) > 1 + 1e-9:
+            raise InputError(
+                f"the shares {_show_shares(parsed)} sum up to {sum(parsed.values()):.0%}",
+                fix="give at most 100% in all; what is left is for everything without a share",
+            )
+        return parsed
+
+    return Kind("shares by name", parse, _show_shares)
+
+
+def _flattened(given: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
+    """Names and shares; a table of TOML such as `joined.left = "10%"` is nested."""
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", one) for inner, one in _flattened(value))
+        else:
+            yield str(name), value
+
+
+def _show_shares(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={100 * part:.4g}%" for name, part in parts.items())
 
 
 def _flag(value: object) -> bool:

@@ -77,6 +77,14 @@ class Settings:
             otherwise="a quarter of the host's memory, at most 4 GiB, or 512 MiB for each task slot if that is more",
         ),
     )
+    memory_shares: Mapping[str, float] | None = field(
+        default=None,
+        metadata=_about(
+            kinds.shares(),
+            "parts of each task's memory that operators or tables (`operator.table`) keep, whatever others want",
+            otherwise="all share one budget, and the coldest state leaves memory first",
+        ),
+    )
     parallelism: int | None = field(
         default=None,
         metadata=_about(

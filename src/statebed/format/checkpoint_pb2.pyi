@@ -941,6 +941,40 @@ class HostFigures(_message.Message):
         _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
+    @_typing.final
+    class SharesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    @_typing.final
+    class HeldEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     HOST_FIELD_NUMBER: _builtins.int
     BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     PEAK_BYTES_FIELD_NUMBER: _builtins.int
@@ -948,6 +982,8 @@ class HostFigures(_message.Message):
     CACHE_BYTES_FIELD_NUMBER: _builtins.int
     CACHE_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     SPILLED_BYTES_FIELD_NUMBER: _builtins.int
+    SHARES_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     budget_bytes: _builtins.int
     peak_bytes: _builtins.int
@@ -957,6 +993,14 @@ class HostFigures(_message.Message):
     @_builtins.property
     def holders(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """bytes by who held them"""
+
+    @_builtins.property
+    def shares(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """bytes that operators and tables keep of the budget"""
+
+    @_builtins.property
+    def held(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """bytes that each of those held when the memory was fullest"""
 
     def __init__(
         self,
@@ -968,8 +1012,10 @@ class HostFigures(_message.Message):
         cache_bytes: _builtins.int = ...,
         cache_limit_bytes: _builtins.int = ...,
         spilled_bytes: _builtins.int = ...,
+        shares: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        held: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "cache_bytes", b"cache_bytes", "cache_limit_bytes", b"cache_limit_bytes", "holders", b"holders", "host", b"host", "peak_bytes", b"peak_bytes", "spilled_bytes", b"spilled_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "cache_bytes", b"cache_bytes", "cache_limit_bytes", b"cache_limit_bytes", "held", b"held", "holders", b"holders", "host", b"host", "peak_bytes", b"peak_bytes", "shares", b"shares", "spilled_bytes", b"spilled_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___HostFigures: _TypeAlias = HostFigures  # noqa: Y015

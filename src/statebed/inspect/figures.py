@@ -58,6 +58,10 @@ class HostMemory:
     cache_bytes: int
     cache_limit_bytes: int
     spilled_bytes: int
+    shares: dict[str, int]
+    """Bytes that operators and tables keep of the budget."""
+    held: dict[str, int]
+    """Bytes that each of those held when the memory was fullest."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ def figures_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata |
             _values(TierSizes, table, operator=o.operator_id) for o in figures.operators for table in o.tables
         ),
         operators=tuple(_values(OperatorWork, one, operator=one.operator_id) for one in figures.operators),
-        hosts=tuple(_values(HostMemory, host, holders=_most_first(host.holders)) for host in figures.hosts),
+        hosts=tuple(
+            _values(HostMemory, host, holders=_most_first(host.holders), shares=dict(host.shares), held=dict(host.held))
+            for host in figures.hosts
+        ),
         compaction=_values(CompactionWork, figures.compaction) if figures.HasField("compaction") else None,
         preaggregated=figures.preaggregated,
     )

@@ -93,6 +93,8 @@ _DECLARED = (
     Metric("statebed_memory_budget_bytes", _GAUGE, HOST, "budget of state of one worker process"),
     Metric("statebed_memory_peak_bytes", _GAUGE, HOST, "the fullest worker process of the newest epoch"),
     Metric("statebed_memory_held_bytes", _GAUGE, (*HOST, "holder"), "who holds the memory of that process"),
+    Metric("statebed_memory_share_bytes", _GAUGE, (*HOST, "holder"), "memory that an operator or table keeps"),
+    Metric("statebed_memory_share_held_bytes", _GAUGE, (*HOST, "holder"), "memory that it holds of that, or beyond"),
     Metric("statebed_cache_bytes", _GAUGE, HOST, "disk that the host's cache takes"),
     Metric("statebed_cache_limit_bytes", _GAUGE, HOST, "most that the host's cache may take"),
     Metric("statebed_spilled_bytes_total", _COUNTER, HOST, "bytes of state that were moved to local disk"),

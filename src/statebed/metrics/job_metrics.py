@@ -150,6 +150,9 @@ class JobMetrics:
             self._set("statebed_cache_limit_bytes", host.host, to=host.cache_limit_bytes)
             for holder, nbytes in sorted(host.holders.items()):
                 self._set("statebed_memory_held_bytes", host.host, holder, to=nbytes)
+            for name, nbytes in sorted(host.shares.items()):
+                self._set("statebed_memory_share_bytes", host.host, name, to=nbytes)
+                self._set("statebed_memory_share_held_bytes", host.host, name, to=host.held[name])
 
     def _count_rows(self, record: pb.CheckpointMetadata) -> None:
         for entry in record.operators:

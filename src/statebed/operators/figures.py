@@ -106,6 +106,8 @@ def memory_figures(memory: MemorySnapshot, *, spilled_before: int = 0) -> pb.Hos
         peak_bytes=memory.peak,
         holders=held,
         spilled_bytes=memory.events.get("spilled_bytes", 0) - spilled_before,
+        shares=memory.guarantees,
+        held={name: memory.held_at_peak.get(name, 0) for name in memory.guarantees},
     )
 
 

@@ -5,6 +5,7 @@ from html import escape
 from typing import Self
 
 from statebed.checkpoint import Guarantee, Sink
+from statebed.config import show_size
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
 from statebed.format.ranges import owned_range
 from statebed.operators import MAIN, Operator
@@ -81,10 +82,22 @@ def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
     yield _line("operator", f"{operator.operator_id}: {described(operator)} by {keys}, level {place.level}")
     yield _line("", f"reads {origins}")
     for name, config in operator.tables.items():
-        yield _line("", f"table {name}: {config.description}; {expiry(operator, name, config)}")
+        kept = _kept(plan, operator.operator_id, name)
+        yield _line("", f"table {name}: {config.description}; {expiry(operator, name, config)}{kept}")
     output = operator.outputs[MAIN]
     changelog = ", as a changelog" if output.changes is Changes.CHANGELOG else ""
     yield _line("", f"gives {', '.join(output.columns.names)}{changelog}")
+
+
+def _kept(plan: JobPlan, operator: str, table: str) -> str:
+    """The memory that a table keeps, alone or with its operator's other tables."""
+    shares = plan.settings.memory_shares or {}
+    name = next((one for one in (f"{operator}.{table}", operator) if one in shares), None)
+    if name is None:
+        return ""
+    together = "" if "." in name else " with its other tables"
+    nbytes = show_size(int(shares[name] * plan.budget.per_task_bytes))
+    return f"; keeps {shares[name]:.0%} of each task's memory ({nbytes}){together}"
 
 
 def _picture(plan: JobPlan) -> str:

@@ -52,6 +52,7 @@ from statebed.spark.explain import Explanation, explained
 from statebed.spark.expressions import arrow_field
 from statebed.spark.frames import event_time_of, feeding, marked, source_frame
 from statebed.spark.matching import Removed, check_continues
+from statebed.spark.memory import check_shares
 from statebed.spark.outputs import check_sinks, make_sink, probe_sinks
 from statebed.spark.plan import JobPlan
 from statebed.spark.plans import streams_of
@@ -76,13 +77,22 @@ class Job:
         *,
         state: str | Path | None = None,
         memory: str | int | None = None,
+        memory_shares: Mapping[str, str | float] | None = None,
         parallelism: int | None = None,
         spark: SparkSession | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`settings` are others by name, see docs/reference/configuration.md."""
+        """`memory_shares` are parts of the memory that operators or tables keep: `{"joined": "40%"}`. `settings` are
+        others by name, see docs/reference/configuration.md.
+        """
         self._job_id = check_name("job", name)
-        self._keywords = {"state": state, "memory": memory, "parallelism": parallelism, **(settings or {})}
+        self._keywords = {
+            "state": state,
+            "memory": memory,
+            "memory_shares": memory_shares,
+            "parallelism": parallelism,
+            **(settings or {}),
+        }
         self._session = None if spark is None else check_session(spark)
         self._store = get_storage_provider(self._settings().state)
         self._sinks: dict[str, tuple[Sink, Edge]] = {}
@@ -361,6 +371,7 @@ class Job:
         local_state = Path(self._store.url) if isinstance(self._store, LocalStore) else None
         parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
         ways = topology(self.graph, self.frames, {name: edge for name, (_, edge) in self._sinks.items()})
+        check_shares(settings, [place.operator for place in ways.places], where=where)
         frames = {edge: frame.df for edge, frame in self.frames.items()}
         leaves = {edge: frame.leaves for edge, frame in self.frames.items()}
         feed = feeding(frames, ways.branches, leaves=leaves, where=where)

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from statebed.config import Settings, Source, show_size, variable_of
 from statebed.errors import InputError
+from statebed.operators import Operator
 from statebed.state.host_cache import HostCache
-from statebed.state.memory.budget import MOST, SHARE
+from statebed.state.memory.budget import MOST, SHARE, guarantees_of
+from statebed.state.memory.controller import MemoryController
 
 LEAST_PER_TASK = 16 << 20
 """With less a task would do little but move state to disk and back."""
@@ -80,6 +82,19 @@ def host_memory(wanted: int | None, *, available: int, slots: int) -> int:
     return wanted
 
 
+def check_shares(settings: Settings, operators: Iterable[Operator], *, where: str) -> None:
+    """Refuse a share of an operator or table that the job does not have."""
+    tables = {one.operator_id: tuple(one.tables) for one in operators}
+    known = sorted({*tables, *(f"{name}.{table}" for name, some in tables.items() for table in some)})
+    for name in settings.memory_shares or {}:
+        if name not in known:
+            raise InputError(
+                f"memory_shares names {name!r}, which is no operator or table of the job",
+                where=f"{where}, {settings.place_of('memory_shares').text}",
+                fix=f"name one of {', '.join(known)}",
+            )
+
+
 @dataclass(frozen=True)
 class Executor:
     """What Spark says of one executor."""
@@ -129,11 +144,25 @@ class TaskShare:
     cache_folder: str | None
     cache_folder_is_firm: bool
     """Given by keyword or in Spark's configuration, so that it goes before the environment of the host."""
+    memory_shares: tuple[tuple[str, float], ...] = ()
+    """Parts of `memory_bytes` by operator or table."""
 
     @classmethod
     def of(cls, budget: HostBudget, settings: Settings) -> "TaskShare":
         firm = settings.place_of("cache_folder").source in (Source.KEYWORD, Source.SPARK_CONF)
-        return cls(budget.per_task_bytes, budget.cache_bytes, settings.cache_limit, settings.cache_folder, firm)
+        return cls(
+            budget.per_task_bytes,
+            budget.cache_bytes,
+            settings.cache_limit,
+            settings.cache_folder,
+            firm,
+            tuple(sorted((settings.memory_shares or {}).items())),
+        )
+
+    def memory_controller(self) -> MemoryController:
+        """The budget of a task's process, with what each operator or table is guaranteed of it."""
+        guarantees = guarantees_of(dict(self.memory_shares), self.memory_bytes)
+        return MemoryController(self.memory_bytes, guarantees=guarantees)
 
     def open_cache(self) -> HostCache:
         """The cache of the host that asks."""

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from statebed.config import Settings
 from statebed.spark.memory import HostBudget, TaskShare, executors_of, host_budget, host_memory, host_slots
 from statebed.spark.session import configuration
-from statebed.state import MemoryController, Tiers
+from statebed.state import Tiers
 from statebed.state.host_cache import HostCache
 from statebed.state.memory.budget import available_memory
 from statebed.state.memory.pages import keep_pages
@@ -42,4 +42,4 @@ def resources(share: TaskShare) -> tuple[Tiers, HostCache]:
 @functools.lru_cache(maxsize=_KEPT)
 def _made(_process: int, share: TaskShare) -> tuple[Tiers, HostCache]:
     keep_pages(share.memory_bytes)
-    return Tiers(MemoryController(share.memory_bytes)), share.open_cache()
+    return Tiers(share.memory_controller()), share.open_cache()

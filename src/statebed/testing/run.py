@@ -19,6 +19,7 @@ from statebed.operators.changelog import consolidated
 from statebed.operators.operator import WEIGHT, Changes
 from statebed.operators.rows import exact_cast
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
+from statebed.state.memory.budget import guarantees_of
 from statebed.storage import MemoryStore, ObjectStore
 from statebed.testing.cluster import Cluster, EpochResult, Settings, latest_event_time
 from statebed.testing.values import Time, exact_column, micros
@@ -43,13 +44,18 @@ def run(
     *,
     parallelism: int = 1,
     memory: int = DEFAULT_MEMORY,
+    memory_shares: Mapping[str, float] | None = None,
     store: ObjectStore | None = None,
     compaction: CompactionMode = CompactionMode.IN_LINE,
     retained_epochs: int = 4,
 ) -> "Iterator[TestRun]":
-    """Run a flow in this process, without Spark; `memory` is the budget of its state, in bytes."""
+    """Run a flow in this process, without Spark.
+
+    `memory` is the budget of its state, in bytes; `memory_shares` are parts of it that operators or tables keep.
+    """
     with tempfile.TemporaryDirectory(prefix="statebed-testing-") as folder:
-        tiers = Tiers(MemoryController(memory), folder=Path(folder))
+        guarantees = guarantees_of(memory_shares or {}, memory)
+        tiers = Tiers(MemoryController(memory, guarantees=guarantees), folder=Path(folder))
         settings = Settings(flow.name, retained_epochs, ManagerOptions(compaction=compaction))
         cluster = None
         try:

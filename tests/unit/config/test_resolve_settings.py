@@ -4,6 +4,7 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,22 @@ def test_values_are_typed_wherever_they_come_from(tmp_path: Path) -> None:
     assert found.retention == Retention(epochs=40, max_age_us=2 * day_us, reader_grace_us=day_us // 16)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"keywords": {"memory_shares": {"joined": "40%", "totals.groups": 0.1}}},
+        {"spark": {"spark.statebed.memory_shares": "joined=40%, totals.groups=10%"}},
+        {"environ": {"STATEBED_MEMORY_SHARES": "joined = 0.4,totals.groups=10 %"}},
+        {"file": '[memory_shares]\njoined = "40%"\ntotals.groups = 0.1\n'},
+    ],
+    ids=["keyword", "Spark", "environment", "file"],
+)
+def test_shares_of_memory_are_read_from_every_place(tmp_path: Path, given: dict[str, Any]) -> None:
+    found = settled(tmp_path, **given)
+    assert found.memory_shares == {"joined": 0.4, "totals.groups": 0.1}
+    assert DECLARATIONS["memory_shares"].shown(found.memory_shares) == "joined=40%, totals.groups=10%"
+
+
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a word for a number": ({"attempts": "many"}, "'many' is no whole number"),
     "a number below the least": ({"attempts": 0}, "out of range"),
@@ -97,6 +114,11 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a negative duration": ({"reader_grace": "-1 second"}, "too short"),
     "more than the whole": ({"cache_share": 1.5}, "no share"),
     "a share below nothing": ({"cache_share": "-5%"}, "no share"),
+    "shares beyond the whole": ({"memory_shares": {"a": "70%", "b": "40%"}}, "sum up to 110%"),
+    "a share of nothing": ({"memory_shares": {"a": 0}}, "share of 0"),
+    "a share without name": ({"memory_shares": "40%"}, "names no shares"),
+    "a share of text": ({"memory_shares": {"a": "much"}}, "a: 'much' is no share"),
+    "a list of shares": ({"memory_shares": ["a"]}, "names no shares"),
     "an empty folder": ({"cache_folder": " "}, "no folder"),
     "a number for a folder": ({"state": 3}, "no folder"),
 }

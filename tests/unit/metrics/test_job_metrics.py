@@ -47,7 +47,17 @@ def figures(*, run_read_bytes: int = 0, table: str = "t") -> pb.EpochFigures:
                 rows_expired=4,
             )
         ],
-        hosts=[pb.HostFigures(host="h", budget_bytes=100, peak_bytes=60, holders={"op.t": 50}, spilled_bytes=8)],
+        hosts=[
+            pb.HostFigures(
+                host="h",
+                budget_bytes=100,
+                peak_bytes=60,
+                holders={"op.t": 50},
+                spilled_bytes=8,
+                shares={"op": 40},
+                held={"op": 50},
+            )
+        ],
         compaction=pb.CompactionFigures(rounds=1, read_bytes=run_read_bytes),
     )
 
@@ -97,6 +107,8 @@ def test_counters_add_up_and_gauges_show_the_newest() -> None:
     assert value(text, "statebed_state_bytes", operator="op", table="t", tier="store") == 7
     assert value(text, "statebed_spills_total", operator="op", table="t") == 4
     assert value(text, "statebed_memory_held_bytes", host="h", holder="op.t") == 50
+    assert value(text, "statebed_memory_share_bytes", host="h", holder="op") == 40
+    assert value(text, "statebed_memory_share_held_bytes", host="h", holder="op") == 50
     assert value(text, "statebed_spilled_bytes_total", host="h") == 16
     assert value(text, "statebed_watermark_timestamp_seconds", operator="op") == 5
     assert value(text, "statebed_source_event_timestamp_seconds", source="s") == 9

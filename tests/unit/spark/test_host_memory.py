@@ -15,6 +15,7 @@ from statebed.spark.memory import (
     Executor,
     TaskShare,
     cache_path,
+    check_shares,
     host_budget,
     host_memory,
     host_slots,
@@ -129,3 +130,16 @@ def test_a_cache_in_memory_is_limited_by_the_memory_of_the_host(tmp_path: Path) 
     assert found.cache_limit_at(tmp_path / "shm" / "deep", mounts) == 512 * MIB
     assert found.cache_limit_at(tmp_path / "cache", mounts) == 600 * MIB
     assert not in_memory(tmp_path, tmp_path / "no such file")
+
+
+def test_shares_of_memory_travel_with_tasks() -> None:
+    settings = resolve({"memory_shares": {"joined": "40%"}}, spark_conf={}, environ={}, folder=Path("/"))
+    share = TaskShare.of(host_budget(2 * GIB, 2), settings)
+    assert share.memory_controller().snapshot().guarantees == {"joined": int(0.4 * share.memory_bytes)}
+
+
+def test_a_share_of_an_operator_that_the_job_does_not_have_is_refused() -> None:
+    settings = resolve({"memory_shares": {"joind": "40%"}}, spark_conf={}, environ={}, folder=Path("/"))
+    with pytest.raises(InputError, match="memory_shares names 'joind'") as caught:
+        check_shares(settings, [], where="job rides")
+    assert caught.value.where == "job rides, keyword memory_shares="

@@ -75,13 +75,34 @@ def test_what_was_borrowed_goes_back_before_a_guarantee_is_touched() -> None:
     assert "small" not in memory.snapshot().borrowed
 
 
-def test_a_guarantee_yields_when_no_borrower_has_anything_left() -> None:
+def test_an_owner_within_its_guarantee_keeps_what_it_has() -> None:
     one = Candidate(1, "a", nbytes=10, last_used=1)
     two = Candidate(2, "b", nbytes=10, last_used=2)
     used = {"a": 10, "b": 10}
-    assert choose_victims([one, two], to_free=20, used=used, guarantees={"a": 10}) == [two, one]
+    assert choose_victims([one, two], to_free=20, used=used, guarantees={"a": 10}) == [two]
     assert choose_victims([one, two], to_free=99, used=used) == [one, two]
     assert choose_victims([], to_free=1) == []
+
+
+def test_what_exceeds_a_guarantee_leaves_before_owners_without_one() -> None:
+    cold = Candidate(1, "without", nbytes=10, last_used=1)
+    warm, hot = (Candidate(number, "a", nbytes=10, last_used=number) for number in (2, 3))
+    used = {"without": 10, "a": 20}
+    assert choose_victims([cold, warm, hot], to_free=30, used=used, guarantees={"a": 15}) == [warm, cold]
+
+
+def test_a_share_of_an_operator_holds_for_all_its_tables_and_subtasks() -> None:
+    memory = MemoryController(100 * KB, high=0.9, low=0.5, guarantees={"joined": 60 * KB, "joined.right": 10 * KB})
+    gone = list[str]()
+    for subtask in range(2):
+        Sealed(memory, f"joined-left-{subtask}", 20 * KB, gone)
+    for _ in range(6):
+        Sealed(memory, "totals-groups-0", 18 * KB, gone)
+        Sealed(memory, "joined-right-0", 8 * KB, gone)
+    assert not [owner for owner in gone if owner.startswith("joined-left")]
+    held = memory.snapshot().held
+    assert held["joined"] == 40 * KB
+    assert held["joined.right"] <= 10 * KB + 8 * KB
 
 
 def test_what_is_borrowed_is_what_exceeds_the_guarantee() -> None:

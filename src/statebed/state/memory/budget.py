@@ -42,6 +42,15 @@ def parse_bytes(text: str, *, where: str) -> int:
     return nbytes
 
 
+def guarantees_of(shares: Mapping[str, float], budget: int) -> dict[str, int]:
+    """Bytes of a budget that operators and tables keep, from their shares of it.
+
+    >>> guarantees_of({"joined": 0.4}, 1 << 30) == {"joined": int(0.4 * (1 << 30))}
+    True
+    """
+    return {name: int(part * budget) for name, part in shares.items()}
+
+
 def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """The memory of the machine, or less where the control group of this process is allowed less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

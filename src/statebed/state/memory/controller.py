@@ -65,8 +65,14 @@ class MemorySnapshot:
     spilling: int
     """Bytes on their way to disk; they are part of `used` until they are there."""
     accounts: Mapping[Account, int]
+    guarantees: Mapping[str, int]
+    """Bytes that an operator or a table keeps whatever others want, by its name."""
+    held: Mapping[str, int]
+    """Bytes in use by each of those names; by other owners under their own names."""
+    held_at_peak: Mapping[str, int]
+    """The same when `peak` was reached."""
     borrowed: Mapping[str, int]
-    """What owners use beyond their guarantees."""
+    """What they use beyond their guarantees."""
     at_peak: Mapping[Account, int]
     """Who held what when `peak` was reached, or a little before."""
     events: Mapping[str, int]
@@ -171,8 +177,12 @@ class MemoryController:
         guarantees: Mapping[str, int] | None = None,
         wait_seconds: float = 60.0,
     ) -> None:
+        """`guarantees` are bytes by owner: an operator ("joined"), one of its tables ("joined.left"), or an owner's
+        whole name. A table with a guarantee of its own does not count in that of its operator.
+        """
         checked_number(budget, "memory budget", where="MemoryController", fix="give bytes: 64 << 20")
         self._guarantees = dict(guarantees or {})
+        self._groups: dict[str, str] = {}
         if budget <= 0 or not 0 < low <= high <= 1:
             raise InputError(
                 f"a memory budget of {budget} bytes with watermarks {low} and {high} cannot work",
@@ -295,7 +305,10 @@ class MemoryController:
                 peak=self._peak,
                 spilling=self._spilling,
                 accounts={account: nbytes for account, nbytes in self._accounts.items() if nbytes},
-                borrowed=borrowed(self._used_by_owner(), self._guarantees),
+                guarantees=dict(self._guarantees),
+                held={name: nbytes for name, nbytes in self._by_group(self._accounts).items() if nbytes},
+                held_at_peak={name: nbytes for name, nbytes in self._by_group(self._at_peak).items() if nbytes},
+                borrowed=borrowed(self._by_group(self._accounts), self._guarantees),
                 at_peak={account: nbytes for account, nbytes in self._at_peak.items() if nbytes},
                 events=dict(self._events),
             )
@@ -310,11 +323,11 @@ class MemoryController:
             return None
         offers = self._offers.copy()
         candidates = [
-            Candidate(offer.number, offer.owner, offer.nbytes, offer.last_used)
+            Candidate(offer.number, self._group(offer.owner), offer.nbytes, offer.last_used)
             for offer in offers.values()
             if not offer.spilling and offer.number not in busy
         ]
-        chosen = choose_victims(candidates, to_free=1, used=self._used_by_owner(), guarantees=self._guarantees)
+        chosen = choose_victims(candidates, to_free=1, used=self._by_group(self._accounts), guarantees=self._guarantees)
         if not chosen:
             if self._used > self.budget and not self._spilling:
                 self._events["overcommits"] += 1
@@ -354,11 +367,22 @@ class MemoryController:
             fix="look at the disk that holds the spill folder: it is slow, or hangs; then repeat the call",
         )
 
-    def _used_by_owner(self) -> Counter[str]:
+    def _by_group(self, accounts: Mapping[Account, int]) -> Counter[str]:
+        """Bytes by the name that a guarantee is given to, or by owner where there is none."""
         used: Counter[str] = Counter()
-        for (owner, _), nbytes in self._accounts.items():
-            used[owner] += nbytes
+        for (owner, _), nbytes in accounts.items():
+            used[self._group(owner)] += nbytes
         return used
+
+    def _group(self, owner: str) -> str:
+        if not self._guarantees:
+            return owner
+        if owner not in self._groups:
+            # The memory of a table is charged to "operator-table-subtask".
+            operator, _, rest = owner.partition("-")
+            names = (owner, f"{operator}.{rest.partition('-')[0]}", operator)
+            self._groups[owner] = next((name for name in names if name in self._guarantees), owner)
+        return self._groups[owner]
 
     def _add(self, account: Account, nbytes: int) -> None:
         with self._changed:

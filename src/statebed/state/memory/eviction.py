@@ -1,6 +1,7 @@
 """What leaves first: a pure decision, shared by the memory of a process and by its cache on local disk."""
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -23,11 +24,11 @@ def choose_victims(
     used: Mapping[str, int] | None = None,
     guarantees: Mapping[str, int] | None = None,
 ) -> list[Candidate]:
-    """The coldest candidates over all owners that together free `to_free` bytes, or all that there are. Of equally cold
-    ones the largest leaves first: fewer have to move.
+    """Choose the coldest candidates that together free `to_free` bytes, or all that may leave. Of equally cold ones the
+    largest leaves first: fewer have to move.
 
-    An owner that uses more than it was guaranteed is borrowing, and what is borrowed goes back first: the segments of
-    an owner inside its guarantee are taken only once no borrower has any.
+    An owner that uses more than it was guaranteed gives back first. Then follow owners without a guarantee. An owner
+    within its guarantee keeps what it has, however much others want.
 
     >>> rides = Candidate(1, "rides", nbytes=10, last_used=3)
     >>> bids = Candidate(2, "bids", nbytes=10, last_used=7)
@@ -42,7 +43,9 @@ def choose_victims(
     chosen: list[Candidate] = []
     freed = 0
     while waiting and freed < to_free:
-        victim = next((one for one in waiting if _borrows(one.owner, left, guarantees)), waiting[0])
+        victim = _next_victim(waiting, left, guarantees or {})
+        if victim is None:
+            break
         waiting.remove(victim)
         chosen.append(victim)
         freed += victim.nbytes
@@ -56,6 +59,9 @@ def borrowed(used: Mapping[str, int], guarantees: Mapping[str, int]) -> dict[str
     return {owner: nbytes for owner, nbytes in beyond.items() if nbytes > 0}
 
 
-def _borrows(owner: str, used: Mapping[str, int], guarantees: Mapping[str, int] | None) -> bool:
-    guarantee = (guarantees or {}).get(owner, 0)
-    return guarantee == 0 or used.get(owner, 0) > guarantee
+def _next_victim(
+    coldest_first: Sequence[Candidate], used: Mapping[str, int], guarantees: Mapping[str, int]
+) -> Candidate | None:
+    above = (one for one in coldest_first if 0 < guarantees.get(one.owner, 0) < used.get(one.owner, 0))
+    without = (one for one in coldest_first if not guarantees.get(one.owner, 0))
+    return next(itertools.chain(above, without), None)

@@ -69,7 +69,7 @@ class FetchedRanges:
         self._drop(wanted)
 
     def _keep(self, wanted: Range, data: bytes) -> None:
-        if not self._cache.fits(len(data)):
+        if len(data) != wanted[-1] or not self._cache.fits(len(data)):
             return
         path = self._folder.new_file(".range")
         try:

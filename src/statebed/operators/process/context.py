@@ -14,13 +14,17 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.columns import from_numpy, one_chunk, validity
+from statebed.format.keyhash import hash_columns
 from statebed.format.schema import TIMESTAMP
+from statebed.operators.grouping import group_rows
+from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Clock, Tables
 from statebed.operators.ordering import Flags, Integers
 from statebed.operators.process.choice import Chosen, Keys, chosen, positions
-from statebed.operators.process.lists import Items
+from statebed.operators.process.collections import ListTables, MapTables, collection
+from statebed.operators.process.items import Items
 from statebed.operators.process.results import conformed_rows
-from statebed.operators.process.states import ITEMS, KEY, VALUE, ListState, MapState, State, ValueState
+from statebed.operators.process.states import KEY, VALUE, ListState, MapState, State
 from statebed.operators.process.timers import TimerKind, cancel_timers, set_timers, timer_times
 from statebed.operators.time_to_live import by_event_time
 from statebed.state import KeyedView
@@ -107,15 +111,20 @@ class Context:
 
     def get(self, state: State, keys: Keys = None) -> pa.Table | pa.Array:
         """What keys have: of a ValueState its columns, null where there is nothing; of others a list for each key."""
-        found, _ = self._view(state).get(self._chosen(keys).keys)
-        if isinstance(state, ValueState):
-            return found
-        lists = one_chunk(found[ITEMS])
-        return Items.of(lists).lists(len(lists), lists.type)
+        selected = self._chosen(keys)
+        if not isinstance(state, ListState | MapState):
+            return self._view(state).get(selected.keys)[0]
+        distinct, index = self._distinct(selected)
+        lists = self._collection(state).read(distinct.keys).lists(distinct.keys.num_rows, state.list_type)
+        return lists.take(from_numpy(index, pa.int64()))
 
     def has(self, state: State, keys: Keys = None) -> Flags:
         """Which keys have anything."""
-        return self._view(state).get(self._chosen(keys).keys)[1]
+        selected = self._chosen(keys)
+        if not isinstance(state, ListState | MapState):
+            return self._view(state).get(selected.keys)[1]
+        distinct, index = self._distinct(selected)
+        return self._collection(state).has(distinct.keys)[index]
 
     def put(
         self,
@@ -130,55 +139,70 @@ class Context:
         With a time to live by event time, it counts from `times`; by default from the latest event time of the key's
         rows, of its timer, or from the watermark.
         """
-        selected = self._chosen(keys)
-        if isinstance(state, ValueState):
-            if not isinstance(values, pa.Table | pa.RecordBatch):
-                raise InputError("a ValueState is set to something that is no table", where=self._at(state))
-            rows = conformed_rows(values, pa.schema(state.fields), what="values", where=self._at(state))
-        else:
-            rows = pa.table({ITEMS: self._lists(state, values)})
-        self._write(state, selected, rows, times)
+        selected, view = self._chosen(keys), self._view(state)
+        moments = self._moments(state, selected, times)
+        if isinstance(state, ListState | MapState):
+            lists = self._lists(state, values)
+            self._check_count(state, selected, len(lists))
+            distinct, index = self._distinct(selected)
+            last = np.zeros(distinct.keys.num_rows, dtype=np.int64)
+            np.maximum.at(last, index, np.arange(len(index), dtype=np.int64))
+            at = from_numpy(last, pa.int64())
+            items = Items.of(lists.take(at))
+            self._collection(state).put(distinct.keys, items, None if moments is None else moments.take(at))
+            return
+        if not isinstance(values, pa.Table | pa.RecordBatch):
+            raise InputError("a ValueState is set to something that is no table", where=self._at(state))
+        rows = conformed_rows(values, pa.schema(state.fields), what="values", where=self._at(state))
+        self._check_count(state, selected, rows.num_rows)
+        view.upsert(selected.keys, rows, times=moments)
 
     def delete(self, state: State, keys: Keys = None) -> None:
         """Let keys have nothing; of a list or map, empty it."""
-        self._view(state).delete(self._chosen(keys).keys)
+        selected = self._chosen(keys)
+        if isinstance(state, ListState | MapState):
+            self._collection(state).delete(self._distinct(selected)[0].keys)
+        else:
+            self._view(state).delete(selected.keys)
 
     def append(self, state: ListState, rows: pa.Table | pa.RecordBatch, index: Keys = None) -> None:
         """Append rows to the lists of keys; `index` has for each the place of its key, by default that of the batch."""
+        lists = self._collection(self._kind(state, ListState))
+        assert isinstance(lists, ListTables)
         new = conformed_rows(rows, state.schema, what="items", where=self._at(state))
-        places = positions(index, self.key_index, new.num_rows, self.keys.num_rows, where=self._at(state))
-        self._change(self._kind(state, ListState), places, lambda items, inner: items.extended(inner, new))
+        touched, inner = self._touched(state, index, new.num_rows)
+        lists.append(touched.keys, Items(inner, new), self._moments(state, touched, None))
 
     def get_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> pa.Array:
         """The value under each map key, null where there is none; `index` is as in `append`."""
-        state = self._kind(state, MapState)
-        wanted = one_chunk(map_keys).cast(state.key_type)
-        places = positions(index, self.key_index, len(wanted), self.keys.num_rows, where=self._at(state))
-        touched, inner = np.unique(places, return_inverse=True)
-        items = Items.of(self.get(state, touched))
-        at = items.find(inner.astype(np.int64), wanted)
-        return one_chunk(items.rows[VALUE]).take(from_numpy(at, pa.int64(), valid=at >= 0)).cast(state.value_type)
+        return self._find(state, map_keys, index)[0].cast(state.value_type)
+
+    def has_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> Flags:
+        """Which map keys have a value, maybe a null; `index` is as in `append`."""
+        return self._find(state, map_keys, index)[1]
 
     def put_items(self, state: MapState, map_keys: pa.Array, values: pa.Array, index: Keys = None) -> None:
         """Set the value under each map key; of several for one the last counts."""
-        state = self._kind(state, MapState)
-        new = pa.table({KEY: one_chunk(map_keys).cast(state.key_type), VALUE: one_chunk(values).cast(state.value_type)})
-        places = positions(index, self.key_index, new.num_rows, self.keys.num_rows, where=self._at(state))
-        self._change(state, places, lambda items, inner: items.extended(inner, new).newest_entries())
+        maps = self._maps(state)
+        entries = pa.table(
+            {KEY: one_chunk(map_keys).cast(state.key_type), VALUE: one_chunk(values).cast(state.value_type)}
+        )
+        touched, inner = self._touched(state, index, entries.num_rows)
+        maps.merge(touched.keys, Items(inner, entries), self._moments(state, touched, None))
 
     def remove_items(self, state: MapState, map_keys: pa.Array, index: Keys = None) -> None:
         """Let there be nothing under each map key."""
-        state = self._kind(state, MapState)
+        maps = self._maps(state)
         gone = one_chunk(map_keys).cast(state.key_type)
-        places = positions(index, self.key_index, len(gone), self.keys.num_rows, where=self._at(state))
+        touched, inner = self._touched(state, index, len(gone))
+        maps.remove(touched.keys, inner, gone)
 
-        def without(items: Items, inner: Integers) -> Items:
-            at = items.find(inner, gone)
-            kept = np.ones(len(items.index), dtype=np.bool_)
-            kept[at[at >= 0]] = False
-            return items.where(kept)
+    def sizes(self, state: ListState | MapState, limit: int) -> Integers:
+        """How many items the list or map of each key of the batch has, or any number above `limit`.
 
-        self._change(state, places, without)
+        Counting stops at the limit. Items of lists that have expired may be counted.
+        """
+        return self._collection(state).sizes(self.keys, limit)
 
     # ---- timers and outputs ----------------------------------------------------------------------------------
 
@@ -240,34 +264,50 @@ class Context:
             pa.types.is_list(values.type) or pa.types.is_map(values.type)
         ):
             raise InputError("lists are set to something else", where=self._at(state), fix="give one list for each key")
-        lists = one_chunk(values).cast(state.list_type)
-        items = Items.of(lists)
-        return (items.newest_entries() if isinstance(state, MapState) else items).lists(len(lists), state.list_type)
+        return one_chunk(values).cast(state.list_type)
 
-    def _change(
-        self, state: ListState | MapState, places: Integers, change: Callable[[Items, Integers], Items]
-    ) -> None:
-        """Change the items of the keys at these places; keys that are left without any have nothing."""
+    def _collection(self, state: ListState | MapState) -> ListTables | MapTables:
+        self._view(state)
+        return collection(state, self._tables)
+
+    def _maps(self, state: MapState) -> MapTables:
+        maps = self._collection(self._kind(state, MapState))
+        assert isinstance(maps, MapTables)
+        return maps
+
+    def _find(self, state: MapState, map_keys: pa.Array, index: Keys) -> tuple[pa.Array, Flags]:
+        maps = self._maps(state)
+        wanted = one_chunk(map_keys).cast(state.key_type)
+        touched, inner = self._touched(state, index, len(wanted))
+        return maps.find(touched.keys, inner, wanted)
+
+    def _touched(self, state: State, index: Keys, count: int) -> tuple[Chosen, Integers]:
+        """Each key that one of `count` items is for, and for each item the place of its key among these."""
+        places = positions(index, self.key_index, count, self.keys.num_rows, where=self._at(state))
         touched, inner = np.unique(places, return_inverse=True)
-        items = change(Items.of(self.get(state, touched)), inner.astype(np.int64))
-        lists = items.lists(len(touched), state.list_type)
-        filled = np.bincount(items.index, minlength=len(touched)) > 0
-        kept = lists.take(from_numpy(np.flatnonzero(filled), pa.int64()))
-        self._write(state, self._chosen(touched[filled]), pa.table({ITEMS: kept}), None)
-        self.delete(state, touched[~filled])
+        return self._chosen(touched), inner.astype(np.int64)
 
-    def _write(self, state: State, keys: Chosen, rows: pa.Table, times: Times | None) -> None:
-        if rows.num_rows != keys.keys.num_rows:
+    def _distinct(self, selected: Chosen) -> tuple[Chosen, Integers]:
+        """The keys, each once, and the place of each given key among these."""
+        if selected.places is not None:
+            places, index = np.unique(selected.places, return_inverse=True)
+            return self._chosen(places), index.astype(np.int64)
+        columns = [one_chunk(column) for column in selected.keys.columns]
+        grouping = group_rows(np.zeros(selected.keys.num_rows, dtype=np.int64), hash_columns(columns), columns)
+        return Chosen(taken(selected.keys, grouping.first_rows), None), grouping.group_of_rows()
+
+    def _check_count(self, state: State, keys: Chosen, rows: int) -> None:
+        if rows != keys.keys.num_rows:
             raise InputError(
-                f"there are {keys.keys.num_rows} keys and {rows.num_rows} rows for them",
+                f"there are {keys.keys.num_rows} keys and {rows} rows for them",
                 where=self._at(state),
                 fix="give one row for each key, in the order of ctx.keys or of keys=",
             )
-        moments = self._moments(state, keys, times) if by_event_time(state.time_to_live) else None
-        self._view(state).upsert(keys.keys, rows, times=moments)
 
-    def _moments(self, state: State, keys: Chosen, times: Times | None) -> pa.Array:
-        """The event times from which a time to live counts."""
+    def _moments(self, state: State, keys: Chosen, times: Times | None) -> pa.Array | None:
+        """The event times from which a time to live counts; None: it does not count by event time."""
+        if not by_event_time(state.time_to_live):
+            return None
         count = keys.keys.num_rows
         if times is not None:
             found = timer_times(times, count, where=self._at(state))

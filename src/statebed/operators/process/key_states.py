@@ -1,22 +1,30 @@
 """The states of one key, as Python values: what `state.NAME` is in a process that is written for one key at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.format.columns import one_chunk
+from statebed.operators.ordering import Integers
 from statebed.operators.process.context import Context
 from statebed.operators.process.dict_rows import rows_as_table
 from statebed.operators.process.states import KEY, VALUE, ListState, MapState, State, ValueState
+
+READ_AT_ONCE = 65_536
+"""Lists and maps of the keys of a batch are read this many items at a time; a larger one alone."""
+SMALL = 1024
+"""A map with at most this many entries is read as a whole when one entry is asked for."""
+_REMOVED = object()
 
 
 class KeyStates:
     """All states of the key whose turn it is, by name."""
 
     def __init__(self, ctx: Context, states: Mapping[str, State]) -> None:
-        self._kept: dict[str, _KeyState] = {name: _kind_of(one)(ctx, one) for name, one in states.items()}
+        self._kept = {name: _of_key(ctx, state) for name, state in states.items()}
 
     def __getattr__(self, name: str) -> Any:
         kept = self.__dict__.get("_kept", {})
@@ -26,70 +34,43 @@ class KeyStates:
 
     def turn_to(self, place: int) -> None:
         """Be about the key at this place."""
-        for one in self._kept.values():
-            one.place = place
+        for state in self._kept.values():
+            state.place = place
 
     def write(self) -> None:
         """Write what has changed."""
-        for one in self._kept.values():
-            one.write()
+        for state in self._kept.values():
+            state.write()
 
 
 class _KeyState:
-    """One state: the values of all keys of the batch, read when the first is asked for."""
+    """One state of the key whose turn it is. What is written is kept until the end of the batch."""
 
     def __init__(self, ctx: Context, state: State) -> None:
         self._ctx = ctx
-        self._state = state
-        self._values: list[Any] | None = None
-        self._changed: set[int] = set()
+        self._where = f"{ctx.where}, state {state.name!r}"
         self.place = 0
 
-    @property
-    def _own(self) -> Any:
-        if self._values is None:
-            self._values = self._read()
-        return self._values[self.place]
-
-    def _set(self, value: Any) -> None:
-        _ = self._own
-        assert self._values is not None
-        self._values[self.place] = value
-        self._changed.add(self.place)
-
     def write(self) -> None:
-        if self._values is None:
-            return
-        changed = sorted(self._changed)
-        there = [place for place in changed if self._values[place]]
-        gone = [place for place in changed if not self._values[place]]
-        if there:
-            self._put([self._values[place] for place in there], np.array(there, dtype=np.int64))
-        if gone:
-            self._ctx.delete(self._state, np.array(gone, dtype=np.int64))
-
-    def delete(self) -> None:
-        """Let the key have nothing."""
-        self._set(None)
-
-    def _read(self) -> list[Any]:
-        raise NotImplementedError
-
-    def _put(self, values: list[Any], places: Any) -> None:
+        """Write what has changed."""
         raise NotImplementedError
 
 
 class KeyValue(_KeyState):
     """A ValueState of one key."""
 
-    def __init__(self, ctx: Context, state: State) -> None:
+    def __init__(self, ctx: Context, state: ValueState) -> None:
         super().__init__(ctx, state)
-        assert isinstance(state, ValueState)
+        self._state = state
         self._names = set(state.schema.names)
+        self._values: list[dict[str, Any] | None] | None = None
+        """Of all keys of the batch, read when the first is asked for."""
+        self._changed: set[int] = set()
 
     def get(self) -> dict[str, Any] | None:
         """Its row, or None."""
-        return None if self._own is None else dict(self._own)
+        row = self._rows()[self.place]
+        return None if row is None else dict(row)
 
     def put(self, row: Mapping[str, Any] | None = None, **columns: Any) -> None:
         """Set its row, every column of it."""
@@ -101,82 +82,199 @@ class KeyValue(_KeyState):
             )
         self._set(value)
 
-    def _read(self) -> list[Any]:
-        found = self._ctx.has(self._state).tolist()
-        rows = self._ctx.get(self._state).to_pylist()
-        return [row if there else None for row, there in zip(rows, found, strict=True)]
+    def delete(self) -> None:
+        """Let the key have nothing."""
+        self._set(None)
 
-    def _put(self, values: list[Any], places: Any) -> None:
-        assert isinstance(self._state, ValueState)
-        where = f"{self._ctx.where}, state {self._state.name!r}"
-        table = rows_as_table(values, self._state.schema, what="values", where=where)
-        self._ctx.put(self._state, table, places)
+    def write(self) -> None:
+        rows, changed = self._rows() if self._changed else [], sorted(self._changed)
+        there = [place for place in changed if rows[place] is not None]
+        gone = [place for place in changed if rows[place] is None]
+        if there:
+            values = [row for place in there if (row := rows[place]) is not None]
+            table = rows_as_table(values, self._state.schema, what="values", where=self._where)
+            self._ctx.put(self._state, table, _places(there))
+        if gone:
+            self._ctx.delete(self._state, _places(gone))
+
+    def _set(self, row: dict[str, Any] | None) -> None:
+        self._rows()[self.place] = row
+        self._changed.add(self.place)
+
+    def _rows(self) -> list[dict[str, Any] | None]:
+        if self._values is None:
+            found = self._ctx.has(self._state).tolist()
+            rows = self._ctx.get(self._state).to_pylist()
+            self._values = [row if there else None for row, there in zip(rows, found, strict=True)]
+        return self._values
+
+
+class _Stored:
+    """What lists or maps hold in the state, read for some keys at a time: keys come one after the other."""
+
+    def __init__(self, ctx: Context, state: ListState | MapState) -> None:
+        self._ctx = ctx
+        self._state = state
+        self._sizes: list[int] | None = None
+        self._first = 0
+        self._read: list[list[dict[str, Any]]] = []
+
+    def is_small(self, place: int) -> bool:
+        """Whether what a key has may be read as a whole to find one entry."""
+        return self._size(place) <= SMALL
+
+    def rows(self, place: int) -> list[dict[str, Any]]:
+        """All that a key has."""
+        if not self._first <= place < self._first + len(self._read):
+            end, rows = place + 1, self._size(place)
+            while end < self._ctx.keys.num_rows and rows + self._size(end) <= READ_AT_ONCE:
+                rows += self._size(end)
+                end += 1
+            places = np.arange(place, end, dtype=np.int64)
+            self._first, self._read = place, self._ctx.get(self._state, places).to_pylist()
+        return self._read[place - self._first]
+
+    def _size(self, place: int) -> int:
+        if self._sizes is None:
+            self._sizes = self._ctx.sizes(self._state, READ_AT_ONCE).tolist()
+        return self._sizes[place]
 
 
 class KeyList(_KeyState):
     """A ListState of one key."""
 
+    def __init__(self, ctx: Context, state: ListState) -> None:
+        super().__init__(ctx, state)
+        self._state = state
+        self._stored = _Stored(ctx, state)
+        self._set: dict[int, list[dict[str, Any]]] = {}
+        """Lists that replace what is stored."""
+        self._appended: dict[int, list[dict[str, Any]]] = {}
+        """Rows behind what is stored."""
+
     def get(self) -> list[dict[str, Any]]:
         """Its rows, in the order in which they were appended."""
-        return [dict(row) for row in self._own or ()]
+        before = self._set[self.place] if self.place in self._set else self._stored.rows(self.place)
+        return [dict(row) for row in (*before, *self._appended.get(self.place, ()))]
 
     def append(self, row: Mapping[str, Any] | None = None, **columns: Any) -> None:
-        """Append a row."""
-        rows = self._own or []
+        """Append a row; what is there is not read."""
+        rows = self._set.get(self.place)
+        if rows is None:
+            rows = self._appended.setdefault(self.place, [])
         rows.append({**(row or {}), **columns})
-        self._set(rows)
 
     def put(self, rows: list[dict[str, Any]]) -> None:
         """Set all rows."""
-        self._set(list(rows))
+        self._appended.pop(self.place, None)
+        self._set[self.place] = list(rows)
 
-    def _read(self) -> list[Any]:
-        return list(self._ctx.get(self._state).to_pylist())
+    def delete(self) -> None:
+        """Let the key have nothing."""
+        self.put([])
 
-    def _put(self, values: list[Any], places: Any) -> None:
-        assert isinstance(self._state, ListState)
-        where = f"{self._ctx.where}, state {self._state.name!r}"
-        flat = rows_as_table([row for rows in values for row in rows], self._state.schema, what="items", where=where)
-        offsets = pa.array(np.append(0, np.cumsum([len(rows) for rows in values])), pa.int32())
-        items = pa.StructArray.from_arrays(
-            [column.combine_chunks() for column in flat.columns], names=flat.column_names
-        )
-        self._ctx.put(self._state, pa.ListArray.from_arrays(offsets, items), places)
+    def write(self) -> None:
+        gone = [place for place, rows in self._set.items() if not rows]
+        if gone:
+            self._ctx.delete(self._state, _places(gone))
+        filled = {place: rows for place, rows in self._set.items() if rows}
+        if filled:
+            offsets = pa.array(np.append(0, np.cumsum([len(rows) for rows in filled.values()])), pa.int32())
+            flat = self._table(filled)
+            items = pa.StructArray.from_arrays([one_chunk(column) for column in flat.columns], names=flat.column_names)
+            self._ctx.put(self._state, pa.ListArray.from_arrays(offsets, items), _places(filled))
+        if self._appended:
+            index = np.repeat(_places(self._appended), [len(rows) for rows in self._appended.values()])
+            self._ctx.append(self._state, self._table(self._appended), index)
+
+    def _table(self, lists: Mapping[int, list[dict[str, Any]]]) -> pa.Table:
+        rows = [row for rows in lists.values() for row in rows]
+        return rows_as_table(rows, self._state.schema, what="items", where=self._where)
 
 
 class KeyMap(_KeyState):
-    """A MapState of one key."""
+    """A MapState of one key. A small map is read as a whole, of a large one the entries that are asked for."""
+
+    def __init__(self, ctx: Context, state: MapState) -> None:
+        super().__init__(ctx, state)
+        self._state = state
+        self._stored = _Stored(ctx, state)
+        self._maps: dict[int, dict[Any, Any]] = {}
+        """Small maps as they are stored."""
+        self._cleared: set[int] = set()
+        """Keys whose stored entries no longer count."""
+        self._changes: dict[int, dict[Any, Any]] = {}
+        """Entries that were set; _REMOVED for those that were removed."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under a map key."""
-        return (self._own or {}).get(key, default)
+        changes = self._changes.get(self.place, {})
+        if key in changes:
+            return default if changes[key] is _REMOVED else changes[key]
+        if self.place in self._cleared:
+            return default
+        if self._stored.is_small(self.place):
+            return self._stored_map().get(key, default)
+        keys, place = pa.array([key], self._state.key_type), _places([self.place])
+        if not self._ctx.has_items(self._state, keys, place)[0]:
+            return default
+        return self._ctx.get_items(self._state, keys, place)[0].as_py()
 
     def put(self, key: Any, value: Any) -> None:
-        """Set the value under a map key."""
-        entries = self._own or {}
-        entries[key] = value
-        self._set(entries)
+        """Set the value under a map key; what is there is not read."""
+        self._changes.setdefault(self.place, {})[key] = value
 
     def remove(self, key: Any) -> None:
         """Let there be nothing under a map key."""
-        entries = self._own or {}
-        entries.pop(key, None)
-        self._set(entries)
+        self.put(key, _REMOVED)
 
     def items(self) -> dict[Any, Any]:
         """All of it."""
-        return dict(self._own or {})
+        stored = {} if self.place in self._cleared else self._stored_map()
+        both = {**stored, **self._changes.get(self.place, {})}
+        return {key: value for key, value in both.items() if value is not _REMOVED}
 
-    def _read(self) -> list[Any]:
-        return [{entry[KEY]: entry[VALUE] for entry in entries} for entries in self._ctx.get(self._state).to_pylist()]
+    def delete(self) -> None:
+        """Let the key have nothing."""
+        self._cleared.add(self.place)
+        self._changes.pop(self.place, None)
 
-    def _put(self, values: list[Any], places: Any) -> None:
-        assert isinstance(self._state, MapState)
-        lists = [[{KEY: key, VALUE: value} for key, value in entries.items()] for entries in values]
-        self._ctx.put(self._state, pa.array(lists, self._state.list_type), places)
+    def write(self) -> None:
+        if self._cleared:
+            self._ctx.delete(self._state, _places(sorted(self._cleared)))
+        entries = [(place, *entry) for place, changes in self._changes.items() for entry in changes.items()]
+        removed = [entry for entry in entries if entry[2] is _REMOVED]
+        if removed:
+            self._ctx.remove_items(self._state, self._keys(removed), _places(entry[0] for entry in removed))
+        kept = [entry for entry in entries if entry[2] is not _REMOVED]
+        if kept:
+            values = _array([entry[2] for entry in kept], self._state.value_type, "values", self._where)
+            self._ctx.put_items(self._state, self._keys(kept), values, _places(entry[0] for entry in kept))
+
+    def _keys(self, entries: Sequence[tuple[int, Any, Any]]) -> pa.Array:
+        return _array([entry[1] for entry in entries], self._state.key_type, "keys", self._where)
+
+    def _stored_map(self) -> dict[Any, Any]:
+        return {entry[KEY]: entry[VALUE] for entry in self._stored.rows(self.place)}
 
 
-def _kind_of(state: State) -> type[_KeyState]:
-    if isinstance(state, ValueState):
-        return KeyValue
-    return KeyList if isinstance(state, ListState) else KeyMap
+def _of_key(ctx: Context, state: State) -> _KeyState:
+    if isinstance(state, ListState):
+        return KeyList(ctx, state)
+    if isinstance(state, MapState):
+        return KeyMap(ctx, state)
+    assert isinstance(state, ValueState)
+    return KeyValue(ctx, state)
+
+
+def _places(places: Iterable[int]) -> Integers:
+    return np.fromiter(places, dtype=np.int64)
+
+
+def _array(values: list[Any], kind: pa.DataType, what: str, where: str) -> pa.Array:
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the {what} of the map do not fit the type {kind}: {error}", where=where, fix="give values of that type"
+        ) from error

@@ -31,15 +31,16 @@ from statebed.operators.operator import (
     StepResult,
     Tables,
 )
+from statebed.operators.process.collections import upgrade_lists
 from statebed.operators.process.context import BatchKeys, Context
 from statebed.operators.process.definition import Process, check_process
 from statebed.operators.process.results import RAISED_TIMES, gathered_output, output_rows
-from statebed.operators.process.states import State
+from statebed.operators.process.states import ListState, MapState, State
 from statebed.operators.process.timers import AT, TimerKind, next_time, take_due, timer_tables
 from statebed.operators.rows import admit, gathered, late_output, late_rows
 from statebed.operators.time_to_live import by_event_time, described_ttl
 from statebed.operators.type_text import schema_of
-from statebed.state import Combine, TableConfig
+from statebed.state import Combine, KeyedView, TableConfig
 
 MAX_ROUNDS = 16
 """How often timers fire in one step, each round those that the one before has set."""
@@ -87,7 +88,30 @@ class ProcessOperator:
         taken_names = [name for name in self.states if name in {kind.value for kind in TimerKind}]
         if taken_names:
             raise InputError(f"the states {taken_names} have the names of timers", where=self.where, fix="rename them")
-        return {**{name: state.table(keys, where=self.where) for name, state in self.states.items()}, **timers}
+        found = dict(timers)
+        for state in self.states.values():
+            state.check_names(keys, where=self.where)
+            for name, table in state.tables(keys).items():
+                if name in found:
+                    raise InputError(
+                        f"two tables are named {name!r}: a state, and what is kept beside another one",
+                        where=self.where,
+                        fix="rename the state",
+                    )
+                found[name] = table
+        return found
+
+    @cached_property
+    def earlier_tables(self) -> Mapping[str, TableConfig]:
+        keys = state_keys(self.input)
+        return {name: state.table_of_values(keys) for name, state in self._collections.items()}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, _: Clock) -> None:
+        upgrade_lists(self._collections[name], earlier, tables)
+
+    @cached_property
+    def _collections(self) -> dict[str, ListState | MapState]:
+        return {name: state for name, state in self.states.items() if isinstance(state, ListState | MapState)}
 
     @cached_property
     def states(self) -> dict[str, State]:

@@ -11,8 +11,9 @@
                     yield {"card": key, "reason": "ten times the last one"}
                 state.last.put(amount=row["amount"])
 
-States of all keys of the batch are read at once when a state is first used, and written at once at the end; in between
-everything is Python, at some hundred thousand rows a second at best. Times are datetimes, so of the years 1 to 9999.
+Values of all keys of the batch are read at once when a state is first used, lists and maps for some keys at a time;
+everything is written at once at the end. In between all is Python, at some hundred thousand rows a second at best.
+Times are datetimes, so of the years 1 to 9999.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,11 +1,12 @@
-"""What a process can keep for each key: one row, a list of rows, or a map. Each is a keyed table of its own.
+"""What a process can keep for each key: one row, a list of rows, or a map. Each is in a table of its own.
 
     class Fraud(Process):
         last = ValueState("amount double, at timestamp", ttl="1 day")
         recent = ListState("amount double")
         by_shop = MapState(key="string", value="double")
 
-A state is named by the attribute that it is assigned to, and so is its table.
+A state is named by the attribute that it is assigned to, and so is its table. A value is one row of a keyed table; each
+item of a list and each entry of a map is a row of a multiset table, so one more costs one row.
 """
 
 from dataclasses import dataclass, field
@@ -15,15 +16,21 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.keyhash import check_key_type
-from statebed.operators.time_to_live import TimeToLive, keyed_config, time_to_live
+from statebed.operators.time_to_live import TimeToLive, keyed_config, multiset_config, time_to_live
 from statebed.operators.type_text import schema_of, type_of
 from statebed.operators.windows import Duration
 from statebed.state import TableConfig, TimeToLiveClock
 
-ITEMS = "_items"
-"""The column of lists and maps."""
 KEY, VALUE = "key", "value"
-"""What an entry of a map is made of."""
+"""What an entry of a map is made of, as a process sees it."""
+POSITION, ITEM = "_position", "_item"
+"""Columns of a list's table: the place of an item in the list, and the item."""
+NEXT = "_next"
+"""Column of the table beside a list: the position of the next item."""
+MAP_KEY, MAP_VALUE = "_map_key", "_map_value"
+"""Columns of a map's table."""
+_ITEMS = "_items"
+"""Column in which earlier versions kept a list or map as one value."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +56,30 @@ class State:
 
     @cached_property
     def fields(self) -> list[pa.Field]:
-        """The value columns of its table."""
+        """What a key has, as value columns with one row for each key."""
         raise NotImplementedError
 
-    def table(self, keys: tuple[pa.Field, ...], *, where: str) -> TableConfig:
-        """The table that it is kept in."""
-        taken = sorted({one.name for one in keys} & {one.name for one in self.fields})
+    def tables(self, keys: tuple[pa.Field, ...]) -> dict[str, TableConfig]:
+        """The tables that it is kept in, by name."""
+        raise NotImplementedError
+
+    def check_names(self, keys: tuple[pa.Field, ...], *, where: str) -> None:
+        """Refuse columns that have the name of a key column."""
+        taken = sorted({key.name for key in keys} & {value.name for value in self.fields})
         if taken:
             raise InputError(
                 f"the state {self.name!r} has the columns {taken}, and so has the key",
                 where=where,
                 fix="give them other names in the state: the key is there anyway",
             )
-        kind = type(self).__name__
-        return keyed_config(self.name, f"{kind} {self.name}", keys, self.fields, self.time_to_live)
+
+    def table_of_values(self, keys: tuple[pa.Field, ...]) -> TableConfig:
+        """A keyed table with one row for each key."""
+        return keyed_config(self.name, self._description, keys, self.fields, self.time_to_live)
+
+    @property
+    def _description(self) -> str:
+        return f"{type(self).__name__} {self.name}"
 
 
 @dataclass(frozen=True)
@@ -80,16 +97,37 @@ class ValueState(State):
     def schema(self) -> pa.Schema:
         return schema_of(self.columns, where=f"state {self.name!r}")
 
+    def tables(self, keys: tuple[pa.Field, ...]) -> dict[str, TableConfig]:
+        return {self.name: self.table_of_values(keys)}
+
 
 @dataclass(frozen=True)
 class ListState(State):
-    """Rows for each key, in the order in which they were appended."""
+    """Rows for each key, in the order in which they were appended; with a time to live each expires by itself."""
 
     columns: str | pa.Schema
 
     @cached_property
     def fields(self) -> list[pa.Field]:
-        return [pa.field(ITEMS, self.list_type)]
+        return [pa.field(_ITEMS, self.list_type)]
+
+    def tables(self, keys: tuple[pa.Field, ...]) -> dict[str, TableConfig]:
+        position, item = self.item_table
+        items = multiset_config(self.name, self._description, keys, [position], [item], ttl=self.time_to_live)
+        ends = keyed_config(
+            self.ends, f"next position of {self.name}", keys, [pa.field(NEXT, pa.int64())], self.time_to_live
+        )
+        return {self.name: items, self.ends: ends}
+
+    @property
+    def ends(self) -> str:
+        """The name of the table with the next position of each list."""
+        return f"{self.name}__end"
+
+    @cached_property
+    def item_table(self) -> pa.Schema:
+        """The columns of its table behind the key."""
+        return pa.schema([pa.field(POSITION, pa.int64()), pa.field(ITEM, self.list_type.value_type)])
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -102,14 +140,26 @@ class ListState(State):
 
 @dataclass(frozen=True)
 class MapState(State):
-    """Values by a second key, for each key; `key` and `value` are types, such as 'string' and 'double'."""
+    """Values by a second key, for each key; `key` and `value` are types, such as 'string' and 'double'.
+
+    With a time to live each entry expires by itself.
+    """
 
     key: str | pa.DataType = field(kw_only=True)
     value: str | pa.DataType = field(kw_only=True)
 
     @cached_property
     def fields(self) -> list[pa.Field]:
-        return [pa.field(ITEMS, self.list_type)]
+        return [pa.field(_ITEMS, self.list_type)]
+
+    def tables(self, keys: tuple[pa.Field, ...]) -> dict[str, TableConfig]:
+        key, value = self.item_table
+        return {self.name: multiset_config(self.name, self._description, keys, [key], [value], ttl=self.time_to_live)}
+
+    @cached_property
+    def item_table(self) -> pa.Schema:
+        """The columns of its table behind the key."""
+        return pa.schema([pa.field(MAP_KEY, self.key_type), pa.field(MAP_VALUE, self.value_type)])
 
     @cached_property
     def key_type(self) -> pa.DataType:

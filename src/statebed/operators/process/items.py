@@ -1,0 +1,39 @@
+"""Lists of keys, taken apart into items that know the place of their key, and put together again.
+
+Work goes over all items of all keys at once.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.operators.ordering import Integers
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items of lists; `index` has for each the place of its list."""
+
+    index: Integers
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, lists: pa.Array) -> "Items":
+        lengths = np.where(validity(lists), int64_values(pc.list_value_length(lists).cast(pa.int64())), 0)
+        items = lists.flatten()
+        names = [field.name for field in lists.type.value_type]
+        index = np.repeat(np.arange(len(lists), dtype=np.int64), lengths)
+        return cls(index, pa.Table.from_arrays(items.flatten(), names=names))
+
+    def lists(self, count: int, kind: pa.DataType) -> pa.Array:
+        """The items as `count` lists; items of one list stand together, in the order of lists."""
+        lengths = np.bincount(self.index, minlength=count)
+        offsets = from_numpy(np.append(0, np.cumsum(lengths)).astype(np.int32), pa.int32())
+        columns = [
+            one_chunk(column).cast(field.type) for column, field in zip(self.rows.columns, kind.value_type, strict=True)
+        ]
+        items = pa.StructArray.from_arrays(columns, fields=list(kind.value_type))
+        return pa.ListArray.from_arrays(offsets, items, type=kind)

@@ -149,7 +149,7 @@ CASES = (
     ),
     OperatorCase(
         "interval join",
-        lambda s: s["a"].join(s["b"], "k", within=between("0 s", "1 minute")).select(*PAIRED),
+        lambda s: s["a"].join(s["b"], "k", within=between("-1 minute", "0 s")).select(*PAIRED),
         "select a.k, a.v, a.x, b.v, b.x from a join b on a.k = b.k and a.ts between b.ts and b.ts + interval 1 minute",
         _interval,
         ("a", "b"),

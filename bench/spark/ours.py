@@ -93,7 +93,7 @@ def _result(case: Case, streams: dict[str, Any]) -> Any:
         return rows.group_by("k", sb.session(_us(case.gap_us)), name="sessions").agg(**counted)
     if case.kind is Kind.PROCESS:
         return rows.key_by("k", name="function").process(Totals())
-    joined = rows.join(streams["b"], "k", within=sb.between("0 s", _us(case.interval_us)), name="pairs")
+    joined = rows.join(streams["b"], "k", within=sb.between(_us(-case.interval_us), "0 s"), name="pairs")
     return joined.select("k", "v", "v_right")
 
 

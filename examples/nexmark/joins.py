@@ -68,7 +68,7 @@ def _in_time(bids: Stream, auctions: Stream) -> Stream:
     return bids.join(
         auctions,
         eq("auction", "id"),
-        within=between("0s", LONGEST_AUCTION),
+        within=between(f"-{LONGEST_AUCTION}", "0s"),
         condition="date_time <= expires",
         suffixes=OF_AUCTION,
         name="bids_in_time",

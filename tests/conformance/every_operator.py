@@ -43,7 +43,7 @@ class Remember(Process):
 def _joined(how: str) -> dict[str, Step]:
     return {
         f"interval_join_{how}": lambda left, right: left.join(
-            right, "k", within=between("-4 us", "9 us"), how=how, condition="v >= v_right", name="out"
+            right, "k", within=between("-9 us", "4 us"), how=how, condition="v >= v_right", name="out"
         ),
         f"window_join_{how}": lambda left, right: left.join(
             right, "k", window=sliding("10 us", "4 us"), how=how, name="out"
@@ -75,7 +75,7 @@ OPERATORS: dict[str, Step] = {
     **_joined("inner"),
     **_joined("full"),
     "interval_join_semi": lambda left, right: left.join(
-        right, "k", within=between("-4 us", "9 us"), how="semi", name="out"
+        right, "k", within=between("-9 us", "4 us"), how="semi", name="out"
     ),
     "as_of": lambda left, right: left.join(right, "k", as_of=as_of(tolerance=TTL), how="left", name="out"),
     "process": lambda left, _: left.key_by("k", name="out").process(Remember()),

@@ -118,13 +118,13 @@ def test_p6_windows_of_joins_and_joins_of_windows_equal_duckdb(effort: int) -> N
         how = script.pick(["inner", "left", "full", "semi", "anti"])
         flow = Flow("conformance")
         left, right = source(flow, LEFT), source(flow, RIGHT)
-        pairs = left.join(right, "k", within=between("-4 us", "9 us"), how=how, name="pairs")
+        pairs = left.join(right, "k", within=between("-9 us", "4 us"), how=how, name="pairs")
         pairs.group_by("k", LARGE, name="out").agg(n=f.count(), total=f.sum("v"))
         counts = [
             one.group_by("k", SMALL, name=f"per_window_{name}").agg(n=f.count())
             for name, one in ((LEFT, left), (RIGHT, right))
         ]
-        counts[0].join(counts[1], "k", within=between("0 us", "5 us"), name="beside")
+        counts[0].join(counts[1], "k", within=between("-5 us", "0 us"), name="beside")
         with play(flow, script) as played:
             tables = {"lefts": played.rows(LEFT), "rights": played.rows(RIGHT)}
             assert_same(played.run.table("out"), select(windows_of_pairs(how), **tables))
@@ -134,6 +134,50 @@ def test_p6_windows_of_joins_and_joins_of_windows_equal_duckdb(effort: int) -> N
             assert played.run.state_rows("out") == played.run.state_rows("pairs") == 0
 
     for_each(check, "windows of joins", examples=3 * effort, sources=(LEFT, RIGHT))
+
+
+@SHORT_AND_LONG
+def test_p6_windows_on_a_column_of_one_side_of_a_join_equal_duckdb_and_none_of_its_rows_is_late(effort: int) -> None:
+    """The event time of a pair is the later of two; a window on the time of one side lags behind by the interval."""
+
+    def check(script: Script) -> None:
+        how = script.pick(["inner", "left", "right", "full", "semi", "anti"])
+        lower, upper = script.pick([(-9, 4), (0, 12), (2, 5), (-9, -3), (0, 0)])
+        flow = Flow("conformance")
+        left, right = source(flow, LEFT), source(flow, RIGHT)
+        pairs = left.join(right, "k", within=between(f"{lower} us", f"{upper} us"), how=how, name="pairs")
+        columns = {"left": "ts", "right": "ts_right"} if how not in {"semi", "anti"} else {"left": "ts"}
+        for side, on in columns.items():
+            pairs.group_by("k", tumbling("20 us", on=on), name=f"by_{side}").agg(n=f.count(), total=f.sum("v"))
+            pairs.group_by("k", session("6 us", on=on), name=f"busy_{side}").agg(n=f.count())
+            pairs.group_by("k", sliding("10 us", "4 us", on=on), name=f"best_{side}").top(1, "v desc", number="place")
+        with play(flow, script) as played:
+            tables = {"lefts": played.rows(LEFT), "rights": played.rows(RIGHT)}
+            for side in columns:
+                joined = pairs_by(how, side, lower, upper)
+                counted = f"""{joined} select k, window_start, window_end, count(*) as n, sum(v) as total
+                    from {windows(LARGE, "pairs")} group by k, window_start, window_end"""
+                assert_same(played.run.table(f"by_{side}"), select(counted, **tables))
+                highest = f"""{joined} select k, window_start, window_end, max(v) as v
+                    from {windows(OVERLAPPING, "pairs")} group by k, window_start, window_end"""
+                best = played.run.table(f"best_{side}").select(["k", "window_start", "window_end", "v"])
+                assert_same(best, select(highest, **tables))
+                _, ((nulls,),) = select(f"{joined} select count(*) from pairs where ts is null", **tables)
+                for operator in (f"by_{side}", f"busy_{side}", f"best_{side}"):
+                    assert played.run.counts[operator, "rows_late"] == nulls, "rows without the time alone are late"
+                    assert played.run.state_rows(operator) == 0
+
+    for_each(check, "windows on columns", examples=6 * effort, sources=(LEFT, RIGHT))
+
+
+def pairs_by(how: str, side: str, lower: int, upper: int) -> str:
+    on = f"l.k = r.k and r.ts - l.ts between {lower} and {upper}"
+    time = "l.ts" if side == "left" else "r.ts"
+    pairs = f"select coalesce(l.k, r.k) as k, l.v, {time} as ts, null as seen from l {how} join r on {on}"
+    if how in {"semi", "anti"}:
+        no = "not" if how == "anti" else ""
+        pairs = f"select l.k, l.v, l.ts, null as seen from l where {no} exists (from r where {on})"
+    return f"with {ADMITTED}, pairs as ({pairs})"
 
 
 ADMITTED = """

@@ -55,7 +55,7 @@ def test_p6_interval_joins_equal_duckdb(how: str, condition: str | None, effort:
         left, right = both(flow)
         within = between(f"{lower} us", f"{upper} us")
         left.join(right, keys, within=within, how=how, condition=condition, name="out")
-        sql = query(how, keys, times=f"l.ts - r.ts between {lower} and {upper}", condition=condition)
+        sql = query(how, keys, times=f"r.ts between l.ts + {lower} and l.ts + {upper}", condition=condition)
         with play(flow, script) as played:
             admitted = "ts is not null and (seen is null or ts > seen)"
             tables = f"with l as (select * from lefts where {admitted}), r as (select * from rights where {admitted})"

@@ -95,7 +95,7 @@ class Running(sb.ProcessKey):
 
 def build(orders: Any, payments: Any) -> tuple[Any, Any]:
     """The operators over both streams: the sum of each minute, and what came together so far."""
-    matched = payments.join(orders, on="order_id", within=sb.between("0s", "2 minutes"), name="matched")
+    matched = payments.join(orders, on="order_id", within=sb.between("-2 minutes", "0s"), name="matched")
     # Each level has keys of its own, so that rows go from every subtask of one to every subtask of the next.
     minutes = matched.group_by("customer", "order_id % 3 as branch", sb.tumbling("1 minute"), name="minutes").agg(
         payments=sb.count(), paid=sb.sum("paid")

@@ -139,7 +139,7 @@ def test_windows_without_a_key_are_of_all_rows(spark: SparkSession, tmp_path: Pa
     grouped = job.source(stream, watermark=("ts", "0 seconds")).group_by(sb.cumulative("1 minute", "20 seconds"))
     grouped.agg(rows=sb.count(), total=sb.sum("n")).write(sink)
     explained = job.explain()
-    assert "cumulative window of 60 s in steps of 20 s" in explained
+    assert "cumulative window of 1 minute in steps of 20 seconds" in explained
     assert "by no key" in explained
     assert job.start(available_now=True).await_termination(120)
     found = [

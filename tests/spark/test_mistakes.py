@@ -65,7 +65,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
                 lambda df: df.withWatermark("ts", "2 minutes"),
             )
         ],
-        "late after 120 s here, and after 60 s elsewhere",
+        "late after 2 minutes here, and after 1 minute elsewhere",
     ),
     "a name twice": (lambda r: stream(r).group_by("driver", MINUTE).agg(Driver=sb.count()), "two output columns"),
     "a reserved name": (lambda r: stream(r).group_by("driver", MINUTE).agg(window_end=sb.count()), "window_end"),

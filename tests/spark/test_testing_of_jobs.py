@@ -28,7 +28,7 @@ def rated(spark: SparkSession, folder: Path) -> sb.Job:
     rides = job.source(frame(spark, folder / "rides", RIDES), name="rides", watermark=("ts", "1 minute"))
     ratings = job.source(frame(spark, folder / "ratings", RATINGS), name="ratings", watermark=("ts", "1 minute"))
     pairs = ratings.join(
-        rides.where("fare > 1"), on=sb.eq("who", "driver"), within=sb.between("0s", "10 minutes"), name="pairs"
+        rides.where("fare > 1"), on=sb.eq("who", "driver"), within=sb.between("-10 minutes", "0s"), name="pairs"
     )
     windows = pairs.group_by("who", sb.tumbling("1 hour"), name="per_hour").agg(n=sb.count(), stars=sb.sum("stars"))
     windows.write("parquet", path=str(folder / "out"))

@@ -2,7 +2,8 @@
 
 A source's watermark follows Spark's rule: the greatest event time seen in earlier epochs minus the delay; it never goes
 back. An operator works with the least watermark of its inputs, and promises one for its own results. In epoch n a row
-is late by the watermark that its operator had in epoch n - 1, and results are final by that of epoch n.
+is late by the watermark that its operator had in epoch n - 1, and results are final by that of epoch n. A window over a
+time column that may lag behind the event time works with the watermark minus that lag.
 
 A source that has given no row for its `idle_after` holds nobody back until it gives one again.
 """
@@ -10,7 +11,8 @@ A source that has given no row for its `idle_after` holds nobody back until it g
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from statebed.flow.graph import Graph, OperatorNode, SourceNode
+from statebed.flow.graph import Graph, OperatorNode, SourceNode, StepNode, UnionNode
+from statebed.flow.steps import EXACT, Lag
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators.operator import Clock
 from statebed.operators.rows import greatest
@@ -72,7 +74,9 @@ def operator_clocks(
             silent.append(node.name in idle)
             continue
         origins = [edge.node for edge in node.inputs]
-        mark = _least(marks[one] for one in origins if not silent[one])
+        mark = _least(
+            _minus(marks[one], lag.most_us) for one, lag in zip(origins, _lags(node), strict=True) if not silent[one]
+        )
         silent.append(all(silent[one] for one in origins))
         if isinstance(node, OperatorNode):
             had = before.get(node.operator.operator_id)
@@ -103,7 +107,9 @@ def drained_clocks(
         if isinstance(node, SourceNode):
             latest.append(sources[node.name].max_event_time_us)
             continue
-        reached = greatest(latest[edge.node] for edge in node.inputs)
+        reached = greatest(
+            _minus(latest[edge.node], lag.least_us) for edge, lag in zip(node.inputs, _lags(node), strict=True)
+        )
         if isinstance(node, OperatorNode):
             operator = node.operator
             had = before.get(operator.operator_id)
@@ -127,6 +133,15 @@ def is_due(graph: Graph, clocks: Mapping[str, Clock]) -> bool:
         and graph.operators[name].is_due(clock.late_us, clock.watermark_us)
         for name, clock in clocks.items()
     )
+
+
+def _lags(node: StepNode | UnionNode | OperatorNode) -> list[Lag]:
+    """Return, for each input, how far the times that the node works with lie behind the event times of the input."""
+    return [feed.lag for feed in node.feeds] if isinstance(node, OperatorNode) else [EXACT] * len(node.inputs)
+
+
+def _minus(mark_us: int | None, lag_us: int) -> int | None:
+    return None if mark_us is None else mark_us - lag_us
 
 
 def _least(marks: Iterable[int | None]) -> int | None:

@@ -15,6 +15,7 @@ from statebed.flow.steps import Feed, Step
 from statebed.format.names import check_name
 from statebed.operators.operator import MAIN, Changes, Operator, Output
 from statebed.operators.process import ProcessOperator
+from statebed.operators.windows import duration_text
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ class Graph:
         node = self.sources[source]
         if node.event_time is not None and node.delay_us != delay_us:
             raise InputError(
-                f"rows of the source {source!r} are late after {delay_us / 1e6:g} s here, and after "
-                f"{node.delay_us / 1e6:g} s elsewhere",
+                f"the source {source!r} has two watermarks: rows are late after {duration_text(delay_us)} here, and "
+                f"after {duration_text(node.delay_us)} elsewhere",
                 where=where,
                 fix="give the source one watermark, with job.source(df, watermark=...)",
             )

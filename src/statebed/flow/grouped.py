@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from statebed.errors import InputError
 from statebed.flow.aggregates import bind_aggregates
 from statebed.flow.keys import OrderTerms, key_fields, key_values, known, ordered_by
-from statebed.flow.steps import Expression
+from statebed.flow.steps import Expression, TimeColumn
 from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
 from statebed.operators.deduplicate import Deduplicate, Keep
 from statebed.operators.numbering import Numbering
@@ -64,7 +64,9 @@ class GroupedStream(Generic[S]):
             operator = SessionAggregate(window=self.window, **common)
         else:
             operator = WindowAggregate(window=self.window, **common)
-        return self.stream.add_operator(operator, feeds=[[*key_values(self.keys), *values]], unnamed=self.name is None)
+        return self.stream.add_operator(
+            operator, feeds=[[*key_values(self.keys), *values]], time=self._time(name), unnamed=self.name is None
+        )
 
     def top(self, n: int, by: OrderTerms, *, numbering: str = "row_number", number: str | None = None) -> S:
         """The first n rows of each key and window, when it closes; `number` names the column for a row's number."""
@@ -78,7 +80,9 @@ class GroupedStream(Generic[S]):
             Numbering(known(numbering, Numbering, name)),
             number,
         )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+        return self.stream.add_operator(
+            operator, feeds=[key_values(self.keys)], time=self._time(name), unnamed=self.name is None
+        )
 
     def over(self, by: OrderTerms = (), **calls: WindowCall) -> S:
         """All rows of each key and window, when it closes, with columns such as `place=row_number()`."""
@@ -86,7 +90,14 @@ class GroupedStream(Generic[S]):
         operator = WindowFunctions(
             name, self.stream.keyed_input(self.keys), self._fixed_window(name), ordered_by(by), tuple(calls.items())
         )
-        return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
+        return self.stream.add_operator(
+            operator, feeds=[key_values(self.keys)], time=self._time(name), unnamed=self.name is None
+        )
+
+    def _time(self, name: str) -> TimeColumn | None:
+        """Return the column that assigns rows to windows; None: the event time does."""
+        on = self.window.on
+        return None if on is None else self.stream.time_column(on, where=f"operator {name!r}")
 
     def _fixed_window(self, name: str) -> Window:
         if isinstance(self.window, SessionWindow):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from statebed.errors import InputError
+from statebed.flow.event_time import event_time_columns
+from statebed.flow.intervals import Interval, TimeSide, Within, WithinText, interval_of_text
 from statebed.operators import Operator, Window
 from statebed.operators.expressions import bind
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
@@ -31,21 +33,25 @@ def eq(left: str, right: str | None = None) -> Eq:
     return Eq(left, right or left)
 
 
-@dataclass(frozen=True)
-class Within:
-    """This stream's time lies between the other's plus one span and plus another."""
+def between(lower: Duration, upper: Duration | None = None) -> Within:
+    """Bound the right row's event time minus the left row's, both bounds included, as Flink and SQL do.
 
-    lower_us: int
-    upper_us: int
-
-
-def between(lower: Duration, upper: Duration) -> Within:
-    """`between("0s", "10 minutes")`: a row comes so long after the other stream's row; spans may be negative."""
-    found = Within(parse_duration(lower), parse_duration(upper))
+    `bids.join(auctions, ..., within=between("-10 minutes", "0s"))` is `auctions.ts BETWEEN bids.ts - INTERVAL 10
+    MINUTES AND bids.ts`: the auction opened up to ten minutes before the bid. That SQL text is accepted, too, as the
+    only argument.
+    """
+    if upper is None:
+        if not isinstance(lower, str):
+            raise InputError(
+                f"between takes two durations, or one SQL text; got {lower!r} alone",
+                fix="write between('0s', '10 minutes'), or between('b.ts BETWEEN a.ts AND a.ts + INTERVAL 10 MINUTES')",
+            )
+        return WithinText(lower)
+    found = Interval(parse_duration(lower), parse_duration(upper))
     if found.lower_us > found.upper_us:
         raise InputError(
-            f"between({lower!r}, {upper!r}) holds no time",
-            fix="give the smaller span first: between('-1 minute', '0s')",
+            f"between({lower!r}, {upper!r}) contains no time: the lower bound is greater than the upper one",
+            fix=f"give the smaller bound first: between({upper!r}, {lower!r})",
         )
     return found
 
@@ -71,7 +77,7 @@ class JoinTerms:
     """What a join is, beside its streams."""
 
     on: On
-    within: Within | None
+    within: Within | str | None
     window: Window | None
     as_of: AsOf | None
     how: str
@@ -89,6 +95,16 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
     if terms.within or terms.window or terms.as_of:
         left.check_timed(name)
         right.check_timed(name)
+    if isinstance(terms.within, str | WithinText):
+        text = terms.within if isinstance(terms.within, str) else terms.within.text
+        sides = (_time_side(left), _time_side(right))
+        terms = replace(terms, within=interval_of_text(text, *sides, where=where))
+    if terms.window is not None and terms.window.on is not None:
+        raise InputError(
+            f"a window join takes the rows of both streams by their event times, not by {terms.window.on!r}",
+            where=where,
+            fix="leave on= out; make that column the event time of its source, with watermark=(column, delay)",
+        )
     several = [terms.on] if isinstance(terms.on, str | Eq) else terms.on
     pairs = [eq(one) if isinstance(one, str) else one for one in several]
     _check_columns(left, [one.left for one in pairs], where)
@@ -99,6 +115,12 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
     )
     operator = _operator(inputs, terms, _kind(terms.how, where), name=name or "join", where=where)
     return left.add_operator(operator, right, unnamed=name is None)
+
+
+def _time_side(stream: "Stream") -> TimeSide:
+    """Return how SQL text may call the event time of a stream."""
+    graph, edge = stream.graph, stream.edge
+    return TimeSide(graph.origins_of(edge), tuple(event_time_columns(graph, edge)))
 
 
 def _check_columns(stream: "Stream", names: Sequence[str], where: str) -> None:
@@ -142,9 +164,8 @@ def _operator(inputs: tuple[Input, Input], terms: JoinTerms, how: JoinKind, *, n
     operator: WindowJoin | IntervalJoin | UpdatingJoin
     if isinstance(when, Window):
         operator = WindowJoin(**common, window=when)
-    elif isinstance(when, Within):
-        # The operator measures from left to right.
-        operator = IntervalJoin(**common, lower_us=-when.upper_us, upper_us=-when.lower_us)
+    elif isinstance(when, Interval):
+        operator = IntervalJoin(**common, lower_us=when.lower_us, upper_us=when.upper_us)
     else:
         operator = UpdatingJoin(**common, ttl=time_to_live(terms.ttl, terms.ttl_clock))
     if terms.condition is None:

@@ -44,6 +44,10 @@ class Expression(Value, Protocol):
     def where(self) -> str:
         """Where it stands, for errors."""
 
+    @property
+    def plain_column(self) -> str | None:
+        """The column that it is, unchanged; None if it computes something."""
+
 
 class Step(Protocol):
     """What is done with each row."""
@@ -121,12 +125,40 @@ class AggregateValue:
 
 
 @dataclass(frozen=True)
+class Lag:
+    """Bounds of `event time - column`, in microseconds, for a time column of a stream."""
+
+    least_us: int
+    most_us: int
+
+
+EXACT = Lag(0, 0)
+"""Lag of a column that equals the event time."""
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """Column that an operator takes as the time of its rows, in place of the event time."""
+
+    name: str
+    lag: Lag | None
+    """How far it lies behind the event time; None if nothing bounds it, and rows that lie behind may be late."""
+
+
+@dataclass(frozen=True)
 class Feed:
     """From the rows of a stream to those that an operator's input takes."""
 
     input: Input
     values: tuple[tuple[str, Value], ...]
     """The input's columns, where they are not the stream's of the same name."""
+    time: TimeColumn | None = None
+    """Column that becomes the time of the input's rows; None: their event time."""
+
+    @property
+    def lag(self) -> Lag:
+        """Bounds of the difference between the event time and the time of the input's rows."""
+        return EXACT if self.time is None or self.time.lag is None else self.time.lag
 
     def apply(self, rows: pa.Table) -> pa.Table:
         made = dict(self.values)
@@ -135,7 +167,7 @@ class Feed:
             for name in self.input.columns.names
         }
         columns[KEY_HASH] = from_numpy(key_hashes([columns[key] for key in self.input.keys], rows.num_rows), pa.int64())
-        columns[TIME] = rows[TIME]
+        columns[TIME] = rows[TIME if self.time is None else self.time.name]
         if WEIGHT in self.input.schema.names:
             ones = np.ones(rows.num_rows, dtype=np.int64)
             columns[WEIGHT] = rows[WEIGHT] if WEIGHT in rows.schema.names else from_numpy(ones, pa.int64())

@@ -16,11 +16,13 @@ from typing import Any, Self, TypeAlias, cast
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.flow.event_time import time_lags
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream
-from statebed.flow.joins import AsOf, JoinTerms, On, Within, joined
+from statebed.flow.intervals import Within
+from statebed.flow.joins import AsOf, JoinTerms, On, joined
 from statebed.flow.keys import OrderTerms, keyed_columns, quoted
-from statebed.flow.steps import Expression, Feed, Select, Value, Where
+from statebed.flow.steps import Expression, Feed, Select, TimeColumn, Value, Where
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
 from statebed.operators import Operator, Window
@@ -171,7 +173,7 @@ class Stream:
         other: "Stream",
         on: On,
         *,
-        within: Within | None = None,
+        within: Within | str | None = None,
         window: Window | None = None,
         as_of: AsOf | None = None,
         how: str = "inner",
@@ -181,12 +183,16 @@ class Stream:
         ttl_clock: str = "event_time",
         name: str | None = None,
     ) -> Self:
-        """Rows of two streams with equal columns, and times that belong together.
+        """Join two streams on equal columns, for event times that belong together.
 
-        `bids.join(auctions, on=eq("auction", "id"), within=between("0s", "1 hour"))`. Times: `within=between(...)`, a
-        `window=` in which both are, or `as_of=as_of(...)` for the newest version of the other stream. Without any, both
-        streams are joined for good, or for `ttl`, and the result is a changelog. `how` is inner, left, right, full,
-        semi or anti; `condition` is SQL over the columns of a pair.
+        `bids.join(auctions, on=eq("auction", "id"), within=between("-1 hour", "0s"))`: the auction opened up to an hour
+        before the bid, in SQL `within="auctions.ts BETWEEN bids.ts - INTERVAL 1 HOUR AND bids.ts"`. Other choices are a
+        `window=` that contains both rows, and `as_of=as_of(...)` for the newest version of the other stream. Without
+        any of them the streams are joined for good, or for `ttl`, and the result is a changelog. `how` is inner, left,
+        right, full, semi or anti; `condition` is SQL over the columns of a pair.
+
+        The event time of a pair is the later of its two rows' event times. To window the pairs by the time of one of
+        them, name its column: `group_by("seller", tumbling("1 minute", on="opened_at"))`.
         """
         terms = JoinTerms(on, within, window, as_of, how, condition, suffixes, ttl, ttl_clock)
         return joined(self, other, terms, name=name)
@@ -196,12 +202,14 @@ class Stream:
         operator: Operator,
         *others: "Stream",
         feeds: Sequence[Sequence[tuple[str, Value]]] = (),
+        time: TimeColumn | None = None,
         unnamed: bool = False,
     ) -> Self:
         """Put an operator behind this stream and others, one for each of its inputs.
 
-        `feeds` has, for each input, the columns that are not the stream's of the same name. An unnamed one is called by
-        what it is and reads, never by its place, so that it finds its state again in a changed program.
+        `feeds` has, for each input, the columns that are not the stream's of the same name; `time` replaces the event
+        time of the rows. An unnamed operator is named after its definition and what it reads, never after its place,
+        so that it finds its state again in a changed program.
         """
         streams: list[Stream] = [self, *others]
         if unnamed:
@@ -211,7 +219,9 @@ class Stream:
         if any(expires_by_event_time(table) for table in operator.tables.values()):
             for stream in streams:
                 stream.check_times_to_expire_by(operator.operator_id)
-        made = tuple(Feed(one, tuple(feeds[number]) if feeds else ()) for number, one in enumerate(operator.inputs))
+        made = tuple(
+            Feed(one, tuple(feeds[number]) if feeds else (), time) for number, one in enumerate(operator.inputs)
+        )
         return self._added(OperatorNode(operator, tuple(one.edge for one in streams), made))
 
     # ---- inside ----------------------------------------------------------------------------------------------
@@ -239,6 +249,19 @@ class Stream:
                 fix="give the source a watermark: source(..., watermark=('ts', '10 minutes')); "
                 "or count processing time: ttl_clock='epoch_time'",
             )
+
+    def time_column(self, name: str, *, where: str) -> TimeColumn:
+        """Return a timestamp column, by which a window assigns rows in place of the event time."""
+        columns = self.output.columns
+        if name not in columns.names or not pa.types.is_timestamp(columns.field(name).type):
+            found = f"{columns.field(name).type}" if name in columns.names else "not a column"
+            timestamps = [field.name for field in columns if pa.types.is_timestamp(field.type)]
+            raise InputError(
+                f"a window's `on` must be a timestamp column, got {name!r} ({found})",
+                where=where,
+                fix=f"use one of {timestamps}" if timestamps else "cast a column to timestamp first, with with_columns",
+            )
+        return TimeColumn(name, time_lags(self.graph, self.edge).get(name))
 
     def input_of(self, name: str, keys: Sequence[str], *, columns: pa.Schema | None = None) -> Input:
         """An operator's input with the columns of this stream."""

@@ -28,7 +28,7 @@ from statebed.operators.session_aggregate import SESSIONS, SessionAggregate
 from statebed.operators.top_n import ROW_TIME, ROWS, STANDING, TopN
 from statebed.operators.updating_aggregate import GROUPS, UpdatingAggregate
 from statebed.operators.window_aggregate import PARTIALS, WindowAggregate
-from statebed.operators.windows import SessionWindow, Shape, Window
+from statebed.operators.windows import SessionWindow, Window
 
 UserAggregates = Mapping[str, UserAggregate]
 """User-defined aggregates by the name of their result."""
@@ -167,16 +167,13 @@ def _updating(stored: StoredTable, described: dict[str, Any], users: UserAggrega
 
 
 def _sessions(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> Results:
-    window = SessionWindow(int(described["gap"]))
+    window = SessionWindow(int(described["gap"]), described.get("on"))
     return RowResults(SessionAggregate(window=window, **_emitted(described), **_aggregation(stored, described, users)))
 
 
 def _windows(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> Results:
-    shape, *spans = described["window"]
-    emitted = _emitted(described)
-    operator = WindowAggregate(
-        window=Window(Shape(shape), *map(int, spans)), **emitted, **_aggregation(stored, described, users)
-    )
+    window = Window.from_data(described["window"])
+    operator = WindowAggregate(window=window, **_emitted(described), **_aggregation(stored, described, users))
     reached = stored.watermark_us
     return WindowResults(operator, None if reached is None else reached - operator.lateness_us)
 

@@ -93,7 +93,8 @@ class SessionAggregate(WindowedAggregation):
 
     @cached_property
     def definition(self) -> Definition:
-        return Definition.of(kind="session_aggregate", gap=self.window.gap_us, **self.described())
+        on = {} if self.window.on is None else {"on": self.window.on}
+        return Definition.of(kind="session_aggregate", gap=self.window.gap_us, **on, **self.described())
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
         return before_us is None or after_us > before_us

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.operators.windows import Duration, parse_duration
+from statebed.operators.windows import Duration, duration_text, parse_duration
 from statebed.state import TableConfig, TimeToLiveClock, keyed_table_config, multiset_table_config
 
 
@@ -21,7 +21,8 @@ class TimeToLive:
     def __post_init__(self) -> None:
         if self.span_us <= 0:
             raise InputError(
-                f"a time to live of {self.span_us} us", fix="give a positive span, such as '1 day', or none at all"
+                f"`ttl` must be positive, got {duration_text(self.span_us)!r}",
+                fix="give a duration like '1 day', or leave it out",
             )
 
 

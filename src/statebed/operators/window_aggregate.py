@@ -72,9 +72,7 @@ class WindowAggregate(WindowedAggregation):
 
     @cached_property
     def definition(self) -> Definition:
-        window = self.window
-        shape = [window.shape.value, window.width_us, window.slide_us, window.offset_us]
-        return Definition.of(kind="window_aggregate", window=shape, **self.described())
+        return Definition.of(kind="window_aggregate", window=self.window.as_data(), **self.described())
 
     def output_watermark(self, watermark_us: int) -> int:
         return self.window.complete_until(watermark_us - self.lateness_us)

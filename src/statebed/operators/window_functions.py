@@ -83,11 +83,10 @@ class WindowFunctions:
 
     @cached_property
     def definition(self) -> Definition:
-        window = self.window
         return Definition.of(
             ("order", "calls"),
             kind="window_functions",
-            window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
+            window=self.window.as_data(),
             order=[one.text for one in self.order],
             calls=[[name, call.call.value, call.column, call.number, repr(call.default)] for name, call in self.calls],
             keys=self.input.keys,

@@ -77,10 +77,9 @@ class WindowTopN:
 
     @cached_property
     def definition(self) -> Definition:
-        window = self.window
         return Definition.of(
             kind="window_top_n",
-            window=[window.shape.value, window.width_us, window.slide_us, window.offset_us],
+            window=self.window.as_data(),
             n=self.n,
             order=[one.text for one in self.order],
             numbering=self.numbering.value,

@@ -9,7 +9,9 @@ import datetime as dt
 import enum
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +72,22 @@ def parse_duration(text: str | dt.timedelta) -> int:
     return total
 
 
+def duration_text(span_us: int) -> str:
+    """Write a number of microseconds the way `parse_duration` reads it.
+
+    >>> duration_text(5_400_000_000), duration_text(-60_000_000), duration_text(0)
+    ('1 hour 30 minutes', '-1 minute', '0 seconds')
+    """
+    sign, rest, parts = "-" if span_us < 0 else "", abs(span_us), []
+    for unit, size in _UNITS_US.items():
+        if unit == "week":  # 14 days read better than 2 weeks
+            continue
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{sign}{count} {unit}{'' if count == 1 else 's'}")
+    return " ".join(parts) or "0 seconds"
+
+
 def _unit_us(word: str, *, text: str, fix: str) -> int:
     unit = word.lower()
     unit = _SHORT.get(unit, unit)
@@ -115,22 +133,26 @@ class Window:
     slide_us: int
     offset_us: int = 0
     """From 0 up to, not including, the period."""
+    on: str | None = None
+    """Time column that assigns rows to windows; None: the event time."""
 
     def __post_init__(self) -> None:
+        size, slide = duration_text(self.width_us), duration_text(self.slide_us)
         if not 0 < self.slide_us <= self.width_us:
             raise InputError(
-                f"a {self.shape.value} window of {self.width_us} us every {self.slide_us} us",
-                fix="give a positive size, such as '1 minute', and steps that are positive and not larger",
+                f"a {self.shape.value} window has the size {size!r} and the step {slide!r}",
+                fix="give a positive size, such as '1 minute', and a positive step that is not larger",
             )
         if self.shape is Shape.CUMULATIVE and self.width_us % self.slide_us:
             raise InputError(
-                f"a cumulative window of {self.width_us} us is no multiple of its step of {self.slide_us} us",
+                f"the size of a cumulative window, {size!r}, is not a multiple of its step, {slide!r}",
                 fix="choose a step that divides the size, such as cumulative('1 day', '1 hour')",
             )
         if not 0 <= self.offset_us < self.period_us:
             raise InputError(
-                f"windows every {self.period_us} us with the offset {self.offset_us} us",
-                fix="use tumbling(size, offset=...) and its like, which bring any offset into range",
+                f"the offset {duration_text(self.offset_us)!r} of a window lies outside of its period of "
+                f"{duration_text(self.period_us)!r}",
+                fix="use tumbling(size, offset=...) or sliding(..., offset=...), which accept any offset",
             )
 
     @property
@@ -205,13 +227,21 @@ class Window:
         return WindowsOfPanes(rows, starts, starts + self.width_us)
 
     def described(self) -> str:
-        """For people."""
-        size, step = (f"{span / 1e6:g} s" for span in (self.width_us, self.slide_us))
-        if self.shape is Shape.TUMBLING:
-            return f"tumbling window of {size}"
-        return f"{self.shape.value} window of {size} " + (
-            f"every {step}" if self.shape is Shape.SLIDING else f"in steps of {step}"
-        )
+        """Describe the window in words, for `explain` and errors."""
+        size, step = duration_text(self.width_us), duration_text(self.slide_us)
+        steps = {Shape.TUMBLING: "", Shape.SLIDING: f" every {step}", Shape.CUMULATIVE: f" in steps of {step}"}
+        return f"{self.shape.value} window of {size}{steps[self.shape]}{_on(self.on)}"
+
+    @staticmethod
+    def from_data(data: Sequence[Any]) -> "Window":
+        """Return the window that `as_data` described."""
+        shape, width_us, slide_us, offset_us, *on = data
+        return Window(Shape(shape), int(width_us), int(slide_us), int(offset_us), on[0] if on else None)
+
+    def as_data(self) -> list[object]:
+        """Return what the definition of an operator stores about the window."""
+        data: list[object] = [self.shape.value, self.width_us, self.slide_us, self.offset_us]
+        return data if self.on is None else [*data, self.on]
 
 
 @dataclass(frozen=True)
@@ -219,6 +249,8 @@ class SessionWindow:
     """Windows that last as long as rows of a key follow each other by no more than a gap."""
 
     gap_us: int
+    on: str | None = None
+    """Time column that assigns rows to sessions; None: the event time."""
 
     def check_times(self, times: pa.ChunkedArray) -> None:
         """Refuse times whose session would end outside of what a timestamp can say."""
@@ -227,8 +259,12 @@ class SessionWindow:
             raise _too_far()
 
     def described(self) -> str:
-        """For people."""
-        return f"session window with a gap of {self.gap_us / 1e6:g} s"
+        """Describe the window in words, for `explain` and errors."""
+        return f"session window with a gap of {duration_text(self.gap_us)}{_on(self.on)}"
+
+
+def _on(column: str | None) -> str:
+    return "" if column is None else f" on {column}"
 
 
 def _too_far() -> InputError:
@@ -241,18 +277,24 @@ def _too_far() -> InputError:
 Duration = str | dt.timedelta
 
 
-def tumbling(size: Duration, offset: Duration | None = None) -> Window:
-    """Windows of `size` that follow each other, aligned to 1970-01-01T00:00:00Z plus `offset`.
+def tumbling(size: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
+    """Build windows of `size` that follow each other, aligned to 1970-01-01T00:00:00Z plus `offset`.
+
+    Rows are assigned to windows by their event time, or by the timestamp column `on`. Behind a join the event time of a
+    pair is the later of its two rows' event times; `on="ordered_at"` windows pairs by the time of one of them. A row
+    is late when the watermark has closed its window, whichever column assigns it (see docs/reference/joins.md).
 
     >>> tumbling("1 minute").width_us
     60000000
     """
     width = _positive("size", size)
-    return Window(Shape.TUMBLING, width, width, _offset(offset, width))
+    return Window(Shape.TUMBLING, width, width, _offset(offset, width), on)
 
 
-def sliding(size: Duration, slide: Duration, offset: Duration | None = None) -> Window:
-    """Windows of `size`, one beginning every `slide`; a row is in each window that holds its time.
+def sliding(size: Duration, slide: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
+    """Build windows of `size`, one beginning every `slide`; a row is in each window that holds its time.
+
+    `on` names the column with that time, see `tumbling`.
 
     >>> sliding("10 minutes", "4 minutes").pane_us
     120000000
@@ -263,22 +305,27 @@ def sliding(size: Duration, slide: Duration, offset: Duration | None = None) -> 
             f"windows of {size!r} every {slide!r} leave gaps, and rows in them would be in no window",
             fix="choose a slide that is not larger than the size, or leave such rows out with where(...)",
         )
-    return Window(Shape.SLIDING, width, step, _offset(offset, step))
+    return Window(Shape.SLIDING, width, step, _offset(offset, step), on)
 
 
-def cumulative(size: Duration, step: Duration, offset: Duration | None = None) -> Window:
-    """Windows that grow by `step` until they have `size`, and then begin anew: the day so far, every hour."""
+def cumulative(size: Duration, step: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
+    """Build windows that grow by `step` up to `size`, then begin anew: the day so far, every hour.
+
+    `on` names the column that assigns rows to windows, see `tumbling`.
+    """
     width, grown = _positive("size", size), _positive("step", step)
-    return Window(Shape.CUMULATIVE, width, grown, _offset(offset, width))
+    return Window(Shape.CUMULATIVE, width, grown, _offset(offset, width), on)
 
 
-def session(gap: Duration) -> SessionWindow:
-    """Windows of rows of a key that follow each other by no more than `gap`.
+def session(gap: Duration, *, on: str | None = None) -> SessionWindow:
+    """Build windows of rows of a key that follow each other by at most `gap`.
+
+    `on` names the column with the time of a row, see `tumbling`.
 
     >>> session("5 minutes").gap_us
     300000000
     """
-    return SessionWindow(_positive("gap", gap))
+    return SessionWindow(_positive("gap", gap), on)
 
 
 def _positive(what: str, span: Duration) -> int:

@@ -6,10 +6,13 @@ from typing import Self
 
 from statebed.checkpoint import Guarantee, Sink
 from statebed.config import show_size
-from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
+from statebed.flow.event_time import event_time_text
+from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode
 from statebed.format.ranges import owned_range
 from statebed.operators import MAIN, Operator
+from statebed.operators.joins import IntervalJoin
 from statebed.operators.operator import Changes
+from statebed.operators.windows import duration_text
 from statebed.sinks import BaseSink
 from statebed.spark.outputs import described as described_sink
 from statebed.spark.picture import Arrow, Box, Kind, drawn
@@ -18,7 +21,6 @@ from statebed.spark.topology import Place
 from statebed.state import TableConfig
 
 _WIDTH = 13
-_UNITS = {"d": 86_400_000_000, "h": 3_600_000_000, "min": 60_000_000, "s": 1_000_000, "ms": 1_000}
 
 
 class Explanation(str):
@@ -70,8 +72,8 @@ def _line(what: str, text: str) -> str:
 def _source(node: SourceNode) -> str:
     if node.event_time is None:
         return f"{node.name}: no event time"
-    idle = "" if node.idle_after_us is None else f", idle after {_duration(node.idle_after_us)} without rows"
-    return f"{node.name}: event time {node.event_time}, late after {_duration(node.delay_us)}{idle}"
+    idle = "" if node.idle_after_us is None else f", idle after {duration_text(node.idle_after_us)} without rows"
+    return f"{node.name}: event time {node.event_time}, late after {duration_text(node.delay_us)}{idle}"
 
 
 def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
@@ -81,12 +83,35 @@ def _operator(plan: JobPlan, place: Place) -> Iterator[str]:
     origins = ", ".join(_origin(plan.graph, edge) for edge in node.inputs)
     yield _line("operator", f"{operator.operator_id}: {described(operator)} by {keys}, level {place.level}")
     yield _line("", f"reads {origins}")
+    if isinstance(operator, IntervalJoin):
+        yield _line("", f"interval: {operator.interval_text()}")
+    for text in _times(plan.graph, node):
+        yield _line("", text)
     for name, config in operator.tables.items():
         kept = _kept(plan, operator.operator_id, name)
         yield _line("", f"table {name}: {config.description}; {expiry(operator, name, config)}{kept}")
     output = operator.outputs[MAIN]
     changelog = ", as a changelog" if output.changes is Changes.CHANGELOG else ""
     yield _line("", f"gives {', '.join(output.columns.names)}{changelog}")
+    if plan.graph.is_timed(Edge(plan.graph.names[operator.operator_id].node)):
+        time = event_time_text(plan.graph, Edge(plan.graph.names[operator.operator_id].node))
+        yield _line("", f"event time of results: {time}")
+
+
+def _times(graph: Graph, node: Node) -> Iterator[str]:
+    """Describe the times by which an operator takes the rows of its inputs."""
+    assert isinstance(node, OperatorNode)
+    for one, edge, feed in zip(node.operator.inputs, node.inputs, node.feeds, strict=True):
+        if not graph.is_timed(edge):
+            continue
+        name = f" of {one.name}" if len(node.inputs) > 1 else ""
+        if feed.time is None:
+            yield f"event time{name}: {event_time_text(graph, edge)}"
+        elif feed.time.lag is None:
+            yield f"windows on {feed.time.name}; rows behind the watermark of the event time are late"
+        else:
+            lag = duration_text(max(0, feed.time.lag.most_us))
+            yield f"windows on {feed.time.name}, at most {lag} behind the event time ({event_time_text(graph, edge)})"
 
 
 def _kept(plan: JobPlan, operator: str, table: str) -> str:
@@ -114,7 +139,9 @@ def _picture(plan: JobPlan) -> str:
         numbers[name] = len(boxes)
         keys = ", ".join(operator.inputs[0].keys)
         tables = [f"{one}: {expiry(operator, one, config)}" for one, config in operator.tables.items()]
-        texts = (described(operator), f"by {keys}" if keys else "no key: one subtask has all rows", *tables)
+        interval = [operator.interval_text()] if isinstance(operator, IntervalJoin) else []
+        by = f"by {keys}" if keys else "no key: one subtask has all rows"
+        texts = (described(operator), *interval, by, *tables)
         boxes.append(Box(name, Kind.OPERATOR, place.level, texts))
         node = graph.nodes[graph.names[name].node]
         arrows += [
@@ -192,13 +219,5 @@ def expiry(operator: Operator, name: str, config: TableConfig) -> str:
     if name in unbounded_tables(operator):
         return "kept for ever"
     if config.WhichOneof("kind") == "keyed" and config.keyed.HasField("time_to_live_us"):
-        return f"forgotten {_duration(config.keyed.time_to_live_us)} after a key's latest row"
+        return f"forgotten {duration_text(config.keyed.time_to_live_us)} after a key's latest row"
     return "leaves when the watermark has passed it"
-
-
-def _duration(us: int) -> str:
-    """In the largest unit of which it is a multiple."""
-    for unit, size in _UNITS.items():
-        if us and us % size == 0:
-            return f"{us // size} {unit}"
-    return f"{us} us" if us else "0 s"

@@ -48,8 +48,13 @@ class FrameExpression:
     own: BoundExpression | None
     """The same in our own expressions, where they can say it."""
 
+    @property
+    def plain_column(self) -> str | None:
+        """The column that it is, unchanged; None if it computes something."""
+        return None if self.own is None else self.own.plain_column
+
     def evaluate(self, batch: pa.Table) -> pa.Array:
-        """Its values without Spark, for tests."""
+        """Compute its values without Spark, for tests."""
         if self.own is None:
             raise InputError(
                 f"only Spark can compute {self.text!r}",

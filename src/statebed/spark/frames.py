@@ -18,6 +18,7 @@ from statebed.errors import InputError
 from statebed.flow.graph import Edge
 from statebed.flow.steps import Feed
 from statebed.format.schema import TIME
+from statebed.operators.windows import duration_text
 from statebed.protocol.projection import offset_names
 from statebed.spark.expressions import analysed, column_of, input_error, named_column
 from statebed.spark.pieces import BRANCH
@@ -76,7 +77,9 @@ def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> D
     column, delay_us = watermark
     if delay_us < 0 or delay_us % 1_000:
         raise InputError(
-            f"a watermark delay of {delay_us} us", where=where, fix="give whole milliseconds, not below zero"
+            f"the delay of a watermark must be whole milliseconds, at least 0, got {duration_text(delay_us)!r}",
+            where=where,
+            fix="write watermark=('ts', '10 minutes')",
         )
     try:
         return df.withWatermark(column, f"{delay_us // 1_000} milliseconds")
@@ -129,18 +132,19 @@ def feeding(
     for one in passes[1:]:
         df = df.unionByName(one)
     layouts = {
-        branch.number: Layout(
-            input=branch.feed.input,
-            columns=tuple(slots.name(place) for place in places[branch.number]),
-            sources=branch.sources,
-        )
-        for branch in branches
+        branch.number: _layout(branch, [slots.name(one) for one in places[branch.number]]) for branch in branches
     }
     return Feeding(df, layouts, offset_names(streams_of(df), owners))
 
 
+def _layout(branch: Branch, slots: Sequence[str]) -> Layout:
+    count = len(branch.feed.input.columns)
+    time = TIME if branch.feed.time is None else slots[count]
+    return Layout(branch.feed.input, tuple(slots[:count]), branch.sources, time=time)
+
+
 def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:
-    """The columns that an input takes, and their types."""
+    """Return the columns that an input takes and their types; last the time of its rows, if not their event time."""
     columns = _feed_columns(feed)
     found = analysed(frame, columns, where=where)
     check_steps(frame, found, where=where)
@@ -149,7 +153,8 @@ def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column]
 
 def _feed_columns(feed: Feed) -> list[Column]:
     made = dict(feed.values)
-    return [column_of(made[name]) if name in made else named_column(name) for name in feed.input.columns.names]
+    time = [] if feed.time is None else [named_column(feed.time.name)]
+    return [column_of(made[name]) if name in made else named_column(name) for name in feed.input.columns.names] + time
 
 
 class _Slots:

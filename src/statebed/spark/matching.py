@@ -14,11 +14,14 @@ from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
+from statebed.operators.joins import IntervalJoin
 from statebed.operators.operator import earlier_tables
+from statebed.operators.windows import duration_text
 from statebed.state.evolution.evolve import TIME_TO_LIVE, described, evolve
 from statebed.state.manager.evolved_parts import is_earlier
 from statebed.storage import ObjectStore
 
+_BOUNDS = ("lower_us", "upper_us")
 _SHOWN = 200
 """Characters of a part of a definition that an error shows."""
 
@@ -85,11 +88,14 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
     firm = {name: change for name, change in changes.items() if name not in operator.definition.free}
     if firm:
         shown = "; ".join(f"{name} was {_text(old)}, is {_text(new)}" for name, (old, new) in firm.items())
-        raise InputError(
-            f"the operator is not the one that its state was written with: {shown}",
-            where=where,
-            fix="put its definition back, or give the changed operator another name: it then begins with no state",
-        )
+        fix = "put its definition back, or give the changed operator another name: it then begins with no state"
+        if isinstance(operator, IntervalJoin) and _is_mirrored(firm):
+            bounds = [duration_text(firm[name][0]) for name in _BOUNDS]
+            fix = (
+                "between() counts the right row's event time minus the left row's, and used to count the opposite; "
+                f"the stored join is now written between({bounds[0]!r}, {bounds[1]!r})"
+            )
+        raise InputError(f"the operator is not the one that its state was written with: {shown}", where=where, fix=fix)
     if not entry.subtasks:
         return
     stored = fetch_subtask(store, entry.subtasks[0])
@@ -110,6 +116,12 @@ def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: Object
                 where=where,
                 fix="put the definition back, or give the changed operator another name",
             )
+
+
+def _is_mirrored(firm: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Tell whether nothing changed but the sign of the bounds of an interval join."""
+    lower, upper = (firm.get(name) for name in _BOUNDS)
+    return set(firm) == set(_BOUNDS) and lower is not None and upper is not None and lower[0] == -upper[1]
 
 
 def _text(value: Any) -> str:

@@ -36,11 +36,13 @@ class Layout:
     sources: tuple[str, ...]
     latest: str = TIME
     """The column with the greatest event time that a row stands for."""
+    time: str = TIME
+    """The column with the time that the operator takes rows by."""
 
     def rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
         """Rows of this branch as its operator takes them."""
         table, schema = pa.Table.from_batches(batches), self.input.schema
-        slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: TIME}
+        slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: self.time}
         given = {
             one.name: column_as(one_chunk(table[slots[one.name]]), one.type) for one in schema if one.name in slots
         }

@@ -48,6 +48,8 @@ class FrameStep:
 
     columns: pa.Schema
     text: str
+    event_time: str | None
+    """Column that equals the event time of the rows; None if they have none."""
 
     def apply(self, rows: pa.Table) -> pa.Table:  # noqa: ARG002 - the protocol's argument
         raise InputError(
@@ -107,7 +109,7 @@ class JobStream(Stream):
         columns = pa.schema([arrow_field(field, where=where) for field in df.schema.fields])
         if time is not None:
             self.graph.timed(source, time.column, time.delay_us, where=where)
-        step = FrameStep(columns, where)
+        step = FrameStep(columns, where, None if time is None else time.column)
         edge = Edge(self.graph.add(StepNode(step, (self.edge,), Changes.APPEND)))
         made = source_frame(df, time, position=self.frame.position)
         leaves = (source,) * len(streams_of(df))

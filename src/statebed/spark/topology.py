@@ -8,7 +8,7 @@ through steps that take each row by itself. Pure: nothing here touches Spark.
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -176,7 +176,7 @@ def _without_late_columns(node: OperatorNode) -> OperatorNode:
     if not isinstance(node.operator, Aggregation):
         return node
     operator = node.operator.without_late_columns()
-    feeds = tuple(Feed(one, feed.values) for one, feed in zip(operator.inputs, node.feeds, strict=True))
+    feeds = tuple(replace(feed, input=one) for one, feed in zip(operator.inputs, node.feeds, strict=True))
     return OperatorNode(operator, node.inputs, feeds)
 
 

@@ -29,7 +29,7 @@ def joined(idle_after: str | None = None) -> sb.Flow:
     flow = sb.Flow("rides")
     left = flow.source("left", SCHEMA, watermark=("ts", "0s"), idle_after=idle_after)
     right = flow.source("right", SCHEMA, watermark=("ts", "0s"), idle_after=idle_after)
-    left.join(right, on="driver", within=sb.between("0s", "1 minute"), how="left", name="pairs")
+    left.join(right, on="driver", within=sb.between("-1 minute", "0s"), how="left", name="pairs")
     return flow
 
 

@@ -43,7 +43,12 @@ def auction(number: int, seller: str, reserve: int, time: int) -> dict[str, Any]
 def test_a_bid_within_ten_of_its_auction_and_above_its_reserve(how: str, expected: set[Any]) -> None:
     flow, bids, auctions = streams()
     bids.join(
-        auctions, eq("auction", "id"), within=between("0 us", "10 us"), how=how, condition="price > reserve", name="won"
+        auctions,
+        eq("auction", "id"),
+        within=between("-10 us", "0 us"),
+        how=how,
+        condition="price > reserve",
+        name="won",
     )
     with testing.run(flow, parallelism=2) as t:
         t.watermark(0)

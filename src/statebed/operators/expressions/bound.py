@@ -35,6 +35,11 @@ class BoundExpression:
     """The columns it reads; all of them for a function."""
     _term: Term | None
 
+    @property
+    def plain_column(self) -> str | None:
+        """The column that it is, unchanged; None if it computes something."""
+        return self._term.name if isinstance(self._term, Column) else None
+
     def evaluate(self, batch: pa.Table | pa.RecordBatch) -> pa.Array:
         """One value for each row; raises ExpressionError for a row that has none."""
         if self._term is None:

@@ -32,6 +32,7 @@ from statebed.operators.joins.matching import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, filtered, without_routing
+from statebed.operators.windows import duration_text
 from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 from statebed.state.live.row_set import ascending
@@ -71,7 +72,11 @@ class AsOfJoin:
                 fix="choose left or inner: versions are looked up for left rows",
             )
         if self.tolerance_us is not None and self.tolerance_us <= 0:
-            raise InputError(f"a tolerance of {self.tolerance_us} us", where=where, fix="give a positive one, or none")
+            raise InputError(
+                f"`tolerance` must be positive, got {duration_text(self.tolerance_us)!r}",
+                where=where,
+                fix="give a duration like '1 hour', or leave it out to accept versions of any age",
+            )
         if self.deleted is not None and not self._is_flag(self.deleted):
             raise InputError(
                 f"{self.deleted!r} is no boolean column of {self.right.name} beside its keys",

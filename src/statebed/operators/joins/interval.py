@@ -33,6 +33,7 @@ from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, filtered, without_routing
+from statebed.operators.windows import duration_text
 from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import END
 
@@ -55,9 +56,9 @@ class IntervalJoin:
     left: Input
     right: Input
     lower_us: int
-    """The least difference of the right row's time to the left row's; may be below zero."""
+    """Least value of the right row's time minus the left row's; may be negative."""
     upper_us: int
-    """The greatest."""
+    """Greatest value of that difference."""
     how: JoinKind = JoinKind.INNER
     condition: Condition | None = None
     suffixes: tuple[str, str] = SUFFIXES
@@ -68,15 +69,27 @@ class IntervalJoin:
         self.columns.check_append_only(where=where)
         if self.lower_us > self.upper_us or max(abs(self.lower_us), abs(self.upper_us)) > MAX_BOUND_US:
             raise InputError(
-                f"no times lie between {self.lower_us} us and {self.upper_us} us of each other",
+                f"the interval from {duration_text(self.lower_us)!r} to {duration_text(self.upper_us)!r} is empty or "
+                "longer than 36,000 years",
                 where=where,
-                fix="give the least difference first, both below 36,000 years, such as between('0s', '10 minutes')",
+                fix="give the smaller bound first, such as between('0s', '10 minutes')",
             )
 
     @cached_property
     def columns(self) -> JoinColumns:
-        """What pairs and results look like."""
+        """Columns of pairs and results."""
         return JoinColumns(self.left, self.right, self.how, self.suffixes)
+
+    def interval_text(self) -> str:
+        """Describe in words how far the times of a pair lie apart."""
+        if self.lower_us == self.upper_us == 0:
+            return "both rows have the same time"
+        if self.lower_us >= 0:
+            return f"the right row is {_apart(self.lower_us, self.upper_us)} after the left one"
+        if self.upper_us <= 0:
+            return f"the right row is {_apart(-self.upper_us, -self.lower_us)} before the left one"
+        before, after = duration_text(-self.lower_us), duration_text(self.upper_us)
+        return f"the right row is at most {before} before and {after} after the left one"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -266,6 +279,12 @@ class _Epoch:
         behind = int(highs.max()) + 1
         for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=keys):
             yield SideRows.timed(other, piece)
+
+
+def _apart(least_us: int, most_us: int) -> str:
+    if least_us == most_us:
+        return duration_text(least_us)
+    return f"{duration_text(least_us)} to {duration_text(most_us)}"
 
 
 def _together(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:

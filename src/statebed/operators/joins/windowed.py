@@ -87,7 +87,7 @@ class WindowJoin:
     def definition(self) -> Definition:
         return Definition.of(
             kind="window_join",
-            window=[self.window.shape.value, self.window.width_us, self.window.slide_us, self.window.offset_us],
+            window=self.window.as_data(),
             condition=None if self.condition is None else self.condition.text,
             **self.columns.described(),
         )

@@ -113,6 +113,8 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
         left.input_of("left", [one.left for one in pairs]),
         right.input_of("right", [one.right for one in pairs]),
     )
+    if terms.condition is not None:
+        terms = replace(terms, condition=left.written(terms.condition, f"{where}, condition"))
     operator = _operator(inputs, terms, _kind(terms.how, where), name=name or "join", where=where)
     return left.add_operator(operator, right, unnamed=name is None)
 

@@ -281,6 +281,10 @@ class Stream:
         """What a user wrote, as a value of each row."""
         return bind(text, self.output.columns, where=where)
 
+    def written(self, text: Text, where: str) -> Text:  # noqa: ARG002 - jobs on Spark need it
+        """Return an expression as `bind` takes it, whatever the user wrote it in."""
+        return text
+
     def _bound(self, text: Text) -> Expression:
         return self.bound(text, f"columns {', '.join(self.columns)}")
 

@@ -30,6 +30,7 @@ from statebed.flow.steps import AggregateValue, EventTimeValue, Value
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators import Function
 from statebed.operators.expressions import BoundExpression, bind
+from statebed.spark.column_text import column_text
 
 _BINARY_COLLATION = StringType().collation
 
@@ -76,25 +77,26 @@ def frame_expression(df: DataFrame, value: Any, columns: pa.Schema, *, where: st
         )
     field = fields[0]
     kind = arrow_field(field, where=where)
-    text = value if isinstance(value, str) else sql_text(value)
-    own = _own(text, columns, kind.type)
+    text = value if isinstance(value, str) else _shown(value)
+    own = _own(value, columns, kind.type, where=where)
     return FrameExpression(column, field.name, kind.type, field.dataType, field.nullable, text, where, own)
 
 
-def _own(text: str, columns: pa.Schema, kind: pa.DataType) -> BoundExpression | None:
-    try:
-        bound = bind(text, columns)
-    except StatebedError:
-        return None
-    return bound if bound.type == kind else None
-
-
-def sql_text(column: Any) -> str:
-    """A Column as SQL text, as far as Spark can say it."""
+def _shown(column: Any) -> str:
+    """Return a Column as Spark shows it; the definition of an operator stores this text."""
     try:
         return str(column._jc.node().sql())  # noqa: SLF001 - no public way
     except (AttributeError, TypeError, Py4JError):
         return str(column)
+
+
+def _own(value: Any, columns: pa.Schema, kind: pa.DataType, *, where: str) -> BoundExpression | None:
+    """Return the same in our own expressions, if they can say it."""
+    try:
+        bound = bind(value if isinstance(value, str) else column_text(value, where=where), columns)
+    except StatebedError:
+        return None
+    return bound if bound.type == kind else None
 
 
 def column_of(value: Value) -> Column:

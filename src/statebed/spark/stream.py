@@ -20,7 +20,8 @@ from statebed.flow.steps import Expression, Select, Where
 from statebed.flow.stream import Stream, Text
 from statebed.operators.forward import Forward
 from statebed.operators.operator import MAIN, Changes
-from statebed.spark.expressions import FrameExpression, arrow_field, check_key, frame_expression, input_error, sql_text
+from statebed.spark.column_text import column_text
+from statebed.spark.expressions import FrameExpression, arrow_field, check_key, frame_expression, input_error
 from statebed.spark.frames import HIDDEN, event_time_of, projected, source_frame
 from statebed.spark.plans import most_watermarks, streams_of
 
@@ -145,7 +146,10 @@ class JobStream(Stream):
     def bound(self, text: Text, where: str) -> Expression:
         if self.frame is not None:
             return frame_expression(self.frame.df, text, self.output.columns, where=where)
-        return super().bound(sql_text(text) if isinstance(text, Column) else text, where)
+        return super().bound(self.written(text, where), where)
+
+    def written(self, text: Text, where: str) -> Text:
+        return column_text(text, where=where) if isinstance(text, Column) else text
 
     def select(self, *columns: Text) -> Self:
         """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""

@@ -1,5 +1,6 @@
 """Expressions: SQL text over Arrow batches, with Spark's types and answers. No Spark in here."""
 
 from statebed.operators.expressions.bound import BoundExpression, Expression, bind, filter_rows
+from statebed.operators.expressions.functions import FUNCTIONS
 
-__all__ = ["BoundExpression", "Expression", "bind", "filter_rows"]
+__all__ = ["FUNCTIONS", "BoundExpression", "Expression", "bind", "filter_rows"]

@@ -207,9 +207,31 @@ __all__ = [
 _FROM_SPARK = frozenset({"EpochSummary", "Job", "Query", "QueryState", "QueryStatus", "exit_codes"})
 
 
+_OTHER_NAMES = {
+    "avg": "mean",
+    "std": "stddev_samp",
+    "stddev": "stddev_samp",
+    "variance": "var_samp",
+    "countDistinct": "count_distinct",
+    "sumDistinct": "sum_distinct",
+    "approxCountDistinct": "approx_count_distinct",
+    "listagg": "string_agg",
+    "every": "bool_and",
+    "any": "bool_or",
+    "window": "tumbling or sb.sliding",
+    "session_window": "session",
+    "hop": "sliding",
+    "tumble": "tumbling",
+    "cumulate": "cumulative",
+}
+"""Names of other engines, and ours."""
+
+
 def __getattr__(name: str) -> Any:
     if name not in _FROM_SPARK:
-        raise AttributeError(f"module 'statebed' has no attribute {name!r}")
+        ours = _OTHER_NAMES.get(name)
+        hint = "" if ours is None else f"; use sb.{ours}"
+        raise AttributeError(f"module 'statebed' has no attribute {name!r}{hint}", name=name)
     try:
         return getattr(import_module("statebed.spark"), name)
     except ModuleNotFoundError as error:

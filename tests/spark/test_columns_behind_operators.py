@@ -53,6 +53,8 @@ def as_column(node: Node, text: str) -> Column | None:  # noqa: PLR0911 - one fo
     match node:
         case Name():
             return F.col(".".join(f"`{one}`" for one in node.parts))
+        case Literal(value=str() as value):  # also the names of a struct's fields, which stand nowhere in the text
+            return F.lit(value)
         case Literal() | TimeLiteral():
             return F.expr(part)
         case FieldOf():

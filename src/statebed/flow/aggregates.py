@@ -1,6 +1,7 @@
 """Aggregates bound to the columns of a stream: what they read is compiled, their types are found."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,8 +38,14 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
             changelog=changes is Changes.CHANGELOG,
         )
         bound.append(one)
+        # Behind an operator the values travel with tasks, and a Column of Spark's cannot.
+        sent = replace(
+            aggregate,
+            inputs=tuple(getattr(value, "text", "") for value in inputs),
+            where=None if condition is None else condition.text,
+        )
         values += [
-            (input_column(position, part), AggregateValue(aggregate, part, inputs, condition, kind))
+            (input_column(position, part), AggregateValue(sent, part, inputs, condition, kind))
             for part, kind in enumerate(one.input_types)
         ]
     return tuple(bound), tuple(values)

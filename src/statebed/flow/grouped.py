@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from statebed.errors import InputError
 from statebed.flow.aggregates import bind_aggregates
 from statebed.flow.keys import OrderTerms, key_fields, key_values, known, ordered_by
+from statebed.flow.names import SparkNames, line_of
 from statebed.flow.steps import Expression, TimeColumn
 from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
 from statebed.operators.deduplicate import Deduplicate, Keep
@@ -29,14 +30,18 @@ Option: TypeAlias = Any
 EMITS = {"close": Emit.AT_CLOSE, "early": Emit.EARLY}
 
 
-@dataclass(frozen=True)
-class GroupedStream(Generic[S]):
+@dataclass(frozen=True, repr=False)
+class GroupedStream(SparkNames, Generic[S]):
     """Rows grouped by keys and window."""
 
     stream: S
     keys: tuple[Expression, ...]
     window: Window | SessionWindow
     name: str | None = None
+
+    def __repr__(self) -> str:
+        keys = ", ".join(key.name for key in self.keys)
+        return line_of(f"<GroupedStream by {keys or 'no key'}, {self.window.described()}, of {self.stream!r}>")
 
     def agg(self, *, emit: Option = "close", allowed_lateness: Option = "0s", **aggregates: Aggregate) -> S:
         """One output column per aggregate: keys, window_start, window_end, aggregates.
@@ -109,13 +114,16 @@ class GroupedStream(Generic[S]):
         return self.window
 
 
-@dataclass(frozen=True)
-class KeyedStream(Generic[S]):
+@dataclass(frozen=True, repr=False)
+class KeyedStream(SparkNames, Generic[S]):
     """Rows taken together by key."""
 
     stream: S
     keys: tuple[Expression, ...]
     name: str | None = None
+
+    def __repr__(self) -> str:
+        return line_of(f"<KeyedStream by {', '.join(key.name for key in self.keys) or 'no key'} of {self.stream!r}>")
 
     def agg(self, *, ttl: Option = None, ttl_clock: Option = "event_time", **aggregates: Aggregate) -> S:
         """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""

@@ -185,7 +185,8 @@ def with_weights(rows: pa.Table, output: Output) -> pa.Table:
     if output.changes is Changes.CHANGELOG and WEIGHT not in rows.schema.names:
         ones = from_numpy(np.ones(rows.num_rows, dtype=np.int64), pa.int64())
         rows = rows.append_column(output.schema.field(WEIGHT), ones)
-    return pa.Table.from_arrays(rows.columns, schema=output.schema)
+    columns = [column.cast(kind) for column, kind in zip(rows.columns, output.schema.types, strict=True)]
+    return pa.Table.from_arrays(columns, schema=output.schema)
 
 
 def key_hashes(keys: Sequence[pa.Array], count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

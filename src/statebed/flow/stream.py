@@ -22,7 +22,9 @@ from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.intervals import Within
 from statebed.flow.joins import AsOf, JoinTerms, On, joined
 from statebed.flow.keys import OrderTerms, keyed_columns, quoted
+from statebed.flow.names import SparkNames, line_of
 from statebed.flow.steps import Expression, Feed, Select, TimeColumn, Value, Where
+from statebed.flow.unions import united
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
 from statebed.operators import Operator, Window
@@ -32,11 +34,24 @@ from statebed.operators.time_to_live import expires_by_event_time
 from statebed.operators.type_text import schema_of
 from statebed.operators.windows import Duration, SessionWindow, parse_duration
 
+
+def watermark_of(given: Any, *, where: str) -> tuple[str, Duration]:
+    """Return the event-time column and the delay that a user gave as watermark=."""
+    if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):  # noqa: PLR2004 - a pair
+        return given[0], given[1]
+    column = given if isinstance(given, str) else "ts"
+    raise InputError(
+        f"`watermark` must be the event-time column and how late its rows may be, got {given!r}",
+        where=where,
+        fix=f"write watermark=({column!r}, '10 minutes'): rows that come up to 10 minutes late still count",
+    )
+
+
 Text: TypeAlias = Any
 """SQL text; in a job on Spark, before the first operator, a Column of Spark's too."""
 
 
-class Flow:
+class Flow(SparkNames):
     """A graph of streams and operators; `name` is the job's."""
 
     def __init__(self, name: str = "flow") -> None:
@@ -57,26 +72,33 @@ class Flow:
         """
         schema = schema_of(columns, where=f"source {name!r}")
         check_user_columns(schema.names, where=f"source {name!r}")
-        event_time, delay = (None, "0s") if watermark is None else watermark
+        event_time, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=f"source {name!r}")
         if event_time is not None and (
             event_time not in schema.names or not pa.types.is_timestamp(schema.field(event_time).type)
         ):
+            timestamps = [field.name for field in schema if pa.types.is_timestamp(field.type)]
             raise InputError(
-                f"the event time {event_time!r} is no timestamp column of {schema.names}",
+                f"the event time must be a timestamp column, got {event_time!r}; the columns are {schema.names}",
                 where=f"source {name!r}",
-                fix="name a column of the type timestamp: watermark=('ts', '10 minutes')",
+                fix=f"write watermark=({(timestamps or ['ts'])[0]!r}, '10 minutes')",
             )
         idle_us = None if idle_after is None else parse_duration(idle_after)
         node = SourceNode(name, schema, event_time, parse_duration(delay), idle_us)
         return Stream(self.graph, Edge(self.graph.add(node)))
 
 
-@dataclass(frozen=True)
-class Stream:
+@dataclass(frozen=True, repr=False)
+class Stream(SparkNames):
     """Rows with a schema, an event time and, in a changelog, weights. Every method gives a new stream."""
 
     graph: Graph
     edge: Edge
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field.name} {field.type}" for field in self.output.columns)
+        changelog = ", changelog" if self.output.changes is Changes.CHANGELOG else ""
+        origin = self.graph.origin(self.edge).removesuffix(".").replace(".)", ")")
+        return line_of(f"<{type(self).__name__} of {origin}: {fields}{changelog}>")
 
     @property
     def output(self) -> Output:
@@ -110,8 +132,15 @@ class Stream:
     # ---- row by row ------------------------------------------------------------------------------------------
 
     def where(self, condition: Text) -> Self:
-        """Only rows for which the condition holds."""
-        return self._step(Where(self._bound(condition), self.output.columns))
+        """Keep only the rows for which the condition holds; null counts as false."""
+        bound = self._bound(condition)
+        if not (pa.types.is_boolean(bound.type) or pa.types.is_null(bound.type)):
+            raise InputError(
+                f"the condition of where must be a boolean, but {bound.text!r} has the type {bound.type}",
+                where=bound.where,
+                fix=f'compare it with something: where("{bound.text} > 0")',
+            )
+        return self._step(Where(bound, self.output.columns))
 
     def select(self, *columns: Text) -> Self:
         """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
@@ -125,18 +154,15 @@ class Stream:
         return self._selected([*kept, *((name, one) for name, one in made.items() if name not in self.columns)])
 
     def union(self, *others: "Stream") -> Self:
-        """The rows of several streams with the same columns."""
+        """Put the rows of several streams with the same columns into one stream.
+
+        Columns have the same names, order and types; one that may be null in any of the streams may be null here.
+        """
         streams: list[Stream] = [self, *others]
-        for other in others:
-            if not other.output.columns.equals(self.output.columns):
-                raise InputError(
-                    f"a union of streams with the columns {self.output.columns.names} and "
-                    f"{other.output.columns.names}, or of other types",
-                    fix="select the same columns, in the same order and with the same types, from each",
-                )
+        columns = united([one.output.columns for one in streams])
         changelog = any(one.output.changes is Changes.CHANGELOG for one in streams)
         changes = Changes.CHANGELOG if changelog else Changes.APPEND
-        return self._added(UnionNode(self.output.columns, tuple(one.edge for one in streams), changes))
+        return self._added(UnionNode(columns, tuple(one.edge for one in streams), changes))
 
     # ---- by key ----------------------------------------------------------------------------------------------
 

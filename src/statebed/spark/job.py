@@ -35,6 +35,8 @@ from statebed.config import Settings, resolve
 from statebed.errors import InputError, StatebedError
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
 from statebed.flow.keys import known
+from statebed.flow.names import SparkNames
+from statebed.flow.stream import watermark_of
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.names import check_name, job_folder
 from statebed.format.ranges import check_parallelism
@@ -68,7 +70,7 @@ from statebed.spark.watching import Watching
 from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_provider, probe_put_if_absent
 
 
-class Job:
+class Job(SparkNames):
     """One pipeline with one state location."""
 
     def __init__(
@@ -139,7 +141,8 @@ class Job:
         if self._session is None:
             self._session = session
             self._store = get_storage_provider(self._settings().state)  # its configuration may say where
-        given = None if watermark is None else (watermark[0], parse_duration(watermark[1]))
+        column, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=where)
+        given = None if column is None else (column, parse_duration(delay))
         frame = marked(frame, given, where=where)
         time = event_time_of(frame, where=where)
         check_user_columns(frame.columns, where=where)

@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statebed.errors import InputError, RequestTimeoutError
+from statebed.flow.names import SparkNames
 from statebed.format import checkpoint_pb2 as pb
 from statebed.spark import notebook
 from statebed.spark.compaction import CompactionCounts
@@ -65,7 +66,7 @@ class QueryStatus:
     """What it failed with, as text with what to do; empty: nothing."""
 
 
-class Query:
+class Query(SparkNames):
     """Made by `Job.start`."""
 
     def __init__(

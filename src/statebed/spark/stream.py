@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from statebed.errors import InputError
 from statebed.flow.graph import Edge, Node, OperatorNode, StepNode, UnionNode
 from statebed.flow.keys import quoted
+from statebed.flow.names import SparkNames
 from statebed.flow.steps import Expression, Select, Where
 from statebed.flow.stream import Stream, Text
 from statebed.operators.forward import Forward
@@ -59,7 +60,7 @@ class FrameStep:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JobStream(Stream):
     """Rows of a job; every method gives a new stream."""
 
@@ -213,7 +214,7 @@ class JobStream(Stream):
 
 
 @dataclass(frozen=True)
-class Transformed:
+class Transformed(SparkNames):
     """Rows on their way to a sink, through functions of DataFrames."""
 
     stream: JobStream

@@ -16,9 +16,17 @@ from statebed.operators.expressions.names import found_in, near_match
 from statebed.operators.expressions.sites import Site
 from statebed.operators.expressions.terms import Column, Constant, Term, constant
 
-_AGGREGATES = frozenset(
-    ["count", "sum", "avg", "mean", "min", "max", "first", "last", "median", "stddev", "variance", "min_by", "max_by"]
-)
+_AGGREGATES = {
+    **{name: name for name in ("count", "sum", "mean", "min", "max", "first", "last", "median", "min_by", "max_by")},
+    "avg": "mean",
+    "stddev": "stddev_samp",
+    "std": "stddev_samp",
+    "variance": "var_samp",
+    "every": "bool_and",
+    **{name: name for name in ("mode", "corr", "collect_list", "collect_set", "count_if", "any_value", "percentile")},
+    **{name: name for name in ("approx_count_distinct", "string_agg", "bool_and", "bool_or", "stddev_pop", "var_pop")},
+}
+"""Aggregates of SQL, and what each is called in statebed."""
 _CHANGING = frozenset(
     ["now", "current_timestamp", "current_date", "current_time", "rand", "random", "randn", "uuid", "shuffle"]
 )
@@ -101,7 +109,7 @@ class Binder:
 
     def _unknown(self, place: Place, function: str) -> Exception:
         if function in _AGGREGATES:
-            fix = f"use sb.{function} in an aggregation; an expression sees one row at a time"
+            fix = f"use sb.{_AGGREGATES[function]} in an aggregation; an expression sees one row at a time"
             return place.mistake(f"{function} is an aggregate", fix=fix)
         if function in _CHANGING:
             fix = "take the time from a column; a retried epoch must give the same rows"

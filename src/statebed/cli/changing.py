@@ -39,6 +39,9 @@ def verify(
         list[str] | None,
         typer.Option("--table", help="Also check the Parquet table or Debezium files in this folder; may be repeated."),
     ] = None,
+    sinks: Annotated[
+        bool, typer.Option("--sinks/--no-sinks", help="Check the Parquet tables and Debezium files of the job's sinks.")
+    ] = True,
     orphans: Annotated[bool, typer.Option("--orphans", help="List each object that nothing names.")] = False,
     json: Json = False,
 ) -> None:
@@ -51,6 +54,8 @@ def verify(
     with verification_bar() as bar:
         found = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
     tables = [verify_table(path) for path in table or ()]
+    if sinks:
+        tables += [verify_table(known.target, published=known.published) for known in found.sink_tables]
     whole = found.whole and all(checked.whole for checked in tables)
     if json:
         shown = {**render_changes.as_json(found), "tables": render_changes.as_json(tables)}

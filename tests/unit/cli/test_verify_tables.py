@@ -60,8 +60,33 @@ def test_p7_verify_checks_tables_that_are_named(statebed: Call, state: str, tabl
     assert f"{damaged}\n" in told.out
     assert f"{missing}\n" in told.out
     assert "2 objects damaged or missing" in told.out
-    [found] = json.loads(statebed("verify", state, JOB, "--table", str(table), "--json").out)["tables"]
+    told = statebed("verify", state, JOB, "--no-sinks", "--table", str(table), "--json")
+    [found] = json.loads(told.out)["tables"]
     assert [Path(one["where"]).name for one in found["findings"]] == [damaged.name, missing.name]
+
+
+def test_p7_verify_finds_the_tables_of_a_job_in_its_newest_record(statebed: Call, template: Path) -> None:
+    state, table = str(template / "state"), template / "table"
+    assert f"table {table} of counts/out: {2 * EPOCHS} files" in statebed("verify", state, JOB).out
+    assert "table" not in statebed("verify", state, JOB, "--no-sinks").out
+    assert "table" not in statebed("verify", state, JOB, "--epoch", str(EPOCHS)).out
+    damaged = next(table.glob("epoch=*005/*.parquet"))
+    good = damaged.read_bytes()
+    flip(damaged)
+    told = statebed("verify", state, JOB)
+    damaged.write_bytes(good)
+    assert (told.code, str(damaged) in told.out) == (1, True)
+    assert statebed("verify", state, JOB, "--no-sinks").code == 0
+
+
+def test_p7_verify_misses_a_table_that_had_epochs(statebed: Call, template: Path) -> None:
+    shutil.move(template / "table", template / "moved")
+    told = statebed("verify", str(template / "state"), JOB)
+    moved = statebed("verify", str(template / "state"), JOB, "--no-sinks", "--table", str(template / "moved"))
+    shutil.move(template / "moved", template / "table")
+    assert told.code == 1
+    assert f"the table is missing; the job published epoch {EPOCHS}" in told.out
+    assert moved.code == 0
 
 
 def test_p7_verify_names_damaged_pages_and_entries(table: Path) -> None:

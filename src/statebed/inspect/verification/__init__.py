@@ -5,6 +5,7 @@ from statebed.inspect.verification.findings import (
     ObjectKind,
     Orphan,
     OrphanKind,
+    SinkTable,
     Trouble,
     Verification,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "Orphan",
     "OrphanKind",
     "Progress",
+    "SinkTable",
     "Trouble",
     "Verification",
     "verify",

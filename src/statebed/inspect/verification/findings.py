@@ -72,6 +72,16 @@ class Awaited:
 
 
 @dataclass(frozen=True)
+class SinkTable:
+    """A table of files that a sink of the job writes, outside the job's folder."""
+
+    sink_id: str
+    target: str
+    published: int
+    """Newest epoch that the sink was known to have when the head was committed; 0: none."""
+
+
+@dataclass(frozen=True)
 class Verification:
     """The state of a job's objects."""
 
@@ -93,6 +103,8 @@ class Verification:
     orphans: tuple[Orphan, ...] = ()
     orphans_known: bool = True
     """False: metadata is damaged, so what it names cannot be told from orphans, and none are listed."""
+    sink_tables: tuple[SinkTable, ...] = ()
+    """Tables that the head names. They are not checked here: `sinks.manifest.verify_table` does."""
 
     @property
     def whole(self) -> bool:

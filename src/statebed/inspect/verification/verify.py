@@ -26,7 +26,7 @@ from statebed.format.sealed import open_sealed
 from statebed.inspect.jobs import open_log
 from statebed.inspect.verification import beside
 from statebed.inspect.verification.bytes_check import Expectation, problem_of, problem_of_bytes
-from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, Trouble, Verification
+from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, SinkTable, Trouble, Verification
 from statebed.inspect.verification.log_check import READS_AT_ONCE, LogReading, newest_record, read_log
 from statebed.inspect.verification.needs import Need, Needer, Needs, data_files_of, finding, metadata_of, named_directly
 from statebed.protocol.records import data_epoch_of
@@ -34,6 +34,10 @@ from statebed.protocol.records import data_epoch_of
 _MISSING = "it is named, and not there"
 _NAMING = {ObjectKind.RECORD, ObjectKind.SAVEPOINT, ObjectKind.SUBTASK_METADATA}
 """Kinds that name others."""
+
+_FILE_TABLES = {"parquet", "debezium"}
+"""Kinds of sinks that are tables of files with a manifest."""
+_IN_PROCESS = "memory://"
 
 M = TypeVar("M", pb.CheckpointMetadata, pb.OperatorCheckpointMetadata)
 
@@ -132,6 +136,7 @@ class _Verifier:
             awaited=tuple(self._awaited),
             orphans=tuple(orphans),
             orphans_known=known and not partly,
+            sink_tables=_sink_tables(reading.head) if reading.head and not partly else (),
         )
 
     # ---- what there is to check --------------------------------------------------------------------------------
@@ -284,3 +289,12 @@ class _Verifier:
     def _concurrently(self, look: Callable[[Need], _Looked], needs: list[Need]) -> Iterator[_Looked]:
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
             yield from pool.map(look, needs)
+
+
+def _sink_tables(head: pb.CheckpointMetadata) -> tuple[SinkTable, ...]:
+    """Return the tables of the job's present sinks, as far as another process can read them."""
+    return tuple(
+        SinkTable(history.sink_id, history.target, int(history.published))
+        for history in head.sink_histories
+        if history.kind in _FILE_TABLES and not history.absent_since and not history.target.startswith(_IN_PROCESS)
+    )

@@ -14,7 +14,7 @@ from statebed.storage import ObjectStore
 
 PAGE_FILES = 1024
 """Most files in a leaf."""
-FANOUT = 64
+FANOUT = 16
 """References in a page of pages; the root has at most twice as many of each level."""
 
 Root = tuple[PageReference, ...]

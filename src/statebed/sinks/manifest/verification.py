@@ -5,7 +5,7 @@ Only reads, and may run beside the writer: what the writer takes away meanwhile 
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statebed.errors import BrokenLogError, FormatError, InputError, NewerFormatError
 from statebed.sinks.manifest.entries import PageReference, TableFile
@@ -49,8 +49,12 @@ class TableVerification:
         return not self.findings
 
 
-def verify_table(path: str) -> TableVerification:
-    """Check every object of the table at `path`."""
+def verify_table(path: str, *, published: int | None = None) -> TableVerification:
+    """Check every object of the table at `path`.
+
+    `published` is the newest epoch that the job knows to be in the table, 0 for none. A table that is not there is
+    damage if it had epochs, and none if it had not; without `published` it is an error of the caller.
+    """
     store = get_storage_provider(path)
     number = -1
     for _ in range(_ATTEMPTS):
@@ -58,7 +62,12 @@ def verify_table(path: str) -> TableVerification:
         if found.whole or newest == number:
             break
         number = newest
-    return found
+    if newest or found.findings:
+        return found
+    if published is None:
+        raise InputError("there is no table of statebed's", where=store.url, fix="give the path of the sink's table")
+    missing = TableFinding(store.url, f"the table is missing; the job published epoch {published} to it")
+    return replace(found, findings=(missing,) if published else ())
 
 
 def _verify(store: ObjectStore) -> tuple[int, TableVerification]:
@@ -72,7 +81,7 @@ def _verify(store: ObjectStore) -> tuple[int, TableVerification]:
         damage = TableFinding(error.where, error.what)
         return 0, TableVerification(store.url, "", 0, 0, 0, sealed=True, findings=(damage,))
     if not state.number:
-        raise InputError("there is no table of statebed's", where=store.url, fix="give the path of the sink's table")
+        return 0, TableVerification(store.url, "", 0, 0, 0, sealed=True)
     findings: list[TableFinding] = []
     files = [*_files(Pages(store), state.pages, findings), *state.tail]
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:

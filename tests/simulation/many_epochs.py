@@ -132,7 +132,7 @@ def main(epochs: int) -> None:
     figures = measure(epochs, window=1_000)
     for name, place in (("first 1,000", 0), ("last 1,000", -1)):
         print(  # noqa: T201 - for whoever asks for the figures
-            f"{name:>12} of {epochs:,} epochs: {figures.seconds[place] * 1e3:.2f} ms of processor time per epoch (median), "
+            f"{name:>12} of {epochs:,} epochs: {figures.seconds[place] * 1e3:.2f} ms of processor time per epoch, "
             f"driver holds {figures.driver_bytes[place] / 1e3:.0f} kB, {figures.entries[place]} entries, "
             f"process {figures.resident_bytes[place] / 1e6:.0f} MB (stores included)"
         )

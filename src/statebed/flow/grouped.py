@@ -10,6 +10,7 @@ from statebed.flow.names import SparkNames, line_of
 from statebed.flow.steps import Expression, TimeColumn
 from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
 from statebed.operators.deduplicate import Deduplicate, Keep
+from statebed.operators.labels import step_label
 from statebed.operators.numbering import Numbering
 from statebed.operators.process import Process, ProcessOperator
 from statebed.operators.session_aggregate import SessionAggregate
@@ -51,9 +52,9 @@ class GroupedStream(SparkNames, Generic[S]):
         result.
         """
         name = self.name or "window"
-        where = f"operator {name!r}"
+        where = step_label("group_by", self.name)
         if emit not in EMITS:
-            raise InputError(f"emit={emit!r}", where=where, fix=f"use one of {list(EMITS)}")
+            raise InputError(f"`emit` must be one of {list(EMITS)}, got {emit!r}", where=where, fix="use 'close'")
         bound, values = bind_aggregates(aggregates, self.stream.bound, self.stream.output.changes, where=where)
         common: dict[str, Any] = {
             "operator_id": name,
@@ -70,7 +71,7 @@ class GroupedStream(SparkNames, Generic[S]):
         else:
             operator = WindowAggregate(window=self.window, **common)
         return self.stream.add_operator(
-            operator, feeds=[[*key_values(self.keys), *values]], time=self._time(name), unnamed=self.name is None
+            operator, feeds=[[*key_values(self.keys), *values]], time=self._time(), unnamed=self.name is None
         )
 
     def top(self, n: int, by: OrderTerms, *, numbering: str = "row_number", number: str | None = None) -> S:
@@ -79,36 +80,36 @@ class GroupedStream(SparkNames, Generic[S]):
         operator = WindowTopN(
             name,
             self.stream.keyed_input(self.keys),
-            self._fixed_window(name),
+            self._fixed_window(),
             n,
             ordered_by(by),
-            Numbering(known(numbering, Numbering, name)),
+            Numbering(known(numbering, Numbering, "numbering", where=step_label("group_by", self.name))),
             number,
         )
         return self.stream.add_operator(
-            operator, feeds=[key_values(self.keys)], time=self._time(name), unnamed=self.name is None
+            operator, feeds=[key_values(self.keys)], time=self._time(), unnamed=self.name is None
         )
 
     def over(self, by: OrderTerms = (), **calls: WindowCall) -> S:
         """All rows of each key and window, when it closes, with columns such as `place=row_number()`."""
         name = self.name or "over"
         operator = WindowFunctions(
-            name, self.stream.keyed_input(self.keys), self._fixed_window(name), ordered_by(by), tuple(calls.items())
+            name, self.stream.keyed_input(self.keys), self._fixed_window(), ordered_by(by), tuple(calls.items())
         )
         return self.stream.add_operator(
-            operator, feeds=[key_values(self.keys)], time=self._time(name), unnamed=self.name is None
+            operator, feeds=[key_values(self.keys)], time=self._time(), unnamed=self.name is None
         )
 
-    def _time(self, name: str) -> TimeColumn | None:
+    def _time(self) -> TimeColumn | None:
         """Return the column that assigns rows to windows; None: the event time does."""
         on = self.window.on
-        return None if on is None else self.stream.time_column(on, where=f"operator {name!r}")
+        return None if on is None else self.stream.time_column(on, where=step_label("group_by", self.name))
 
-    def _fixed_window(self, name: str) -> Window:
+    def _fixed_window(self) -> Window:
         if isinstance(self.window, SessionWindow):
             raise InputError(
                 "rows of sessions are not kept one by one",
-                where=f"operator {name!r}",
+                where=step_label("group_by", self.name),
                 fix="use a tumbling, sliding or cumulative window, or aggregate the session with collect_list",
             )
         return self.window
@@ -129,7 +130,9 @@ class KeyedStream(SparkNames, Generic[S]):
         """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""
         name = self.name or "aggregate"
         stream = self.stream
-        bound, values = bind_aggregates(aggregates, stream.bound, stream.output.changes, where=f"operator {name!r}")
+        bound, values = bind_aggregates(
+            aggregates, stream.bound, stream.output.changes, where=step_label("key_by", self.name)
+        )
         operator = UpdatingAggregate(
             operator_id=name,
             keys=key_fields(self.keys),
@@ -157,7 +160,7 @@ class KeyedStream(SparkNames, Generic[S]):
         operator = Deduplicate(
             name,
             self.stream.keyed_input(self.keys),
-            Keep(known(keep, Keep, name)),
+            Keep(known(keep, Keep, "keep", where=step_label("deduplicate", self.name))),
             time_to_live(ttl, ttl_clock),
             ordered_by(order_by),
         )
@@ -186,7 +189,7 @@ class KeyedStream(SparkNames, Generic[S]):
             self.stream.keyed_input(self.keys),
             n,
             ordered_by(by),
-            Numbering(known(numbering, Numbering, name)),
+            Numbering(known(numbering, Numbering, "numbering", where=step_label("key_by", self.name))),
             number,
             time_to_live(ttl, ttl_clock),
         )

@@ -10,6 +10,7 @@ from statebed.flow.intervals import Interval, TimeSide, Within, WithinText, inte
 from statebed.operators import Operator, Window
 from statebed.operators.expressions import bind
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
+from statebed.operators.labels import step_label
 from statebed.operators.operator import Input
 from statebed.operators.time_to_live import time_to_live
 from statebed.operators.windows import Duration, parse_duration
@@ -89,12 +90,12 @@ class JoinTerms:
 
 def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S:
     """The results of a join."""
-    where = f"operator {name or 'without name'!r}"
+    where = step_label("join", name)
     if left.graph is not right.graph:
         raise InputError("the streams belong to two flows", where=where, fix="make both from one Flow")
     if terms.within or terms.window or terms.as_of:
-        left.check_timed(name)
-        right.check_timed(name)
+        left.check_timed(name, method="join")
+        right.check_timed(name, method="join")
     if isinstance(terms.within, str | WithinText):
         text = terms.within if isinstance(terms.within, str) else terms.within.text
         sides = (_time_side(left), _time_side(right))

@@ -40,11 +40,11 @@ def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
     return order_by(*(term for one in several for term in (one.split(",") if isinstance(one, str) else [one])))
 
 
-def known(value: str, kinds: type[enum.Enum], name: str) -> str:
-    """The value, if it is one of these kinds."""
+def known(value: str, kinds: type[enum.Enum], option: str, *, where: str) -> str:
+    """Return the value of an option, if it is one of these kinds."""
     there = [str(one.value) for one in kinds]
     if value not in there:
-        raise InputError(f"{value!r} is not known here", where=f"operator {name!r}", fix=f"use one of {there}")
+        raise InputError(f"`{option}` must be one of {there}, got {value!r}", where=where, fix=f"use {there[0]!r}")
     return value
 
 

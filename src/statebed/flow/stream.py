@@ -29,6 +29,7 @@ from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
 from statebed.operators import Operator, Window
 from statebed.operators.expressions import bind
+from statebed.operators.labels import operator_label, step_label
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
 from statebed.operators.time_to_live import expires_by_event_time
 from statebed.operators.type_text import schema_of
@@ -172,16 +173,16 @@ class Stream(SparkNames):
         if len(windows) != 1:
             raise InputError(
                 f"group_by has {len(windows)} windows, it takes one",
-                where=f"operator {name!r}",
+                where=step_label("group_by", name),
                 fix='write group_by("driver", tumbling("1 minute")); without a window it is key_by("driver")',
             )
-        self.check_timed(name)
+        self.check_timed(name, method="group_by")
         texts = [key for key in keys if not isinstance(key, Window | SessionWindow)]
-        return GroupedStream(self, self._keys(texts, name), windows[0], name)
+        return GroupedStream(self, self._keys(texts, name, method="group_by"), windows[0], name)
 
     def key_by(self, *keys: Text, name: str | None = None) -> KeyedStream[Self]:
         """Take rows of one key together, without a window."""
-        return KeyedStream(self, self._keys(list(keys), name), name)
+        return KeyedStream(self, self._keys(list(keys), name, method="key_by"), name)
 
     def deduplicate(
         self,
@@ -244,7 +245,7 @@ class Stream(SparkNames):
             operator = replace(cast("Any", operator), operator_id=name)
         if any(expires_by_event_time(table) for table in operator.tables.values()):
             for stream in streams:
-                stream.check_times_to_expire_by(operator.operator_id)
+                stream.check_times_to_expire_by(operator_label(operator))
         made = tuple(
             Feed(one, tuple(feeds[number]) if feeds else (), time) for number, one in enumerate(operator.inputs)
         )
@@ -257,21 +258,21 @@ class Stream(SparkNames):
         """Whether its rows have event times."""
         return self.graph.is_timed(self.edge)
 
-    def check_timed(self, name: str | None) -> None:
+    def check_timed(self, name: str | None, *, method: str) -> None:
         """Refuse an operator that goes by event time on a stream that has none."""
         if not self.is_timed:
             raise InputError(
                 "windows and joins by time need one event-time column with a watermark; there is none",
-                where=f"operator {name or 'without name'!r}",
+                where=step_label(method, name),
                 fix="give source(..., watermark=('ts', '10 minutes')); in a job df.withWatermark(...) is as good",
             )
 
-    def check_times_to_expire_by(self, name: str) -> None:
+    def check_times_to_expire_by(self, label: str) -> None:
         """Refuse an operator whose state expires by event time on a stream that has none: every row would be late."""
         if not self.is_timed:
             raise InputError(
                 "`ttl` counts event time, but the rows have no event time",
-                where=f"operator {name!r}",
+                where=label,
                 fix="give the source a watermark: source(..., watermark=('ts', '10 minutes')); "
                 "or count processing time: ttl_clock='epoch_time'",
             )
@@ -297,8 +298,8 @@ class Stream(SparkNames):
         """An operator's input with the columns of this stream, and keys that are none of them."""
         return self.input_of("input", [key.name for key in keys], columns=keyed_columns(self.output.columns, keys))
 
-    def _keys(self, texts: Sequence[Text], name: str | None) -> tuple[Expression, ...]:
-        where = f"operator {name or 'without name'!r}"
+    def _keys(self, texts: Sequence[Text], name: str | None, *, method: str) -> tuple[Expression, ...]:
+        where = step_label(method, name)
         if name is not None:
             check_name("operator", name)
         return tuple(self.bound(text, where) for text in texts)

@@ -14,6 +14,7 @@ from statebed.format.keyhash import check_key_type
 from statebed.format.schema import TIMESTAMP, check_user_columns
 from statebed.operators.aggregates import BoundAggregate
 from statebed.operators.keyed_rows import EVERYTHING
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
 from statebed.operators.partials import Partials
 from statebed.operators.preaggregation import preaggregated_input
@@ -83,7 +84,7 @@ class Aggregation:
     @property
     def where(self) -> str:
         """For errors."""
-        return f"operator {self.operator_id!r}"
+        return operator_label(self)
 
     @cached_property
     def late_input(self) -> Input:

@@ -32,6 +32,7 @@ from statebed.operators.keyed_rows import (
     state_keys,
     taken,
 )
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import (
     LATE,
     MAIN,
@@ -149,7 +150,7 @@ class Deduplicate:
 
     @property
     def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
+        return operator_label(self)
 
     def _admitted(self, rows: pa.Table, late_us: int | None) -> Admitted:
         if self.keep is Keep.FIRST:

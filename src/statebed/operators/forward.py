@@ -11,6 +11,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from statebed.format import names
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import gathered, in_total_order, without_routing
 from statebed.state import Combine, TableConfig
@@ -48,7 +49,7 @@ class Forward:
         return Definition.of(kind="forward", keys=self.input.keys, columns=columns, changes=self.input.changes.value)
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:  # noqa: ARG002 - it has no state, and to it no row is late
-        rows = gathered(batches[0], self.input, where=f"operator {self.operator_id!r}")
+        rows = gathered(batches[0], self.input, where=operator_label(self))
         given = without_routing(rows).select(self.outputs[MAIN].schema.names)
         return StepResult(
             {MAIN: in_total_order(given)},

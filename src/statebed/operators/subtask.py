@@ -21,6 +21,7 @@ from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import in_range, overlaps, owned_range
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.figures import Measured, SubtaskFigures, Waiting, memory_figures, operator_figures
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Operator, StepResult, earlier_tables, upgrade_state
 from statebed.operators.outbox import encode_outbox
 from statebed.operators.preaggregation import GROUPS_IN
@@ -83,7 +84,8 @@ class SubtaskTask:
 
     @property
     def info(self) -> TaskInfo:
-        return TaskInfo(self.job_id, self.operator.operator_id, self.subtask_index, self.parallelism)
+        label = operator_label(self.operator)
+        return TaskInfo(self.job_id, self.operator.operator_id, self.subtask_index, self.parallelism, label)
 
     @property
     def clock(self) -> Clock:

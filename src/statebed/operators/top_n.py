@@ -23,6 +23,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk, validit
 from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference, weighted
 from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
+from statebed.operators.labels import operator_label
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import (
     LATE,
@@ -147,7 +148,7 @@ class TopN:
 
     @property
     def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
+        return operator_label(self)
 
     @cached_property
     def _values(self) -> pa.Schema:

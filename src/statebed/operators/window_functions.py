@@ -17,6 +17,7 @@ from statebed.format.schema import TIMESTAMP, check_user_columns
 from statebed.operators.aggregation import WINDOW_END
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.keyed_rows import check_input
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import (
     LATE,
     MAIN,
@@ -138,4 +139,4 @@ class WindowFunctions:
 
     @property
     def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
+        return operator_label(self)

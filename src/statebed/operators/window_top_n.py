@@ -17,6 +17,7 @@ from statebed.format.schema import TIMESTAMP
 from statebed.operators.aggregation import WINDOW_END
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.keyed_rows import check_input, taken
+from statebed.operators.labels import operator_label
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import (
     LATE,
@@ -138,4 +139,4 @@ class WindowTopN:
 
     @property
     def _where(self) -> str:
-        return f"operator {self.operator_id!r}"
+        return operator_label(self)

@@ -221,7 +221,7 @@ class Job(SparkNames):
             plan = self._plan()
         plan = replace(
             plan,
-            removed=Removed(known(removed, Removed, self._job_id)),
+            removed=Removed(known(removed, Removed, "removed", where=f"job {self._job_id}")),
             sink_starts=starts,
             abandoned_sinks=(abandon,) if isinstance(abandon, str) else tuple(abandon),
         )

@@ -15,6 +15,7 @@ from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
 from statebed.operators.joins import IntervalJoin
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import earlier_tables
 from statebed.operators.windows import duration_text
 from statebed.state.evolution.evolve import TIME_TO_LIVE, described, evolve
@@ -62,7 +63,7 @@ def check_continues(
         )
     for name, operator in operators.items():
         if name in there and there[name].fingerprint != operator.definition.fingerprint:
-            _check_changed(there[name], operator, store=store, where=f"job {job_id}, operator {name}")
+            _check_changed(there[name], operator, store=store, where=f"job {job_id}, {operator_label(operator)}")
     unknown = [one.source for one in record.sources if one.source not in sources]
     if unknown and removed is Removed.REFUSE:
         raise InputError(

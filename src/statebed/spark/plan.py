@@ -13,6 +13,7 @@ from statebed.errors import UnboundedStateWarning
 from statebed.flow.graph import Graph
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Operator
+from statebed.operators.labels import operator_label
 from statebed.operators.session_aggregate import SessionAggregate
 from statebed.spark.matching import Removed
 from statebed.spark.memory import HostBudget, TaskShare
@@ -76,12 +77,12 @@ class JobPlan:
 
     def warn_of_unbounded_state(self) -> None:
         """State that grows with the number of keys, and never forgets one, is a decision that should be made."""
-        for name, operator in self.operators.items():
+        for operator in self.operators.values():
             tables = unbounded_tables(operator)
             if tables:
                 warnings.warn(
-                    f"operator {name!r} remembers every key for ever (table {', '.join(tables)}): give it a ttl=, or "
-                    "make sure that there is a bounded number of keys",
+                    f"{operator_label(operator)} remembers every key for ever (table {', '.join(tables)}): "
+                    "give it a ttl=, or make sure that there is a bounded number of keys",
                     UnboundedStateWarning,
                     stacklevel=3,
                 )

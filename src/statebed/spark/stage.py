@@ -22,6 +22,7 @@ from statebed.format.columns import int64_values, uint64_values
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH
 from statebed.operators.figures import Waiting
+from statebed.operators.labels import operator_label
 from statebed.operators.subtask import SubtaskTask, run_subtask
 from statebed.spark.figures import READING, Meter
 from statebed.spark.memory import TaskShare
@@ -101,7 +102,7 @@ class StageFunction:
         task = self.works[0].task
         if (subtask_of(uint64_values(table[KEY_HASH]), task.parallelism) != index).any():
             raise SubtaskError(
-                f"Spark hashes keys of operator {task.operator.operator_id} in another way",
+                f"Spark hashes the keys of {operator_label(task.operator)} in another way",
                 where=f"subtask {index}",
                 fix="start the job with the setting preaggregate_below=0, and report the types of its keys",
             )

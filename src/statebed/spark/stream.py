@@ -20,6 +20,7 @@ from statebed.flow.names import SparkNames
 from statebed.flow.steps import Expression, Select, Where
 from statebed.flow.stream import Stream, Text
 from statebed.operators.forward import Forward
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Changes
 from statebed.spark.column_text import column_text
 from statebed.spark.expressions import FrameExpression, arrow_field, check_key, frame_expression, input_error
@@ -164,8 +165,8 @@ class JobStream(Stream):
         keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
         return self.add_operator(Forward("forward", self.input_of("input", keys)), unnamed=True)
 
-    def _keys(self, texts: Sequence[Text], name: str | None) -> tuple[Expression, ...]:
-        keys = super()._keys(texts, name)
+    def _keys(self, texts: Sequence[Text], name: str | None, *, method: str) -> tuple[Expression, ...]:
+        keys = super()._keys(texts, name, method=method)
         for key in keys:
             if isinstance(key, FrameExpression):
                 check_key(key, where=key.where)
@@ -182,7 +183,7 @@ class JobStream(Stream):
 
     def _check(self, node: OperatorNode) -> None:
         """Find what Spark or the state would refuse, at the line that adds the operator."""
-        where = f"job {self.job.name}, operator {node.operator.operator_id!r}"
+        where = f"job {self.job.name}, {operator_label(node.operator)}"
         check_distinct(node.operator.outputs[MAIN].columns.names, where=where)
         for edge, feed in zip(node.inputs, node.feeds, strict=True):
             if edge in self.job.frames:

@@ -23,6 +23,8 @@ class TaskInfo:
     operator_id: str
     subtask_index: int = 0
     parallelism: int = 1
+    label: str = ""
+    """What errors call the operator; empty: its id."""
 
     def __post_init__(self) -> None:
         names.job_folder(self.job_id)
@@ -37,7 +39,8 @@ class TaskInfo:
     @property
     def where(self) -> str:
         """For errors."""
-        return f"job {self.job_id}, operator {self.operator_id!r}, subtask {self.subtask_index} of {self.parallelism}"
+        label = self.label or f"operator {self.operator_id!r}"
+        return f"job {self.job_id}, {label}, subtask {self.subtask_index} of {self.parallelism}"
 
 
 # ---- what is done to rows -----------------------------------------------------------------------------------

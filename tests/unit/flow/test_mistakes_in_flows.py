@@ -170,3 +170,66 @@ def test_a_watermark_without_its_delay_is_explained(watermark: Any) -> None:
 def test_an_event_time_that_is_no_timestamp_names_one_that_is() -> None:
     with pytest.raises(InputError, match=r"watermark=\('ts', '10 minutes'\)"):
         Flow("shop").source("rows", ROWS, watermark=("c", "1 minute"))
+
+
+# ---- operators that have no name ------------------------------------------------------------------------------
+
+NAMELESS: dict[str, tuple[Any, str]] = {
+    "no window": (lambda: rows().group_by("k"), "group_by()"),
+    "two windows": (lambda: rows().group_by(sb.tumbling("1 s"), sb.session("1 s")), "group_by()"),
+    "no event time": (
+        lambda: Flow("shop").source("rows", ROWS).group_by("k", sb.tumbling("1 minute")),
+        "group_by()",
+    ),
+    "an unknown key": (lambda: rows().key_by("nothing"), "key_by()"),
+    "an unknown input": (lambda: rows().group_by(sb.tumbling("1 s")).agg(n=sb.sum("nothing")), "group_by()"),
+    "no aggregate": (lambda: rows().key_by("k").agg(), "key_by()"),
+    "a lateness": (
+        lambda: rows().group_by("k", sb.tumbling("1 minute")).agg(n=sb.count(), allowed_lateness="-1 s"),
+        "group_by(k, tumbling window of 1 minute).agg",
+    ),
+    "an emit": (lambda: rows().group_by("k", sb.tumbling("1 minute")).agg(n=sb.count(), emit="now"), "group_by()"),
+    "a session of rows": (lambda: rows().group_by("k", sb.session("1 s")).top(1, "c"), "group_by()"),
+    "an order": (
+        lambda: rows().group_by("k", sb.tumbling("1 minute")).top(1, "nothing"),
+        "group_by(k, tumbling window of 1 minute).top",
+    ),
+    "n": (lambda: rows().key_by("k").top(0, "c"), "key_by(k).top"),
+    "a numbering": (lambda: rows().key_by("k").top(1, "c", numbering="x"), "key_by()"),
+    "what to keep": (lambda: rows().deduplicate("k", keep="any"), "deduplicate()"),
+    "a join without times": (lambda: joined(sb.Flow("shop")), "join()"),
+    "a kind of join": (lambda: joined(timed=True, how="outer"), "join()"),
+    "a column of a join": (lambda: joined(timed=True, on="nothing"), "join()"),
+    "columns of a join": (lambda: joined(timed=True, suffixes=("", "")), "join(on=k)"),
+    "a condition of a join": (lambda: joined(timed=True, condition="c"), "join(on=k)"),
+    "an as-of join": (lambda: joined(timed=True, within=None, as_of=sb.as_of(), how="full"), "join(on=k)"),
+    "a time to live": (
+        lambda: Flow("shop").source("rows", ROWS).key_by("k").agg(n=sb.count(), ttl="1 day"),
+        "key_by(k).agg",
+    ),
+}
+
+
+def joined(flow: Flow | None = None, *, timed: bool = False, on: str = "k", **terms: Any) -> Stream:
+    flow = flow or Flow("shop")
+    watermark = ("ts", "1 minute") if timed else None
+    left, right = (flow.source(name, ROWS, watermark=watermark) for name in ("one", "two"))
+    return left.join(right, on=on, **({"within": sb.between("0s", "1 minute")} | terms))
+
+
+@pytest.mark.parametrize("mistake", NAMELESS, ids=str)
+def test_an_error_of_an_operator_without_a_name_says_what_was_written(mistake: str) -> None:
+    make, label = NAMELESS[mistake]
+    with pytest.raises(InputError) as caught:
+        make()
+    assert label in str(caught.value)
+    for internal in ("operator None", "without name", "'window'", "'join'", "'top'", "'aggregate'", "_us", " us "):
+        assert internal not in str(caught.value)
+
+
+def test_errors_while_running_name_an_operator_by_what_was_written() -> None:
+    flow = Flow("shop")
+    rows(flow=flow).key_by("k").agg(n=sb.sum("c div (c - c)"))
+    with pytest.raises(sb.StatebedError) as caught, testing.run(flow) as t:
+        t.feed("rows", [{"k": "a", "c": 1, "x": 1.0, "ts": 0}])
+    assert "aggregate_" not in str(caught.value)

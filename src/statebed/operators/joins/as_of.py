@@ -30,6 +30,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, filtered, without_routing
 from statebed.operators.windows import duration_text
@@ -64,7 +65,8 @@ class AsOfJoin:
     suffixes: tuple[str, str] = SUFFIXES
 
     def __post_init__(self) -> None:
-        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        names.check_part("operator", self.operator_id)
+        where = operator_label(self)
         if self.how not in {JoinKind.LEFT, JoinKind.INNER}:
             raise InputError(
                 f"an as-of join of the kind {self.how.value!r}",
@@ -153,7 +155,7 @@ class AsOfJoin:
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         columns = replace(self.columns, right=self.right)
-        rows = gathered_sides(columns, batches, where=f"operator {self.operator_id!r}")
+        rows = gathered_sides(columns, batches, where=operator_label(self))
         sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[Side.LEFT].rows, clock)
         pending = self._due(tables.get_time_keyed(PENDING), self.right, sides.admitted[Side.RIGHT].rows, clock)

@@ -31,6 +31,7 @@ from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import admit, filtered, without_routing
 from statebed.operators.windows import duration_text
@@ -64,7 +65,8 @@ class IntervalJoin:
     suffixes: tuple[str, str] = SUFFIXES
 
     def __post_init__(self) -> None:
-        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        names.check_part("operator", self.operator_id)
+        where = operator_label(self)
         self.columns.check(where=where, condition=self.condition)
         self.columns.check_append_only(where=where)
         if self.lower_us > self.upper_us or max(abs(self.lower_us), abs(self.upper_us)) > MAX_BOUND_US:
@@ -133,7 +135,7 @@ class IntervalJoin:
         return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
-        rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
+        rows = gathered_sides(self.columns, batches, where=operator_label(self))
         sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}

@@ -31,6 +31,7 @@ from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.updates import Integers, Updates, alone
 from statebed.operators.joins.weighted_rows import Touched, WeightedTable
 from statebed.operators.keyed_rows import admit_updating
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import (
     MAIN,
     Changes,
@@ -61,7 +62,8 @@ class UpdatingJoin:
     """None: rows are kept until they are taken away."""
 
     def __post_init__(self) -> None:
-        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        names.check_part("operator", self.operator_id)
+        where = operator_label(self)
         self.columns.check(where=where, condition=self.condition)
 
     @cached_property
@@ -128,7 +130,7 @@ class UpdatingJoin:
         return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
-        rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
+        rows = gathered_sides(self.columns, batches, where=operator_label(self))
         sides = Sides(
             self.columns,
             self.operator_id,

@@ -27,6 +27,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.kinds import JoinKind, Side
 from statebed.operators.joins.matching import Flags, Integers, Matching, SideRows, in_output_order
 from statebed.operators.keyed_rows import taken
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
 from statebed.operators.rows import Admitted, filtered, without_routing
 from statebed.operators.windows import Window
@@ -52,7 +53,8 @@ class WindowJoin:
     suffixes: tuple[str, str] = SUFFIXES
 
     def __post_init__(self) -> None:
-        where = f"operator {names.check_part('operator', self.operator_id)!r}"
+        names.check_part("operator", self.operator_id)
+        where = operator_label(self)
         self.columns.check(where=where, condition=self.condition)
         self.columns.check_append_only(where=where)
         if self.condition is not None and self.condition.columns & {WINDOW_START, WINDOW_END}:
@@ -107,7 +109,7 @@ class WindowJoin:
         return self.window.newest_end(event_time_us) - 1
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
-        rows = gathered_sides(self.columns, batches, where=f"operator {self.operator_id!r}")
+        rows = gathered_sides(self.columns, batches, where=operator_label(self))
         admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         results = [self.outputs[MAIN].schema.empty_table()]

@@ -19,6 +19,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP, check_user_columns
 from statebed.operators.grouping import group_rows
 from statebed.operators.keyed_rows import admit_untimed, by_key, check_input, state_keys, taken
+from statebed.operators.labels import operator_label
 from statebed.operators.operator import (
     LATE,
     MAIN,
@@ -217,7 +218,7 @@ class ProcessOperator:
     @property
     def where(self) -> str:
         """For errors."""
-        return f"operator {self.operator_id!r}"
+        return operator_label(self)
 
 
 class _Calls:

@@ -157,7 +157,7 @@ def test_an_epoch_that_is_lost_before_its_commit_is_done_again_with_the_same_res
         (lambda s: s.group_by("driver", name="x"), "takes one"),
         (lambda s: s.group_by("driver", tumbling("1 minute"), name="rides").agg(n=f.count()), "called 'rides'"),
         (lambda s: s.group_by("driver", tumbling("1 minute")).agg(), "no aggregate"),
-        (lambda s: s.group_by("driver", tumbling("1 minute")).agg(n=f.count(), emit="soon"), "emit='soon'"),
+        (lambda s: s.group_by("driver", tumbling("1 minute")).agg(n=f.count(), emit="soon"), "got 'soon'"),
         (lambda s: s.side("late"), "no output 'late'"),
         (lambda s: s.union(s.select("driver")), "union"),
     ],

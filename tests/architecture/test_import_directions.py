@@ -14,6 +14,7 @@ LAYERS = [
     "errors",
     "logs",
     "java",
+    "present",
     "compiled",
     "format",
     "storage",

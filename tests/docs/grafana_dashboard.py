@@ -40,6 +40,46 @@ _HIT_SHARE = f"{_HITS} / ({_HITS} + {_LOADS})"
 
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
+        "Runs",
+        (
+            Panel(
+                "Newest run",
+                "1 for its state; needs a scrape of `statebed ui`, because a dead driver serves nothing",
+                ((f"statebed_run_state{{{_JOB}}}", "{{job_name}} {{state}}"),),
+                "none",
+                "stat",
+                8,
+            ),
+            Panel(
+                "Failed",
+                "1 if the newest run failed, was fenced, vanished or exited; and when",
+                (
+                    (f"statebed_run_failed{{{_JOB}}}", "{{job_name}}"),
+                    (f"time() - statebed_last_failure_timestamp_seconds{{{_JOB}}}", "{{job_name}}, seconds ago"),
+                ),
+                "none",
+                "stat",
+                8,
+            ),
+            Panel(
+                "Undelivered epochs",
+                "that sinks lacked when the newest run failed",
+                ((f"statebed_undelivered_epochs{{{_JOB}}}", "{{job_name}} {{sink}}"),),
+                "none",
+                "stat",
+                4,
+            ),
+            Panel(
+                "Source lag",
+                "offsets that were not read after the newest batch, where the source tells",
+                ((f"statebed_source_offsets_behind{{{_JOB}}}", "{{job_name}} {{source}}"),),
+                "none",
+                "stat",
+                4,
+            ),
+        ),
+    ),
+    (
         "At a glance",
         (
             Panel(

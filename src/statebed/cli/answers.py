@@ -8,6 +8,7 @@ from statebed.cli import output, rows, sql
 from statebed.cli.moment import Moment, read_at
 from statebed.cli.questions import Question
 from statebed.inspect import StateTable
+from statebed.present import units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +59,9 @@ def print_scan(question: Question, shown: Shown) -> None:
                 file.subtask,
                 len(file.row_groups_read),
                 file.row_groups,
-                output.size(file.bytes_read),
-                output.size(file.bytes),
-                file.why or output.NOTHING,
+                units.size(file.bytes_read),
+                units.size(file.bytes),
+                file.why or units.NOTHING,
                 file.path,
             )
             for file in scan.files
@@ -71,8 +72,8 @@ def print_scan(question: Question, shown: Shown) -> None:
     everything = scan.bytes_read + scan.bytes_skipped
     output.say(
         f"{scan.files_read} of {len(scan.files)} files, {scan.row_groups_read} of "
-        f"{scan.row_groups_read + scan.row_groups_skipped} row groups, {output.size(scan.bytes_read)} of "
-        f"{output.size(everything)} are read"
+        f"{scan.row_groups_read + scan.row_groups_skipped} row groups, {units.size(scan.bytes_read)} of "
+        f"{units.size(everything)} are read"
     )
 
 

@@ -20,6 +20,7 @@ from statebed.cli.change_options import (
     through,
 )
 from statebed.cli.options import Job, Json, OptionalJob, State
+from statebed.present import units
 
 app = typer.Typer()
 app.add_typer(savepoints.app, name="savepoint")
@@ -154,7 +155,7 @@ def gc(
         else:
             if found:
                 output.print_table(render_changes.garbage_table(found), ())
-            nbytes = output.size(sum(one.size for one in found))
+            nbytes = units.size(sum(one.size for one in found))
             output.say(f"would remove {render_changes.many(len(found), 'object')}, {nbytes}")
         return
     done = collect_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)

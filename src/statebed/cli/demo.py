@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import render
 from statebed.cli.demo_next import show_next
-from statebed.cli.output import console, number, table
+from statebed.cli.output import console, table
 from statebed.cli.signals import interrupted_by_signals
 from statebed.demo.child import run_job
 from statebed.demo.comparison import Comparison, Totals
@@ -17,6 +17,7 @@ from statebed.demo.crash import CrashOutcome, run_crash_demo
 from statebed.demo.job import JOB, OPERATOR, DemoFolder
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import contents, records
+from statebed.present.units import number
 from statebed.protocol.records import data_epoch_of
 
 _POLL_SECONDS = 0.2

@@ -3,13 +3,14 @@
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output, rows
 from statebed.cli.answers import Shown, columns_of
-from statebed.cli.output import NOTHING, number, second, size, table
+from statebed.cli.output import table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import diff_state
 from statebed.inspect.job_diff import JobDiff, TableChange, diff_job
 from statebed.inspect.jobs import open_log
 from statebed.inspect.records import newest, record_at
 from statebed.inspect.savepoints import savepoint_record
+from statebed.present.units import NOTHING, instant, number, size
 
 CHANGE = "change"
 
@@ -77,8 +78,8 @@ def _epoch_or_savepoint(text: str) -> int | str:
 
 def _print_job(found: JobDiff) -> None:
     output.say(
-        f"{found.job} from epoch {found.since} ({second(found.before_finish_time_us)} UTC) "
-        f"to epoch {found.until} ({second(found.after_finish_time_us)} UTC)"
+        f"{found.job} from epoch {found.since} ({instant(found.before_finish_time_us)} UTC) "
+        f"to epoch {found.until} ({instant(found.after_finish_time_us)} UTC)"
     )
     operators = table(
         "operators",
@@ -88,8 +89,8 @@ def _print_job(found: JobDiff) -> None:
                 one.operator,
                 one.change,
                 _from_to(one.parallelism_before, one.parallelism_after),
-                second(one.before_watermark_us),
-                second(one.after_watermark_us),
+                instant(one.before_watermark_us),
+                instant(one.after_watermark_us),
             )
             for one in found.operators
         ],

@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from statebed.cli import machine
 from statebed.cli.extras import PACKAGES_OF_EXTRA, is_installed
-from statebed.cli.output import size
 from statebed.errors import StatebedError
 from statebed.java import INSTALL, OLDEST, find_java
+from statebed.present.units import size
 from statebed.storage import get_storage_provider, probe_put_if_absent
 
 CORE_PACKAGES = ("numpy", "pyarrow", "obstore", "protobuf", "msgspec", "google-crc32c")

@@ -22,6 +22,7 @@ from statebed.cli.questions import Question
 from statebed.cli.rows import texts
 from statebed.errors import ExportError, InputError, StatebedError
 from statebed.inspect import StateTable
+from statebed.present import units
 
 PARQUET, CSV = ".parquet", ".csv"
 ROWS_OF_A_GROUP = 128 * 1024
@@ -52,7 +53,7 @@ def export(question: Question, target: Path, *, suffix: str | None, as_json: boo
         output.print_json([{**dataclasses.asdict(one), "path": str(one.path)} for one in written])
         return
     for one in written:
-        size = output.size(one.bytes)
+        size = units.size(one.bytes)
         output.say(f"{one.path}: {one.rows:,} rows of {one.operator}.{one.table} at epoch {one.epoch}, {size}")
 
 

@@ -1,12 +1,17 @@
 """`statebed ls`: jobs, and of one job its epochs, runs, lineages or savepoints; the newest, so that it stays quick."""
 
+import time
 from collections.abc import Sequence
 
 from statebed.cli import output, render
 from statebed.inspect.jobs import open_log, summarise_jobs
-from statebed.inspect.lineages import summarise_lineages, summarise_runs
+from statebed.inspect.lineages import summarise_lineages, summarise_runs, with_reports
 from statebed.inspect.records import newest_readable, summarise_epochs
+from statebed.inspect.run_states import RunReport, newest_run, run_reports
 from statebed.inspect.savepoints import summarise_savepoints
+
+MOST_RUNS = 1000
+"""Runs whose ends are read when all are asked for."""
 
 
 def print_jobs(state: str, *, as_json: bool) -> None:
@@ -29,7 +34,10 @@ def print_epochs(state: str, job: str | None, *, limit: int | None, before: int 
         output.say(f"no epoch{f' before {before}' if before else ''} of {log.job_id} is at {state}")
         return
     shown = render.epochs_table(epochs, title=f"epochs of {log.job_id} at {state}")
-    output.print_table(shown, render.problems(epochs), least=render.LEAST_OF_EPOCHS)
+    head = newest_readable(log) if before is None else None
+    report = newest_run(log, head, now_us=_now_us()) if head else None
+    failure = [render.failure(report)] if report is not None and report.is_problem else []
+    output.print_table(shown, [*render.problems(epochs), *failure], least=render.LEAST_OF_EPOCHS)
     first = epochs[0].epoch
     if limit is not None and len(epochs) >= limit and any(number < first for number in log.numbers()):
         output.say(f"older epochs: --before {first}, or --limit 0 for all")
@@ -37,12 +45,15 @@ def print_epochs(state: str, job: str | None, *, limit: int | None, before: int 
 
 def print_runs(state: str, job: str | None, *, limit: int | None, as_json: bool) -> None:
     log = open_log(state, job)
-    runs = summarise_runs(log, limit=limit)
+    head = newest_readable(log)
+    # A run may keep its end longer than its records: all that did not end well are told, newest last.
+    reports = run_reports(log, head, now_us=_now_us(), limit=limit or MOST_RUNS)[::-1] if head else []
+    runs = with_reports(summarise_runs(log, limit=limit), reports)
     if as_json:
         _print_json(runs)
-    else:
-        shown = render.runs_table(runs, title=f"runs of {log.job_id} at {state}")
-        output.print_table(shown, (), least=render.LEAST_OF_RUNS)
+        return
+    shown = render.runs_table(runs, title=f"runs of {log.job_id} at {state}")
+    output.print_table(shown, map(render.failure, filter(_is_problem, reports)), least=render.LEAST_OF_RUNS)
 
 
 def print_lineages(state: str, job: str | None, *, limit: int | None, as_json: bool) -> None:
@@ -64,6 +75,14 @@ def print_savepoints(state: str, job: str | None, *, as_json: bool) -> None:
         output.print_table(shown, render.problems(savepoints))
     else:
         output.say(f"{log.job_id} has no savepoint at {state}")
+
+
+def _is_problem(report: RunReport) -> bool:
+    return report.is_problem
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _print_json(summaries: Sequence[object]) -> None:

@@ -4,7 +4,6 @@ Everything that is printed passes `plain`: what comes out of records and rows is
 """
 
 import dataclasses
-import datetime as dt
 import enum
 import sys
 import time
@@ -18,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from statebed.cli.plain import clipped, plain, plain_json
+from statebed.present import units
+from statebed.present.colours import TERMINAL_STYLES, Tone, tone_of
+from statebed.present.units import NOTHING
 
-NOTHING = "-"
 _FILE_WIDTH = 1000
 _UNBOUNDED = 100_000
 _WIDEST_CELL = 300
@@ -53,6 +54,11 @@ def line(text: str) -> Text:
     return Text(plain(text))
 
 
+def problem(text: str) -> Text:
+    """Lines that tell what is wrong, in red; as plain as `line`."""
+    return Text("\n".join(map(plain, text.splitlines())), style=TERMINAL_STYLES[Tone.BAD])
+
+
 def say(text: str) -> None:
     """One line on standard output, as wide as it is."""
     sys.stdout.write(f"{plain(text)}\n")
@@ -76,95 +82,27 @@ def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
     return shown
 
 
-def size(count: int | None) -> str:
-    """A number of bytes in words.
-
-    >>> size(1_500_000)
-    '1.5 MB'
-    """
-    if count is None:
-        return NOTHING
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:  # noqa: PLR2004 - the step between units
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
+def status(text: str) -> Text:
+    """A state in the colour of its tone."""
+    return Text(plain(text), style=TERMINAL_STYLES[tone_of(text)])
 
 
-def number(count: int | None) -> str:
-    return NOTHING if count is None else f"{count:,}"
-
-
-def second(time_us: int | None) -> str:
-    """A time in UTC to the second."""
-    return instant(time_us).partition(".")[0]
-
-
-def instant(time_us: int | None) -> str:
-    """A time in UTC to the millisecond.
-
-    >>> instant(0)
-    '1970-01-01 00:00:00.000'
-    """
-    if time_us is None:
-        return NOTHING
-    shown = _moment(time_us)
-    if shown is None:
-        return f"{time_us} us"
-    return shown.strftime("%Y-%m-%d %H:%M:%S.") + f"{shown.microsecond // 1000:03d}"
+def age(time_us: int | None) -> str:
+    """How long ago by this machine's clock."""
+    return units.age(time_us, now_us=time.time_ns() // 1000)
 
 
 def iso_instant(time_us: int | None) -> str | None:
-    """The same for programs: ISO 8601 with its zone, or null."""
-    if time_us is None:
-        return None
-    shown = _moment(time_us)
-    return f"{time_us} us" if shown is None else shown.isoformat().replace("+00:00", "Z")
-
-
-def _moment(time_us: int) -> dt.datetime | None:
-    try:
-        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=time_us)
-    except OverflowError:  # outside the years 1 to 9999, as the watermark of a drain is
-        return None
-
-
-def seconds(duration_us: int | None) -> str:
-    return NOTHING if duration_us is None else f"{duration_us / 1e6:.2f} s"
-
-
-def age(time_us: int | None, *, now_us: int | None = None) -> str:
-    """How long ago, to one unit.
-
-    >>> age(0, now_us=7_300_000_000)
-    '2 h'
-    """
-    if time_us is None:
-        return NOTHING
-    now_us = time.time_ns() // 1000 if now_us is None else now_us
-    return span(max(0, now_us - time_us))
-
-
-def span(duration_us: int) -> str:
-    """A span of time in its largest unit.
-
-    >>> span(90_000_000)
-    '1 min'
-    """
-    passed = duration_us // 1_000_000
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if passed >= length:
-            return f"{passed // length} {unit}"
-    return f"{passed} s"
+    """A time for programs: ISO 8601 with its zone, or null."""
+    return None if time_us is None else units.exact(time_us)
 
 
 def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
     """A table that fits the screen, and what is wrong with its rows below it."""
     screen = console()
     screen.print(fit(shown, screen, least=least))
-    for problem in problems:
-        screen.print(Text(plain(problem), style="red"))
+    for text in problems:
+        screen.print(problem(text))
 
 
 def with_times(value: Any) -> Any:

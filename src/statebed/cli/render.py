@@ -1,19 +1,23 @@
 """The tables that people see of a location and of a log: jobs, epochs, runs, lineages, savepoints; and checks."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from statebed.cli.doctor import Check, Verdict
-from statebed.cli.output import NOTHING, age, instant, number, second, seconds, size, table
+from statebed.cli.output import age, status, table
 from statebed.inspect.contents import TableSummary
 from statebed.inspect.jobs import JobSummary
 from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.records import EpochSummary
+from statebed.inspect.run_states import RunReport, problem_lines
 from statebed.inspect.savepoints import SavepointSummary
+from statebed.present.colours import TERMINAL_STYLES, Tone
+from statebed.present.units import NOTHING, duration, instant, number, precise, size
 
-_STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+_TONES = {Verdict.OK: Tone.GOOD, Verdict.WARN: Tone.WARN, Verdict.FAIL: Tone.BAD}
 
 
 LEAST_OF_JOBS = ("lineage", "finished (UTC)", "took", "savepoints", "records")
@@ -43,11 +47,11 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
                 number(j.records),
                 j.head,
                 j.lineage,
-                j.status,
-                second(j.finish_time_us),
+                status(j.status),
+                instant(j.finish_time_us),
                 age(j.finish_time_us),
-                seconds(j.duration_us),
-                second(j.watermark_us),
+                duration(j.duration_us),
+                instant(j.watermark_us),
                 size(j.bytes),
                 j.savepoints or NOTHING,
             )
@@ -60,7 +64,9 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
 def problems(summaries: Iterable[JobSummary | EpochSummary | SavepointSummary]) -> Iterator[str]:
     """What is wrong with the rows of a table, below it: in a cell it would squeeze the other columns."""
     for summary in summaries:
-        if summary.problem:
+        if isinstance(summary, JobSummary) and summary.run is not None and summary.run.is_problem:
+            yield f"job {summary.job}: {failure(summary.run)}"
+        elif summary.problem:
             yield f"{_name(summary)}: {summary.problem}"
 
 
@@ -68,6 +74,15 @@ def _name(summary: JobSummary | EpochSummary | SavepointSummary) -> str:
     if isinstance(summary, JobSummary):
         return f"job {summary.job}"
     return f"epoch {summary.epoch}" if isinstance(summary, EpochSummary) else f"savepoint {summary.savepoint}"
+
+
+def failure(report: RunReport) -> str:
+    """A run that did not end well: when, why, which sinks wait, what to do, and where user code raised the error."""
+    lines = list(problem_lines(report))
+    lines.insert(1, f"  when: {instant(report.end_time_us)} UTC, {age(report.end_time_us)} ago")
+    if report.traceback:
+        lines += ["  traceback:", textwrap.indent(report.traceback, "    ")]
+    return "\n".join(lines)
 
 
 LEAST_OF_EPOCHS = ("lineage", "batch", "base", "watermark (UTC)", "age", "took", "size")
@@ -83,14 +98,14 @@ def epochs_table(epochs: Sequence[EpochSummary], *, title: str) -> Table:
         [
             (
                 e.epoch,
-                e.kind if e.status == "complete" else e.status,
+                status(e.kind if e.status == "complete" else e.status),
                 e.lineage or NOTHING,
                 e.base or NOTHING,
-                second(e.finish_time_us),
+                instant(e.finish_time_us),
                 age(e.finish_time_us),
                 *_work(e),
-                second(e.watermark_us),
-                NOTHING if e.problem else seconds(e.duration_us),
+                instant(e.watermark_us),
+                NOTHING if e.problem else duration(e.duration_us),
                 size(e.bytes),
                 *([", ".join(e.savepoints)] if pinned else []),
             )
@@ -106,16 +121,20 @@ LEAST_OF_RUNS = ("finished (UTC)", "watermark (UTC)", "base")
 def runs_table(runs: Iterable[RunSummary], *, title: str) -> Table:
     return table(
         title,
-        ["run", "lineage", "base", "epochs", "last record", "began (UTC)", "finished (UTC)", "age", "watermark (UTC)"],
+        [
+            *("run", "lineage", "base", "epochs", "state", "last record"),
+            *("began (UTC)", "finished (UTC)", "age", "watermark (UTC)"),
+        ],
         [
             (
                 r.run,
                 r.lineage,
                 r.base or NOTHING,
                 _from_to(r.first_epoch, r.last_epoch),
+                NOTHING if r.report is None else status(r.report.state.value),
                 r.status,
                 *_times(r),
-                second(r.watermark_us),
+                instant(r.watermark_us),
             )
             for r in runs
         ],
@@ -152,9 +171,9 @@ def savepoints_table(savepoints: Iterable[SavepointSummary], *, title: str) -> T
                 one.savepoint,
                 one.epoch,
                 one.lineage or NOTHING,
-                second(one.finish_time_us),
+                instant(one.finish_time_us),
                 age(one.finish_time_us),
-                second(one.watermark_us),
+                instant(one.watermark_us),
                 size(one.bytes),
             )
             for one in savepoints
@@ -168,7 +187,7 @@ def _levels(summary: TableSummary) -> str:
 
 
 def _times(one: RunSummary | LineageSummary) -> tuple[str, str, str]:
-    return second(one.start_time_us), second(one.finish_time_us), age(one.finish_time_us)
+    return instant(one.start_time_us), instant(one.finish_time_us), age(one.finish_time_us)
 
 
 def _from_to(first: int | None, last: int | None) -> str:
@@ -183,7 +202,14 @@ def work_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
         title,
         ["epoch", "kind", "batch", "in", "late", "out", "watermark", "took", "size"],
         [
-            (e.epoch, e.kind, *_work(e), instant(e.watermark_us)[11:] or NOTHING, seconds(e.duration_us), size(e.bytes))
+            (
+                e.epoch,
+                e.kind,
+                *_work(e),
+                precise(e.watermark_us)[11:] or NOTHING,
+                duration(e.duration_us),
+                size(e.bytes),
+            )
             for e in epochs
         ],
         right=["epoch", "batch", "in", "late", "out", "took", "size"],
@@ -206,7 +232,8 @@ def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
 
 
 def check_line(check: Check) -> Text:
-    line = Text.assemble((f"{check.verdict.value:>5}", _STYLES[check.verdict]), f"  {check.name:<14}  {check.found}")
+    style = TERMINAL_STYLES[_TONES[check.verdict]]
+    line = Text.assemble((f"{check.verdict.value:>5}", style), f"  {check.name:<14}  {check.found}")
     if check.fix and check.verdict is not Verdict.OK:
         line.append(f"\n{'':>5}  {'':<14}  what to do: {check.fix}")
     return line

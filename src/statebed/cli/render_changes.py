@@ -11,6 +11,7 @@ from rich.table import Table
 from statebed.cli import output
 from statebed.inspect.verification import Finding, Verification
 from statebed.maintain import Changed, Garbage, Outdated, RepairPlan, Savepoint, TableRewrite
+from statebed.present import units
 from statebed.sinks.manifest import TableVerification
 
 MOST_NUMBERS = 12
@@ -81,14 +82,14 @@ def _epochs(some: Sequence[int]) -> str:
 
 
 def orphans_table(found: Verification) -> Table:
-    rows = [(one.path, one.kind.value, output.size(one.size)) for one in found.orphans]
+    rows = [(one.path, one.kind.value, units.size(one.size)) for one in found.orphans]
     return output.table("named by nothing", ("object", "what", "bytes"), rows, right=("bytes",))
 
 
 def verification_lines(found: Verification) -> list[str]:
     """What a verification comes to."""
     checked = f"epochs {numbers(found.epochs) or 'none'}, {many(len(found.savepoints), 'savepoint')}"
-    lines = [f"read {many(found.objects, 'object')}, {output.size(found.bytes)}: {checked}"]
+    lines = [f"read {many(found.objects, 'object')}, {units.size(found.bytes)}: {checked}"]
     lines += [f"not there, no error: {one.path}: {one.reason}" for one in found.awaited]
     counts = Counter(one.kind.value for one in found.orphans)
     if counts:
@@ -113,7 +114,7 @@ def table_lines(tables: Iterable[TableVerification]) -> list[str]:
         lines += [line for one in table.findings for line in (f"damaged: {one.where}", f"    {one.problem}")]
         state = "whole" if table.whole else f"{many(len(table.findings), 'object')} damaged or missing"
         unsealed = "" if table.sealed else "; its manifest has no checksums until the job is started again"
-        read = f"{many(table.files, 'file')}, {output.size(table.bytes)}, up to epoch {table.epoch}"
+        read = f"{many(table.files, 'file')}, {units.size(table.bytes)}, up to epoch {table.epoch}"
         lines.append(f"table {table.where} of {table.owner or 'an unknown job'}: {read}: {state}{unsealed}")
     return lines
 
@@ -157,7 +158,7 @@ def savepoints_table(found: Sequence[Savepoint]) -> Table:
             one.name,
             one.epoch,
             one.made_in,
-            output.second(one.finish_time_us),
+            units.instant(one.finish_time_us),
             output.age(one.finish_time_us),
             one.problem,
         )
@@ -167,7 +168,7 @@ def savepoints_table(found: Sequence[Savepoint]) -> Table:
 
 
 def garbage_table(found: Sequence[Garbage]) -> Table:
-    rows = [(one.path, output.size(one.size), one.reason.value) for one in found]
+    rows = [(one.path, units.size(one.size), one.reason.value) for one in found]
     return output.table("what clean-up would remove", ("object", "bytes", "because"), rows, right=("bytes",))
 
 
@@ -177,7 +178,7 @@ def outdated_table(found: Sequence[Outdated]) -> Table:
             one.operator_id,
             one.table,
             one.files or None,
-            output.size(one.bytes) if one.files else None,
+            units.size(one.bytes) if one.files else None,
             f"{', '.join(map(str, one.versions))} -> {one.version}" if one.versions else None,
         )
         for one in found
@@ -192,7 +193,7 @@ def rewrites_table(found: Iterable[TableRewrite]) -> Table:
             one.operator_id,
             one.table,
             f"{one.files_before} -> {one.files_after}",
-            f"{output.size(one.bytes_before)} -> {output.size(one.bytes_after)}",
+            f"{units.size(one.bytes_before)} -> {units.size(one.bytes_after)}",
         )
         for one in found
     ]

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from statebed.cli.output import NOTHING, instant, line, number, seconds, size, span, table
-from statebed.cli.render import state_table
+from statebed.cli.output import age, line, problem, status, table
+from statebed.cli.render import failure, state_table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary, SubtaskSummary
 from statebed.inspect.figures import Figures, HostMemory, OperatorWork, TierSizes
 from statebed.inspect.files import FileSummary, Referrers, ranges
 from statebed.inspect.records import EpochSummary
+from statebed.inspect.run_states import RunReport
 from statebed.inspect.schemas import SchemaSummary
+from statebed.inspect.sources import SourceState
+from statebed.present.units import NOTHING, duration, number, precise, rate, size
 
 _HASHES = 1 << 64
 LEAST = (
@@ -36,11 +39,16 @@ class Epoch:
     """Who needs the files, where it was looked for."""
     schemas: Sequence[SchemaSummary] = ()
     subtasks: Sequence[SubtaskSummary] = ()
+    sources: Sequence[SourceState] = ()
+    report: RunReport | None = None
+    """What became of the newest run, where the newest epoch is shown."""
 
 
 def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
     """An epoch, piece by piece."""
     yield from _heading(shown)
+    if shown.sources:
+        yield _sources_table(shown.sources)
     if shown.contents.operators:
         yield _operators_table(shown)
     if shown.contents.tables:
@@ -66,11 +74,17 @@ def _heading(shown: Epoch) -> Iterator[Text]:
     record, summary, contents = shown.record, shown.summary, shown.contents
     what = f"{summary.kind}, {summary.status}, by {record.written_by}"
     yield line(f"Epoch {summary.epoch} of job {record.job_id!r} ({what})")
+    if shown.report is not None and shown.report.is_problem:
+        yield problem(failure(shown.report))
+    elif shown.report is not None:
+        state, since = shown.report.state.value, shown.report.end_time_us
+        heard = f", last sign of life {age(since)} ago" if since is not None else ""
+        yield Text.assemble(f"  run {shown.report.run}: ", status(state), heard)
     base = f"builds on epoch {summary.base}" if summary.base else "builds on nothing"
     yield line(f"  log: run {summary.run}, lineage {summary.lineage}, {base}, min_epoch {record.min_epoch}")
-    yield line(f"  finished {instant(summary.finish_time_us)} UTC after {seconds(summary.duration_us)}")
+    yield line(f"  finished {precise(summary.finish_time_us)} UTC after {duration(summary.duration_us)}")
     if summary.phases_us:
-        phases = ", ".join(f"{phase} {seconds(took)}" for phase, took in summary.phases_us.items())
+        phases = ", ".join(f"{phase} {duration(took)}" for phase, took in summary.phases_us.items())
         yield line(f"  phases: {phases}")
     if contents.source_kind:
         batch = NOTHING if contents.source_batch is None else contents.source_batch
@@ -78,6 +92,26 @@ def _heading(shown: Epoch) -> Iterator[Text]:
     if contents.savepoints:
         pins = ", ".join(f"{name} (epoch {epoch})" for name, epoch in contents.savepoints.items())
         yield line(f"  savepoints: {pins}")
+
+
+def _sources_table(sources: Iterable[SourceState]) -> Table:
+    return table(
+        "sources",
+        ["source", "committed offset", "behind", "newest event (UTC)", "watermark (UTC)", "arriving", "processed"],
+        [
+            (
+                one.source,
+                one.offset or NOTHING,
+                number(one.offsets_behind),
+                precise(one.newest_event_time_us),
+                precise(one.watermark_us),
+                rate(one.input_rows_per_second),
+                rate(one.processed_rows_per_second),
+            )
+            for one in sources
+        ],
+        right=["behind", "arriving", "processed"],
+    )
 
 
 def _operators_table(shown: Epoch) -> Table:
@@ -92,8 +126,8 @@ def _operators_table(shown: Epoch) -> Table:
                 ", ".join(o.reads) or NOTHING,
                 o.parallelism,
                 *map(number, (o.rows_in, o.rows_late, o.rows_out)),
-                instant(o.watermark_us),
-                instant(o.output_watermark_us),
+                precise(o.watermark_us),
+                precise(o.output_watermark_us),
             )
             for o in operators
         ],
@@ -150,11 +184,11 @@ def _schema(schema: SchemaSummary) -> Iterator[Table | Text]:
     )
     said = [f"{schema.kind}", schema.description]
     if schema.bin_us is not None:
-        said.append(f"in bins of {span(schema.bin_us)}")
+        said.append(f"in bins of {duration(schema.bin_us)}")
     if schema.retention_us is not None:
-        said.append(f"kept for {span(schema.retention_us)} behind the watermark")
+        said.append(f"kept for {duration(schema.retention_us)} behind the watermark")
     if schema.time_to_live_us is not None:
-        said.append(f"expires {span(schema.time_to_live_us)} after its {schema.time_to_live_clock}")
+        said.append(f"expires {duration(schema.time_to_live_us)} after its {schema.time_to_live_clock}")
     if schema.state_version:
         said.append(f"version {schema.state_version}")
     said.append(f"schema ids in files: {ranges(schema.schema_ids) or NOTHING}")
@@ -193,7 +227,7 @@ def files_table(files: Sequence[FileSummary], *, title: str) -> Table:
 def _times(file: FileSummary) -> str:
     if file.min_event_time_us is None:
         return NOTHING
-    return f"{instant(file.min_event_time_us)} to {instant(file.max_event_time_us)}"
+    return f"{precise(file.min_event_time_us)} to {precise(file.max_event_time_us)}"
 
 
 def _needed_by(file: FileSummary) -> str:
@@ -259,7 +293,7 @@ def _work_table(operators: Iterable[OperatorWork]) -> Table:
         [
             (
                 o.operator,
-                seconds(o.busy_us),
+                duration(o.busy_us),
                 size(o.bytes_written),
                 *map(number, (o.rows_expired, o.retractions_dropped)),
             )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import time
 
 from rich.text import Text
 
@@ -15,9 +16,11 @@ from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.files import files_of, referrers
 from statebed.inspect.jobs import open_log
 from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
+from statebed.inspect.run_states import newest_run, run_status
 from statebed.inspect.savepoints import savepoint_record
 from statebed.inspect.schemas import schemas_of
 from statebed.inspect.sizes import size_of_folder
+from statebed.inspect.sources import sources_of
 
 ATTEMPTS = 3
 """How often the newest epoch is looked for again, when it was collected while it was read."""
@@ -65,6 +68,10 @@ def document(shown: Epoch) -> dict[str, object]:
         **output.with_times(shown.contents),
         "figures": output.with_times(shown.figures),
     }
+    if shown.sources:
+        head["sources"] = [output.with_times(source) for source in shown.sources]
+    if shown.report is not None:
+        head["run_report"] = output.with_times(shown.report)
     if shown.files:
         head["files"] = [output.with_times(file) for file in shown.files]
     if shown.referrers:
@@ -104,8 +111,12 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: Wanted) -> 
         metadata = {wanted.operator: metadata[wanted.operator]}
     found = referrers(log, newest(log) or record, limit=wanted.referrers) if wanted.referrers else None
     files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)] if wanted.files else []
+    is_newest = wanted.epoch is None and wanted.savepoint is None
+    status = run_status(log, record.run)
     return Epoch(
         record=record,
+        sources=sources_of(record, status.heartbeat if is_newest else None),
+        report=newest_run(log, record, now_us=time.time_ns() // 1000, status=status) if is_newest else None,
         summary=summary,
         contents=contents,
         figures=figures,

@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from statebed.cli import output
-from statebed.cli.output import NOTHING, line, number, second, seconds, size, span, table
+from statebed.cli.output import age, line, problem, status, table
+from statebed.cli.render import failure
 from statebed.cli.render_show import memory_table, tiers_table
 from statebed.cli.signals import interrupted_by_signals
 from statebed.errors import JobNotFoundError, StatebedError
 from statebed.inspect.jobs import open_log
 from statebed.inspect.live import JobPace, LogTail, OperatorPace, pace_of
+from statebed.present.units import NOTHING, duration, instant, number, rate, size
 
 LEAST = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
 """Columns that a narrow screen can do without, the least needed first."""
@@ -65,7 +67,8 @@ def _look(tail: LogTail, *, where: str) -> JobPace:
         raise JobNotFoundError(
             "the job has not committed anything yet", where=where, fix="start it, and look again in a moment"
         )
-    return pace_of(records, now_us=time.time_ns() // 1000)
+    now_us = time.time_ns() // 1000
+    return pace_of(records, now_us=now_us, report=tail.run(now_us=now_us))
 
 
 # ---- keys -----------------------------------------------------------------------------------------------------
@@ -125,17 +128,20 @@ def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
 
 
 def _heading(pace: JobPace) -> Iterator[Text]:
-    yield Text.assemble(("statebed top  ", "bold"), line(f"{pace.job}, lineage {pace.lineage}, run {pace.run}"))
+    heading = f"  {pace.job}, lineage {pace.lineage}, run {pace.run}"
+    yield Text.assemble(("statebed top  ", "bold"), status(pace.status), line(heading))
+    if pace.report is not None and pace.report.is_problem:
+        yield problem(failure(pace.report))
     yield line(
-        f"epoch {number(pace.epoch)} ({pace.status}), {span(pace.idle_us)} ago; "
-        f"newest took {seconds(pace.duration_us)}; rates over {number(pace.epochs)} epochs of this run"
+        f"epoch {number(pace.epoch)}, {age(pace.finish_time_us)} ago; "
+        f"newest took {duration(pace.duration_us)}; rates over {number(pace.epochs)} epochs of this run"
     )
     yield line(
-        f"{_rate(pace.epochs_per_second)} epochs/s, {_rate(pace.rows_in_per_second)} rows/s in, "
-        f"{_rate(pace.rows_out_per_second)} rows/s out, {number(pace.rows_late)} late"
+        f"epochs {rate(pace.epochs_per_second)}, rows in {rate(pace.rows_in_per_second)}, "
+        f"rows out {rate(pace.rows_out_per_second)}, {number(pace.rows_late)} late"
     )
     yield line(
-        f"watermark {second(pace.watermark_us)} UTC, {_lag(pace.lag_us)} behind the clock, "
+        f"watermark {instant(pace.watermark_us)} UTC, {_lag(pace.lag_us)} behind the clock, "
         f"{_lag(pace.event_time_lag_us)} behind the newest event"
     )
 
@@ -143,20 +149,20 @@ def _heading(pace: JobPace) -> Iterator[Text]:
 def _operators(operators: Sequence[OperatorPace]) -> Table:
     return table(
         "operators",
-        ["operator", "subtasks", "rows/s in", "rows/s out", "late", "watermark (UTC)", "slowest subtask"],
+        ["operator", "subtasks", "rows in", "rows out", "late", "watermark (UTC)", "slowest subtask"],
         [
             (
                 one.operator,
                 one.subtasks,
-                _rate(one.rows_in_per_second),
-                _rate(one.rows_out_per_second),
+                rate(one.rows_in_per_second),
+                rate(one.rows_out_per_second),
                 number(one.rows_late),
-                second(one.watermark_us),
-                seconds(one.busy_us),
+                instant(one.watermark_us),
+                duration(one.busy_us),
             )
             for one in operators
         ],
-        right=["subtasks", "rows/s in", "rows/s out", "late", "slowest subtask"],
+        right=["subtasks", "rows in", "rows out", "late", "slowest subtask"],
     )
 
 
@@ -166,18 +172,12 @@ def _phases(phases_us: dict[str, int]) -> Table:
         "phases of an epoch, mean",
         ["phase", "took", ""],
         [
-            (name, seconds(took), "█" * round(_BAR * took / longest) if longest else "")
+            (name, duration(took), "█" * round(_BAR * took / longest) if longest else "")
             for name, took in phases_us.items()
         ],
         right=["took"],
     )
 
 
-def _rate(value: float | None) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"  # noqa: PLR2004 - where decimals say little
-
-
 def _lag(lag_us: int | None) -> str:
-    return NOTHING if lag_us is None else span(max(0, lag_us))
+    return NOTHING if lag_us is None else duration(max(0, lag_us))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from statebed.cli.options import DEFAULT_STATE, Json
+from statebed.present import units
 
 DEMO_STATE = "demo-state"
 DEMO_FILES = 12
@@ -84,7 +85,7 @@ def pack(
     if json:
         printed.print_json({"path": str(made.path), "packages": made.packages, "usage": made.usage})
         return
-    typer.echo(f"{made.path}: {printed.size(made.path.stat().st_size)}, {', '.join(made.packages)}\n")
+    typer.echo(f"{made.path}: {units.size(made.path.stat().st_size)}, {', '.join(made.packages)}\n")
     typer.echo("\n".join(made.usage))
 
 

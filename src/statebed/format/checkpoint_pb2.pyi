@@ -188,7 +188,6 @@ class CheckpointMetadata(_message.Message):
     FIGURES_FIELD_NUMBER: _builtins.int
     ROLLBACK_ALLOWED_FIELD_NUMBER: _builtins.int
     CHOSEN_PARALLELISM_FIELD_NUMBER: _builtins.int
-    SOURCE_PROGRESS_FIELD_NUMBER: _builtins.int
     SINK_HISTORIES_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     job_id: _builtins.str
@@ -240,10 +239,6 @@ class CheckpointMetadata(_message.Message):
     @_builtins.property
     def figures(self) -> Global___EpochFigures: ...
     @_builtins.property
-    def source_progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceProgress]:
-        """of the batch before this epoch, as Spark reported it; may be missing"""
-
-    @_builtins.property
     def sink_histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___SinkHistory]:
         """of every sink that this lineage knows, carried from record to record"""
 
@@ -279,12 +274,11 @@ class CheckpointMetadata(_message.Message):
         figures: Global___EpochFigures | None = ...,
         rollback_allowed: _builtins.bool = ...,
         chosen_parallelism: _builtins.int = ...,
-        source_progress: _abc.Iterable[Global___SourceProgress] | None = ...,
         sink_histories: _abc.Iterable[Global___SinkHistory] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "source_position", b"source_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sink_histories", b"sink_histories", "sinks", b"sinks", "source_position", b"source_position", "source_progress", b"source_progress", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "chosen_parallelism", b"chosen_parallelism", "crc32c", b"crc32c", "epoch", b"epoch", "epoch_time_us", b"epoch_time_us", "figures", b"figures", "finish_time_us", b"finish_time_us", "format_version", b"format_version", "granted_requests", b"granted_requests", "hash_name", b"hash_name", "hash_version", b"hash_version", "job_id", b"job_id", "kind", b"kind", "lineage", b"lineage", "min_epoch", b"min_epoch", "nonce", b"nonce", "operators", b"operators", "outbox", b"outbox", "parallelism", b"parallelism", "pins", b"pins", "previous", b"previous", "rollback_allowed", b"rollback_allowed", "run", b"run", "sink_histories", b"sink_histories", "sinks", b"sinks", "source_position", b"source_position", "sources", b"sources", "start_time_us", b"start_time_us", "status", b"status", "written_by", b"written_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___CheckpointMetadata: _TypeAlias = CheckpointMetadata  # noqa: Y015

@@ -9,8 +9,8 @@ from pathlib import Path
 from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import BrokenLogError, InputError, InvalidNameError, JobNotFoundError, NewerFormatError
 from statebed.format import names
-from statebed.inspect.records import DAMAGED, NEWER, STATUSES, slowest_watermark
-from statebed.inspect.run_states import RunReport, RunState, newest_run, problem_lines
+from statebed.inspect.records import DAMAGED, NEWER, slowest_watermark
+from statebed.inspect.run_states import RunReport, newest_run, problem_lines, state_of_job
 from statebed.inspect.sizes import state_bytes
 from statebed.storage import LocalStore, ObjectStore, ScopedStore, get_storage_provider
 
@@ -111,13 +111,12 @@ def summarise_job(log: CheckpointLog, *, now_us: int) -> JobSummary:
     if head is None:
         return JobSummary(log.job_id, records, None, None, NEVER, None)
     run = newest_run(log, head, now_us=now_us)
-    told = run.state not in {RunState.UNKNOWN, RunState.SUPERSEDED}
     return JobSummary(
         job=log.job_id,
         records=records,
         head=head.epoch,
         lineage=head.lineage,
-        status=run.state.value if told else STATUSES.get(head.status, "unknown"),
+        status=state_of_job(head, run),
         finish_time_us=head.finish_time_us,
         duration_us=head.finish_time_us - head.start_time_us,
         watermark_us=slowest_watermark(head),

@@ -1,12 +1,13 @@
 """The runs and lineages of a job: who started when, from which epoch, and what became of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import Chain, Reader, chain_of, runs_of
 from statebed.inspect.records import ABANDONED, STATUSES, newest_readable, readable, slowest_watermark
+from statebed.inspect.run_states import RunReport
 
 CURRENT = "current"
 
@@ -27,6 +28,8 @@ class RunSummary:
     status: str
     """Of its last record."""
     watermark_us: int | None
+    report: RunReport | None = None
+    """What became of it, where it tells."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ class LineageSummary:
 def summarise_runs(log: CheckpointLog, *, limit: int | None = None) -> list[RunSummary]:
     """The newest runs, ascending. Two records of each are read, whatever the number of its epochs."""
     return runs_behind(newest_readable(log), lambda number: readable(log, number), limit=limit)
+
+
+def with_reports(runs: Sequence[RunSummary], reports: Sequence[RunReport]) -> list[RunSummary]:
+    """The runs, each with what it tells of itself."""
+    told = {report.run: report for report in reports}
+    return [replace(run, report=told.get(run.run)) for run in runs]
 
 
 def summarise_lineages(log: CheckpointLog, *, limit: int | None = None) -> list[LineageSummary]:

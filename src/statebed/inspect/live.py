@@ -8,12 +8,13 @@ from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import EpochNotRetainedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import CompactionWork, HostMemory, TierSizes, figures_of, phases_of
-from statebed.inspect.records import STATUSES, input_watermark, newest, readable, slowest_watermark
+from statebed.inspect.records import input_watermark, newest, readable, slowest_watermark
+from statebed.inspect.run_states import RunReport, newest_run, state_of_job
 from statebed.protocol.records import data_epoch_of
 
 
 class LogTail:
-    """The newest records of a log, which is listed once; from then on the next number is looked up."""
+    """Follow the newest records of a log: it is listed once, from then on the next number is looked up."""
 
     def __init__(self, log: CheckpointLog, *, keep: int) -> None:
         self._log = log
@@ -26,6 +27,10 @@ class LogTail:
         while self._records and (following := self._next(self._records[-1].epoch + 1)):
             self._records.append(following)
         return list(self._records)
+
+    def run(self, *, now_us: int) -> RunReport | None:
+        """What the run of the newest record is doing, as it tells itself; None before the first record."""
+        return newest_run(self._log, self._records[-1], now_us=now_us) if self._records else None
 
     def _begin(self) -> None:
         """Also when the newest record is no longer there: the job was removed, or begun again."""
@@ -89,10 +94,12 @@ class JobPace:
     tables: tuple[TierSizes, ...]
     hosts: tuple[HostMemory, ...]
     compaction: CompactionWork | None
+    report: RunReport | None = None
+    """What became of the newest run."""
 
 
-def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int) -> JobPace:
-    """What the newest records of a job say; at least one is needed."""
+def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: RunReport | None = None) -> JobPace:
+    """What the newest records of a job say; at least one is needed. `report` is of its newest run."""
     head = records[-1]
     epochs = [record for record in records if record.run == head.run and record.kind == pb.EPOCH]
     last = epochs[-1] if epochs else None
@@ -103,7 +110,7 @@ def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int) -> JobPace
         job=head.job_id,
         epoch=data_epoch_of(head),
         kind="epoch" if last else "run_start",
-        status=STATUSES.get(head.status, "unknown"),
+        status=state_of_job(head, report),
         run=head.run,
         lineage=head.lineage,
         finish_time_us=head.finish_time_us,
@@ -122,6 +129,7 @@ def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int) -> JobPace
         tables=figures.tables if figures else (),
         hosts=figures.hosts if figures else (),
         compaction=figures.compaction if figures else None,
+        report=report,
     )
 
 

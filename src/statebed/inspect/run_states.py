@@ -8,13 +8,14 @@ writer's and the reader's, and is for display alone: who may write is decided by
 import enum
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.run_status import RunStatus, known_runs, read_status, undelivered_sinks
 from statebed.errors import FormatError, InvalidNameError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.inspect.records import STATUSES
 from statebed.inspect.sizes import READS_AT_ONCE
 
 SILENT_AFTER = 3
@@ -89,16 +90,6 @@ class RunReport:
     @property
     def is_problem(self) -> bool:
         return self.state in PROBLEMS
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """How the process of a run is set up, as its heartbeat tells."""
-
-    trigger: str
-    application_id: str
-    spark_ui_url: str
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 def judge_run(
@@ -177,12 +168,22 @@ def _undelivered(sinks: Iterable[pb.UndeliveredSink]) -> tuple[Undelivered, ...]
     return tuple(Undelivered(one.sink_id, one.first_epoch, one.epochs) for one in sinks)
 
 
+def state_of_job(head: pb.CheckpointMetadata, report: RunReport | None) -> str:
+    """One word for a job: the state of its newest run, or the status of its newest record where the run is silent."""
+    if report is None or report.state in {RunState.UNKNOWN, RunState.SUPERSEDED}:
+        return STATUSES.get(head.status, "unknown")
+    state: str = report.state.value
+    return state
+
+
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def newest_run(log: CheckpointLog, head: pb.CheckpointMetadata, *, now_us: int) -> RunReport:
-    """Report on the run that wrote the newest record."""
-    status = _read(log, head.run)
+def newest_run(
+    log: CheckpointLog, head: pb.CheckpointMetadata, *, now_us: int, status: RunStatus | None = None
+) -> RunReport:
+    """Report on the run that wrote the newest record; `status` is what it told, where that is at hand."""
+    status = run_status(log, head.run) if status is None else status
     report = judge_run(status, last=head, superseded_by=None, now_us=now_us)
     if report.state is RunState.VANISHED:
         waiting = [entry.sink_id for entry in head.sinks if not is_published(log, head.epoch, entry.sink_id)]
@@ -203,23 +204,14 @@ def run_reports(
     later = dict(zip(runs, [*runs[1:], head.run if not runs or runs[-1] != head.run else None], strict=False))
     wanted = runs[-limit:][::-1]
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-runs") as pool:
-        found = list(pool.map(lambda run: _read(log, run), wanted))
+        found = list(pool.map(lambda run: run_status(log, run), wanted))
     known = {head.run: head} | (lasts or {})
     return [
-        newest_run(log, head, now_us=now_us)
+        newest_run(log, head, now_us=now_us, status=status)
         if status.run == head.run
         else judge_run(status, last=known.get(status.run), superseded_by=later.get(status.run), now_us=now_us)
         for status in found
     ]
-
-
-def configuration_of(log: CheckpointLog, run: int) -> Configuration | None:
-    """Read how the process of a run was set up; None where it does not tell."""
-    sign = _read(log, run).heartbeat
-    if sign is None:
-        return None
-    settings = dict(sorted(sign.settings.items()))
-    return Configuration(sign.trigger, sign.application_id, sign.spark_ui_url, settings)
 
 
 def is_published(log: CheckpointLog, epoch: int, sink_id: str) -> bool:
@@ -230,7 +222,7 @@ def is_published(log: CheckpointLog, epoch: int, sink_id: str) -> bool:
         return False  # no sink of ours has such a name, whoever wrote that record
 
 
-def _read(log: CheckpointLog, run: int) -> RunStatus:
+def run_status(log: CheckpointLog, run: int) -> RunStatus:
     """Read what a run told; damage is for `statebed verify` to report, and hides nothing else here."""
     try:
         return read_status(log.store, run)

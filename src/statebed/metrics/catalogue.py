@@ -39,6 +39,37 @@ _COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 _DECLARED = (
     Metric("statebed_up", _GAUGE, JOB, "1 while a query of the job runs in this process, else 0"),
     Metric("statebed_run", _GAUGE, JOB, "number of the job's present run"),
+    Metric(
+        "statebed_run_state",
+        _GAUGE,
+        (*JOB, "state"),
+        "1 for the state of the newest run: running, finished, stopped, drained, failed, fenced, exited, vanished, "
+        "superseded or unknown",
+    ),
+    Metric(
+        "statebed_run_failed",
+        _GAUGE,
+        JOB,
+        "1 if the newest run failed, was fenced, vanished or exited before it ended, else 0",
+    ),
+    Metric(
+        "statebed_last_failure_timestamp_seconds",
+        _GAUGE,
+        JOB,
+        "when the newest run failed, or gave its last sign of life before it vanished, since 1970",
+    ),
+    Metric(
+        "statebed_undelivered_epochs",
+        _GAUGE,
+        (*JOB, "sink"),
+        "committed epochs that a sink lacked when the newest run failed",
+    ),
+    Metric(
+        "statebed_source_offsets_behind",
+        _GAUGE,
+        (*JOB, "source"),
+        "offsets of a source that were not read after the newest batch, where the source tells",
+    ),
     Metric("statebed_epoch", _GAUGE, JOB, "number of the newest committed epoch"),
     Metric("statebed_retained_epochs", _GAUGE, JOB, "epochs from the oldest that is retained to the newest"),
     Metric("statebed_savepoints", _GAUGE, JOB, "savepoints that the newest record keeps alive"),

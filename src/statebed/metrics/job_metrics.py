@@ -8,9 +8,10 @@ counters, which Prometheus wants to keep.
 import enum
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.run_states import RunReport
 from statebed.metrics.catalogue import DURATION_BUCKETS, TIERS
 from statebed.metrics.samples import Distribution, Labels, Sample
 
@@ -36,6 +37,8 @@ class JobMetrics:
         self._lock = threading.Lock()
         self._counters: dict[Key, float] = {}
         self._gauges: dict[Key, float] = {}
+        self._of_run: dict[Key, float] = {}
+        """Gauges of the newest run, which no record tells."""
         self._buckets = [0] * len(DURATION_BUCKETS)
         self._durations = (0, 0.0)
         self._compacted: tuple[int, pb.CompactionFigures] = (0, pb.CompactionFigures())
@@ -63,6 +66,22 @@ class JobMetrics:
         with self._lock:
             self._show(record)
 
+    def show_run(self, report: RunReport, sources: Iterable[pb.SourceProgress] = ()) -> None:
+        """Show what the newest run is doing, or how it ended."""
+        found: dict[Key, float] = {
+            ("statebed_run_state", (self.job, report.state.value)): 1,
+            ("statebed_run_failed", (self.job,)): int(report.is_problem),
+        }
+        if report.is_problem and report.end_time_us is not None:
+            found["statebed_last_failure_timestamp_seconds", (self.job,)] = report.end_time_us / _MICROS
+        for sink in report.undelivered:
+            found["statebed_undelivered_epochs", (self.job, sink.sink)] = sink.epochs
+        for source in sources:
+            if source.HasField("offsets_behind"):
+                found["statebed_source_offsets_behind", (self.job, source.source)] = source.offsets_behind
+        with self._lock:
+            self._of_run = found
+
     def event(self, event: Event) -> None:
         """Something rare has happened."""
         with self._lock:
@@ -89,7 +108,7 @@ class JobMetrics:
     def samples(self) -> Iterator[Sample | Distribution]:
         """All values, at one moment."""
         with self._lock:
-            values = [*self._gauges.items(), *self._counters.items()]
+            values = [*self._gauges.items(), *self._of_run.items(), *self._counters.items()]
             if self._queries is not None:
                 values.append((("statebed_up", (self.job,)), min(self._queries, 1)))
             count, total = self._durations

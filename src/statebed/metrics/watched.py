@@ -9,6 +9,7 @@ import threading
 from statebed.checkpoint import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.jobs import job_names
+from statebed.inspect.run_states import newest_run, run_status
 from statebed.metrics.job_metrics import JobMetrics
 from statebed.metrics.samples import exposition
 from statebed.storage import ScopedStore, get_storage_provider
@@ -37,6 +38,9 @@ class WatchedJob:
                     if record is not None:
                         self.metrics.observe(record)
             self._seen = head.epoch
+            status = run_status(self._log, head.run)
+            report = newest_run(self._log, head, now_us=self._log.environment.now_us(), status=status)
+            self.metrics.show_run(report, status.heartbeat.sources if status.heartbeat is not None else ())
             return self.metrics
 
     def _show(self, head: pb.CheckpointMetadata) -> None:

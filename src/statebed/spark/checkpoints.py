@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import overload
 
 from statebed.inspect.records import EpochSummary
+from statebed.present import units
 from statebed.spark import notebook
 
 
@@ -42,9 +43,9 @@ class Checkpoints(Sequence[EpochSummary]):
                 one.rows_late,
                 one.rows_out,
                 notebook.moment(one.watermark_us),
-                notebook.milliseconds(one.duration_us),
-                notebook.size(one.bytes),
-                ", ".join(one.savepoints) or notebook.NOTHING,
+                units.duration(one.duration_us),
+                units.size(one.bytes),
+                ", ".join(one.savepoints) or units.NOTHING,
             )
             for one in self.epochs
         ]

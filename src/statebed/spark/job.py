@@ -239,7 +239,7 @@ class Job(SparkNames):
     ) -> Query:
         """Everything has been checked: open the run."""
         run = Run.open(store, self._job_id, options=options, environment=Environment())
-        reporter = RunReporter(run, plan, trigger=str(trigger))
+        reporter = RunReporter(run, plan, trigger=str(trigger), metrics=watching.metrics)
         reporter.start()
         try:
             return self._query(plan, store, run, trigger, watching=watching, reporter=reporter)

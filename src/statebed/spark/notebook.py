@@ -4,19 +4,14 @@ No style sheet and no script: notebooks strip them, and colours that a notebook 
 and dark.
 """
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from statebed.config import show_size
-from statebed.inspect.figures import PHASES
+from statebed.present.colours import DARK, LIGHT, phase_colour, tone_of
+from statebed.present.units import NOTHING, duration, instant
 
-_COLOURS = dict(zip(PHASES, ("#8d99ae", "#2a9d8f", "#e9c46a", "#e76f51", "#457b9d", "#7b2cbf", "#588157"), strict=True))
-_OTHER = "#999999"
 _BAR = 480
 _CELL = "padding:2px 10px;text-align:right;white-space:nowrap"
-_SECOND = 1_000_000
-NOTHING = "-"
 
 
 def block(title: str, *parts: str) -> str:
@@ -43,32 +38,21 @@ def phase_bar(phases_us: Mapping[str, int]) -> str:
         return ""
     at, pieces, legend = 0.0, "", ""
     for name, us in phases_us.items():
-        colour, width = _COLOURS.get(name, _OTHER), us / total * _BAR
-        told = f"{escape(name)} {escape(milliseconds(us))}"
+        colour, width = phase_colour(name), us / total * _BAR
+        told = f"{escape(name)} {escape(duration(us))}"
         pieces += f'<rect x="{at:.1f}" width="{width:.1f}" height="14" fill="{colour}"><title>{told}</title></rect>'
         legend += f'<span style="color:{colour}">&#9632;</span> {told} &#160; '
         at += width
-    label = escape(", ".join(f"{name} {milliseconds(us)}" for name, us in phases_us.items()), quote=True)
+    label = escape(", ".join(f"{name} {duration(us)}" for name, us in phases_us.items()), quote=True)
     picture = f'<svg role="img" aria-label="{label}" width="{_BAR}" height="14">{pieces}</svg>'
     return f"<div>{picture}</div><div><small>{legend}</small></div>"
 
 
-def milliseconds(us: int) -> str:
-    """A duration, short.
-
-    >>> milliseconds(2_345_678), milliseconds(12_345)
-    ('2.35 s', '12 ms')
-    """
-    return f"{us / 1e6:.2f} s" if us >= _SECOND else f"{us / 1e3:.0f} ms"
-
-
 def moment(us: int | None) -> str:
-    """A time, to the second."""
-    if us is None:
-        return NOTHING
-    return f"{dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us):%Y-%m-%d %H:%M:%S} UTC"
+    """A time in UTC, to the second."""
+    return NOTHING if us is None else f"{instant(us)} UTC"
 
 
-def size(nbytes: int) -> str:
-    """A number of bytes."""
-    return show_size(nbytes)
+def state(text: str) -> str:
+    """A state in the colour of its tone, readable on light and dark pages."""
+    return f'<strong style="color:light-dark({LIGHT[tone_of(text)]},{DARK[tone_of(text)]})">{escape(text)}</strong>'

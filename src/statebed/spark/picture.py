@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from statebed.present.colours import BOXES
+
 _FONT = 12.5
 _LINE = 17.0
 _TITLE = 15.0
@@ -26,27 +28,30 @@ _MOST_LINES = 4
 """Of one text; what is longer is cut."""
 _NARROW = frozenset(" .,:;'|!()[]{}ijlftr-/\\\"`")
 _BROAD = frozenset("mwMW@%—…")
-_STYLE = """
-    .sb-card { fill: #ffffff; stroke: #d0d7de; }
-    .sb-source { fill: #f3f6fa; stroke: #8c96a3; stroke-width: 1.5; }
-    .sb-operator { fill: #e8f3ec; stroke: #3c8a5c; stroke-width: 1.5; }
-    .sb-sink { fill: #fff1d6; stroke: #b97a12; stroke-width: 1.5; }
-    .sb-line { stroke: #57606a; stroke-width: 1.6; fill: none; }
-    .sb-changes { stroke-dasharray: 6 4; }
-    .sb-tip { fill: #57606a; }
-    .sb-text { font: 12.5px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328; }
-    .sb-name { font-size: 15px; font-weight: 600; }
-    .sb-small { fill: #57606a; }
-    @media (prefers-color-scheme: dark) {
-      .sb-card { fill: #0d1117; stroke: #30363d; }
-      .sb-source { fill: #1c232c; stroke: #6e7681; }
-      .sb-operator { fill: #12291b; stroke: #3fa56b; }
-      .sb-sink { fill: #35260a; stroke: #d29922; }
-      .sb-line { stroke: #9aa4af; }
-      .sb-tip { fill: #9aa4af; }
-      .sb-text { fill: #e6edf3; }
-      .sb-small { fill: #a5afba; }
-    }
+
+
+def _style() -> str:
+    """The style sheet inside the picture, with the colours that the dashboard has, too."""
+    light = [f".sb-{kind} {{ fill: {fill}; stroke: {line}; }}" for kind, (fill, line, _, _) in BOXES.items()]
+    dark = [f".sb-{kind} {{ fill: {fill}; stroke: {line}; }}" for kind, (_, _, fill, line) in BOXES.items()]
+    return f"""
+    .sb-card {{ fill: #ffffff; stroke: #d0d7de; }}
+    {" ".join(light)}
+    .sb-source, .sb-operator, .sb-sink {{ stroke-width: 1.5; }}
+    .sb-line {{ stroke: #57606a; stroke-width: 1.6; fill: none; }}
+    .sb-changes {{ stroke-dasharray: 6 4; }}
+    .sb-tip {{ fill: #57606a; }}
+    .sb-text {{ font: 12.5px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328; }}
+    .sb-name {{ font-size: 15px; font-weight: 600; }}
+    .sb-small {{ fill: #57606a; }}
+    @media (prefers-color-scheme: dark) {{
+      .sb-card {{ fill: #0d1117; stroke: #30363d; }}
+      {" ".join(dark)}
+      .sb-line {{ stroke: #9aa4af; }}
+      .sb-tip {{ fill: #9aa4af; }}
+      .sb-text {{ fill: #e6edf3; }}
+      .sb-small {{ fill: #a5afba; }}
+    }}
 """
 
 
@@ -121,7 +126,7 @@ def drawn(title: str, boxes: Sequence[Box], arrows: Sequence[Arrow]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
             f'height="{height:.0f}" style="max-width: 100%; height: auto" role="img" aria-label="{_escaped(title)}">'
         ),
-        f"<style>{_STYLE}</style>",
+        f"<style>{_style()}</style>",
         (
             '<defs><marker id="sb-tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
             'orient="auto"><path class="sb-tip" d="M0 0 L10 5 L0 10 z"/></marker></defs>'

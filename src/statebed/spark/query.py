@@ -19,12 +19,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statebed.errors import InputError, RequestTimeoutError
 from statebed.flow.names import SparkNames
 from statebed.format import checkpoint_pb2 as pb
+from statebed.present import units
 from statebed.spark import notebook
 from statebed.spark.compaction import CompactionCounts
 from statebed.spark.controller import Controller
 from statebed.spark.plan import JobPlan
 from statebed.spark.reports import EpochSummary
 from statebed.spark.run_reporter import RunReporter
+from statebed.spark.source_progress import SourceProgressBoard
 from statebed.spark.spark_progress import ProgressListener
 
 _POLL_SECONDS = 0.1
@@ -108,7 +110,9 @@ class Query(SparkNames):
         else:
             writer = writer.trigger(processingTime=f"{trigger.every_us // 1_000} milliseconds")
         spark_query = writer.start()
-        ProgressListener(plan.session, str(spark_query.runId), controller.book.of_batch).listen()
+        board = SourceProgressBoard(plan.spark_sources)
+        reporter.follow(board.newest)
+        ProgressListener(plan.session, str(spark_query.runId), controller.book.of_batch, board.take).listen()
         query = cls(plan, controller, spark_query, trigger, reporter)
         query._watcher.start()
         return query
@@ -165,25 +169,27 @@ class Query(SparkNames):
 
     def _repr_html_(self) -> str:
         status, recent = self.status, self.recent_progress[-_EPOCHS_SHOWN:]
-        title = f"job {self._plan.job_id}: {status.state.value}, run {status.run}, epoch {status.epoch}"
+        title = f"job {self._plan.job_id}, run {status.run}, epoch {status.epoch}: "
         rows = [
             (
                 one.epoch,
-                notebook.NOTHING if one.batch_id is None else one.batch_id,
+                units.NOTHING if one.batch_id is None else one.batch_id,
                 one.rows_in,
                 one.rows_late,
                 one.rows_out,
                 notebook.moment(one.watermark_us),
                 one.state_rows,
-                notebook.size(one.state_bytes),
-                notebook.milliseconds(one.duration_us),
+                units.size(one.state_bytes),
+                units.duration(one.duration_us),
             )
             for one in reversed(recent)
         ]
         columns = ["epoch", "batch", "rows in", "late", "out", "watermark", "state rows", "state", "took"]
         problem = f"<pre>{escape(status.problem)}</pre>" if status.problem else ""
         bar = notebook.phase_bar(recent[-1].phases_us) if recent else ""
-        return notebook.block(title, problem, bar, notebook.table(columns, rows) if rows else "")
+        return notebook.block(
+            title, notebook.state(status.state.value), problem, bar, notebook.table(columns, rows) if rows else ""
+        )
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end, at most `timeout` seconds: True if it ended; raises what it failed with."""

@@ -11,6 +11,7 @@ from statebed.errors import NondeterminismError, StatebedError, SubtaskError
 from statebed.flow.clocks import SourceClock
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, Operator, SubtaskReport
+from statebed.present import units
 from statebed.spark import notebook
 from statebed.spark.pieces import BRANCH, FAILED, PAYLOAD, REPORT
 
@@ -80,7 +81,7 @@ class EpochSummary:
 
     def _repr_html_(self) -> str:
         batch = "no batch" if self.batch_id is None else f"batch {self.batch_id}"
-        title = f"epoch {self.epoch}, {batch}, {notebook.milliseconds(self.duration_us)}"
+        title = f"epoch {self.epoch}, {batch}, {units.duration(self.duration_us)}"
         rows = [
             (
                 name,
@@ -89,7 +90,7 @@ class EpochSummary:
                 one.rows_out,
                 notebook.moment(one.watermark_us),
                 one.state_rows,
-                notebook.size(one.state_bytes),
+                units.size(one.state_bytes),
                 one.state_files,
             )
             for name, one in self.operators.items()

@@ -15,11 +15,20 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ship
 from pyspark.errors import PySparkException
 
 from statebed.checkpoint import Run
-from statebed.checkpoint.run_status import MOST_TEXT, MOST_TRACEBACK, put_end, put_heartbeat, shortened
+from statebed.checkpoint.run_status import (
+    MOST_TEXT,
+    MOST_TRACEBACK,
+    RunStatus,
+    put_end,
+    put_heartbeat,
+    shortened,
+)
 from statebed.config import DECLARATIONS, Settings
 from statebed.errors import FencedError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.run_states import judge_run
 from statebed.logs import id_logger
+from statebed.metrics.job_metrics import JobMetrics
 from statebed.spark.causes import traceback_in
 from statebed.spark.plan import JobPlan
 
@@ -31,8 +40,9 @@ _logger = id_logger(__name__)
 class RunReporter:
     """Reports on one run from its start to its end. `end` may be called more than once; the first call counts."""
 
-    def __init__(self, run: Run, plan: JobPlan, *, trigger: str) -> None:
+    def __init__(self, run: Run, plan: JobPlan, *, trigger: str, metrics: JobMetrics) -> None:
         self._run = run
+        self._metrics = metrics
         self._every_s = plan.settings.heartbeat_every.total_seconds()
         context = plan.session.sparkContext
         self._heartbeat = pb.RunHeartbeat(
@@ -56,6 +66,7 @@ class RunReporter:
 
     def start(self) -> None:
         """Give signs of life from now on."""
+        self._show(None)
         self._thread.start()
         atexit.register(self._exited)
 
@@ -71,7 +82,10 @@ class RunReporter:
             self._has_end = True
         self._ended.set()
         atexit.unregister(self._exited)
-        writer = threading.Thread(target=self._put_end, args=(self._end(outcome, failure),), daemon=True)
+        end = self._end(outcome, failure)
+        self._show(end)
+        self._told.info("run %d ends: %s", end.run, pb.RunOutcome.Name(outcome).removeprefix("RUN_").lower())
+        writer = threading.Thread(target=self._put_end, args=(end,), daemon=True)
         writer.start()
         writer.join(_END_SECONDS)
         if writer.is_alive():
@@ -84,17 +98,33 @@ class RunReporter:
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        while not self._ended.is_set():
-            sign = pb.RunHeartbeat()
-            sign.CopyFrom(self._heartbeat)
-            sign.time_us = self._run.environment.now_us()
-            sign.epoch = self._run.head.epoch
-            sign.sources.extend(self._sources())
-            try:
-                put_heartbeat(self._run.store, sign)
-            except StatebedError as error:
-                self._told.warning("no heartbeat: %s", error)
-            self._ended.wait(self._every_s)
+        while True:
+            self._put_heartbeat()
+            if self._ended.wait(self._every_s):
+                return
+
+    def _put_heartbeat(self) -> None:
+        sign = pb.RunHeartbeat()
+        sign.CopyFrom(self._heartbeat)
+        sign.time_us = self._run.environment.now_us()
+        sign.epoch = self._run.head.epoch
+        sign.sources.extend(self._sources())
+        if not self._ended.is_set():
+            self._show(None)
+        try:
+            put_heartbeat(self._run.store, sign)
+        except StatebedError as error:
+            self._told.warning("no heartbeat: %s", error)
+
+    def _show(self, end: pb.RunEnd | None) -> None:
+        """Tell the metrics of this process what the folder tells to others."""
+        now_us = self._run.environment.now_us()
+        sign = pb.RunHeartbeat()
+        sign.CopyFrom(self._heartbeat)
+        sign.time_us = now_us
+        status = RunStatus(self._run.number, end, sign)
+        report = judge_run(status, last=None, superseded_by=None, now_us=now_us)
+        self._metrics.show_run(report, self._sources())
 
     def _end(self, outcome: pb.RunOutcome.ValueType, failure: BaseException | None) -> pb.RunEnd:
         run = self._run
@@ -115,6 +145,8 @@ class RunReporter:
             put_end(self._run.store, end)
         except StatebedError as error:
             self._told.warning("the end of the run is not recorded: %s", error)
+            return
+        self._put_heartbeat()  # the last one: how far the sources were when it ended
 
     def _exited(self) -> None:
         """The interpreter exits while the run is active."""

@@ -6,6 +6,7 @@ figures of the batch's epoch into the map of observed metrics that the report ha
 logged, and the report is as Spark made it.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,9 +44,16 @@ def observed(summary: EpochSummary) -> dict[str, int]:
 
 
 class ProgressListener:
-    """For Spark: called by its JVM. `epoch_of` gives the summary of a batch, or None."""
+    """Called by Spark's JVM. `epoch_of` returns the summary of a batch or None; `take` gets each report."""
 
-    def __init__(self, session: SparkSession, run_id: str, epoch_of: Callable[[int], EpochSummary | None]) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        run_id: str,
+        epoch_of: Callable[[int], EpochSummary | None],
+        take: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._take = take
         self._session = session
         self._run_id = run_id
         self._epoch_of = epoch_of
@@ -74,6 +82,7 @@ class ProgressListener:
         try:
             progress = event.progress()
             if str(progress.runId()) == self._run_id:
+                self._take(json.loads(progress.json()))
                 summary = self._epoch_of(int(progress.batchId()))
                 if summary is not None:
                     progress.observedMetrics().put(NAME, self._row(observed(summary)))

@@ -11,6 +11,7 @@ TABLE = f"{OPERATOR}/tables/{{table}}"
 ROWS = f"{TABLE}/rows"
 CHANGES = f"{TABLE}/changes"
 HISTORY = f"{JOB}/history"
+EXCEPTIONS = f"{JOB}/exceptions"
 EVENTS = f"{JOB}/events"
 
 

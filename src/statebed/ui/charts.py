@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from statebed.ui import words
+from statebed.present import units
+from statebed.ui import texts
 
 WIDTH = 560.0
 HEIGHT = 170.0
@@ -46,14 +47,14 @@ class Unit(enum.Enum):
 
     def text(self, value: float | None) -> str:
         if self is Unit.TIME:
-            return words.instant(None if value is None else int(value))
+            return units.instant(None if value is None else int(value))
         return _TEXTS[self](value)
 
 
 _TEXTS: dict[Unit, Callable[[float | None], str]] = {
-    Unit.COUNT: words.short,
-    Unit.BYTES: words.size,
-    Unit.DURATION: words.duration,
+    Unit.COUNT: units.short,
+    Unit.BYTES: units.size,
+    Unit.DURATION: units.duration,
 }
 
 
@@ -96,7 +97,7 @@ class Chart:
         """The newest value, for the heading."""
         known = [series.last for series in self.series if series.last is not None]
         if not known:
-            return words.NOTHING
+            return units.NOTHING
         if self.shape is Shape.BARS:
             newest = [series.values[-1] or 0.0 for series in self.series]
             return self.unit.text(sum(newest))
@@ -106,7 +107,7 @@ class Chart:
     def described(self) -> str:
         """The plot in a sentence, for those who do not see it."""
         parts = [
-            f"{words.clipped(series.name, 60)} {self.unit.text(series.last)}"
+            f"{texts.clipped(series.name, 60)} {self.unit.text(series.last)}"
             for series in self.series
             if series.last is not None
         ]
@@ -229,7 +230,7 @@ class _Drawing:
     def _told(self, place: int) -> str:
         chart = self.chart
         known = [(one.name, one.values[place]) for one in chart.series if one.values[place] is not None]
-        lines = [f"{words.clipped(name, 60)}: {chart.unit.text(value)}" for name, value in known]
+        lines = [f"{texts.clipped(name, 60)}: {chart.unit.text(value)}" for name, value in known]
         if chart.shape is Shape.BARS and len(known) > 1:
             lines.append(f"together: {chart.unit.text(sum(value or 0.0 for _, value in known))}")
         return "\n".join([f"epoch {chart.epochs[place]:,}", *(lines or ["unknown"])])

@@ -11,7 +11,8 @@ from functools import cached_property
 from markupsafe import Markup
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.ui import words
+from statebed.present import units
+from statebed.ui import texts
 
 SPACE = 1 << 64
 _WIDTH = 1200.0
@@ -67,7 +68,7 @@ class Coverage:
 
     @property
     def described(self) -> str:
-        return f"{self.title}: {words.plural(len(self.spans), 'file')}, at most {self.deepest} over one place"
+        return f"{self.title}: {units.plural(len(self.spans), 'file')}, at most {self.deepest} over one place"
 
     def drawn(self) -> Markup:
         """As SVG."""
@@ -88,12 +89,12 @@ class Coverage:
                 tall = _TALL * count / self.deepest
                 y -= tall
                 parts.append(bar.format(colour(level), place * wide, y, wide * 0.92, tall))
-        parts.append(text.format(2, _TOP - 5, "start", f"{words.plural(self.deepest, 'file')} over one place"))
+        parts.append(text.format(2, _TOP - 5, "start", f"{units.plural(self.deepest, 'file')} over one place"))
         parts.append(text.format(2, bottom + 17, "start", self.start))
         parts.append(text.format(_WIDTH - 2, bottom + 17, "end", self.end))
         hit = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
         for place, counts in enumerate(self.counts):
-            told = [f"level {level}: {words.plural(count, 'file')}" for level, count in sorted(counts.items())]
+            told = [f"level {level}: {units.plural(count, 'file')}" for level, count in sorted(counts.items())]
             parts.append(hit.format(place * wide, _TOP, wide, _TALL, "\n".join(told) or "no file"))
         return parts
 
@@ -154,8 +155,8 @@ def time_coverage(files: Sequence[pb.FileEntry]) -> Coverage | None:
         Span((file.min_time_us - first) / whole, (file.max_time_us - first) / whole, file.level, _told(file))
         for file in timed
     )
-    return Coverage("Times of rows", spans, (), words.instant(first), words.instant(last))
+    return Coverage("Times of rows", spans, (), units.instant(first), units.instant(last))
 
 
 def _told(file: pb.FileEntry) -> str:
-    return f"{words.clipped(file.path)}\nlevel {file.level}, {words.number(file.rows)} rows, {words.size(file.size)}"
+    return f"{texts.clipped(file.path)}\nlevel {file.level}, {units.number(file.rows)} rows, {units.size(file.size)}"

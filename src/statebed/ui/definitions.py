@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from statebed.ui import words
+from statebed.present import units
 
 _MICROS = "_us"
 
@@ -34,7 +34,7 @@ def described(definition: str) -> Iterator[tuple[str, str]]:
         if name == "window" and (window := _window(value)):
             yield name, window
         elif name.endswith(_MICROS) and isinstance(value, int):
-            yield name.removesuffix(_MICROS).replace("_", " "), words.duration(value)
+            yield name.removesuffix(_MICROS).replace("_", " "), units.duration(value)
         else:
             yield name.replace("_", " "), _text(value)
 
@@ -47,9 +47,9 @@ def _window(value: Any) -> str:
     numbers = [length for length in lengths if isinstance(length, int)]
     if not numbers:
         return shape
-    text = f"{shape} {words.duration(numbers[0])}"
+    text = f"{shape} {units.duration(numbers[0])}"
     if len(numbers) > 1 and numbers[1] not in {0, numbers[0]}:
-        text += f" every {words.duration(numbers[1])}"
+        text += f" every {units.duration(numbers[1])}"
     return text
 
 

@@ -11,7 +11,8 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.ui import words
+from statebed.present import units
+from statebed.ui import texts
 from statebed.ui.definitions import kind
 from statebed.ui.points import StateTotals
 
@@ -61,7 +62,7 @@ class Graph:
 
     @property
     def described(self) -> str:
-        names = [f"{box.style} {words.clipped(box.name, 60)}" for box in self.boxes]
+        names = [f"{box.style} {texts.clipped(box.name, 60)}" for box in self.boxes]
         return f"Graph of the job: {', '.join(names) or 'nothing yet'}"
 
     def drawn(self) -> Markup:
@@ -69,8 +70,17 @@ class Graph:
         return _drawn(self)
 
 
-def graph_of(record: pb.CheckpointMetadata, state: Mapping[str, StateTotals], link: str) -> Graph:
-    """The boxes of a record; `state` by operator, `link` is the address of operators."""
+def graph_of(
+    record: pb.CheckpointMetadata,
+    state: Mapping[str, StateTotals],
+    link: str,
+    *,
+    published: pb.CheckpointMetadata | None = None,
+) -> Graph:
+    """The boxes of a record; `state` by operator, `link` is the address of operators.
+
+    `published` is the newest record with output, which knows the sinks: starts of runs, stops and tools have none.
+    """
     operators = [entry for entry in record.operators if not entry.retired]
     ids = {entry.operator_id for entry in operators}
     sources = [_source(one) for one in record.sources]
@@ -83,8 +93,9 @@ def graph_of(record: pb.CheckpointMetadata, state: Mapping[str, StateTotals], li
                 boxes += [Box(f"s:{one.input}", "source", one.input, ()) for one in entry.inputs]
             reads = [box.key for box in boxes if box.style == "source"]
         boxes.append(_operator(entry, state.get(entry.operator_id), tuple(reads), link))
-    for sink in record.sinks:
-        origins = [_operator_key(one) for one in _feeding(record, sink, ids)]
+    published = published or record
+    for sink in published.sinks:
+        origins = [_operator_key(one) for one in _feeding(published, sink, ids)]
         lines = (f"stream {sink.stream}",) if sink.stream else ()
         boxes.append(Box(f"k:{sink.sink_id}", "sink", sink.sink_id, lines, reads=tuple(origins)))
     return Graph(tuple(boxes))
@@ -110,18 +121,18 @@ def _reads(entry: pb.OperatorEntry, known: set[str]) -> Iterator[str]:
 
 
 def _source(one: pb.SourceWatermark) -> Box:
-    newest = f"newest {words.instant(one.max_event_time_us)}" if one.HasField("max_event_time_us") else "no rows yet"
-    mark = f"mark {words.instant(one.watermark_us)}" if one.HasField("watermark_us") else "no watermark"
+    newest = f"newest {units.instant(one.max_event_time_us)}" if one.HasField("max_event_time_us") else "no rows yet"
+    mark = f"mark {units.instant(one.watermark_us)}" if one.HasField("watermark_us") else "no watermark"
     return Box(f"s:{one.source}", "source", one.source, (newest, mark))
 
 
 def _operator(entry: pb.OperatorEntry, state: StateTotals | None, reads: tuple[str, ...], link: str) -> Box:
-    lines = [kind(entry.definition), f"{words.short(entry.rows_in)} in, {words.short(entry.rows_out)} out"]
+    lines = [kind(entry.definition), f"{units.short(entry.rows_in)} in, {units.short(entry.rows_out)} out"]
     if entry.rows_late:
-        lines[-1] += f", {words.short(entry.rows_late)} late"
+        lines[-1] += f", {units.short(entry.rows_late)} late"
     tiers = None
     if state is not None:
-        lines.append(f"{words.size(state.store_bytes)} in {words.plural(state.files, 'file')}")
+        lines.append(f"{units.size(state.store_bytes)} in {units.plural(state.files, 'file')}")
         tiers = (state.memory_bytes, state.disk_bytes, state.store_bytes)
     address = f"{link}/{quote(entry.operator_id, safe='')}"
     return Box(_operator_key(entry.operator_id), "operator", entry.operator_id, tuple(lines), address, tiers, reads)
@@ -202,7 +213,7 @@ def _box(one: _Placed, greatest: int) -> Markup:
         parts.append(text.format("small", one.x + _PADDING, y, _cut(line, _LETTERS)))
     if box.tiers is not None:
         parts.append(_tier_bar(box.tiers, greatest, one.x + _PADDING, y + 9))
-    title = Markup("<title>{}</title>").format("\n".join(words.clipped(text) for text in (box.name, *box.lines)))
+    title = Markup("<title>{}</title>").format("\n".join(texts.clipped(text) for text in (box.name, *box.lines)))
     body = Markup("<g>{}{}</g>").format(title, Markup("").join(parts))
     return Markup('<a href="{}">{}</a>').format(box.link, body) if box.link else body
 
@@ -221,5 +232,5 @@ def _tier_bar(tiers: tuple[int, int, int], greatest: int, x: float, y: float) ->
 
 
 def _cut(text: str, letters: int) -> str:
-    shown = words.plain(text.replace("\n", " "))
+    shown = texts.plain(text.replace("\n", " "))
     return shown if len(shown) <= letters else f"{shown[: letters - 1]}…"

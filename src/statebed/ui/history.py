@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.savepoints import SavepointSummary
-from statebed.ui import words
+from statebed.present import units
+from statebed.ui import texts
 
 _WIDTH = 1200.0
 _LEFT = 8.0
@@ -41,7 +42,7 @@ class History:
     def described(self) -> str:
         first, last = self.span
         return (
-            f"{words.plural(len(self.lineages), 'lineage')} with {words.plural(len(self.runs), 'run')}, "
+            f"{units.plural(len(self.lineages), 'lineage')} with {units.plural(len(self.runs), 'run')}, "
             f"records {first:,} to {last:,}"
         )
 
@@ -76,7 +77,7 @@ class History:
         for run in self.runs:
             last = run.last_epoch or run.run
             kept = min(max(self._kept_until(run), run.run - 1), last)
-            text = f"run {run.run:,}, to {last:,}, {run.status}\n{words.instant(run.start_time_us)}"
+            text = f"run {run.run:,}, to {last:,}, {run.status}\n{units.instant(run.start_time_us)}"
             for first, end, style in ((run.run, kept, "kept"), (kept + 1, last, "left")):
                 if end >= first:
                     x, wide = self._x(first), self._x(end + 1) - self._x(first)
@@ -115,7 +116,7 @@ class History:
                 self._x(one.epoch + 0.5),
                 self._y(one.lineage),
                 _FLAG,
-                words.clipped(one.savepoint),
+                texts.clipped(one.savepoint),
             )
             for one in self.savepoints
             if first <= one.epoch <= last
@@ -129,6 +130,6 @@ class History:
         for lane in self.lineages:
             run = next((one for one in self.runs if one.lineage == lane.lineage), None)
             x = min(self._x(run.run if run else first), _WIDTH * 0.72)
-            words_of = f"lineage {words.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
+            words_of = f"lineage {texts.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
             parts.append(text.format(x, self._y(lane.lineage) + _BAR + 12, "start", words_of))
         return parts

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_subtask
+from statebed.checkpoint.run_status import RunStatus
 from statebed.errors import (
     EpochNotRetainedError,
     FormatError,
@@ -23,6 +24,7 @@ from statebed.errors import (
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.records import DAMAGED, MISSING, NEWER, unreadable
+from statebed.inspect.run_states import RunReport, newest_run, run_reports, run_status
 from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
 from statebed.ui.cache import Cache
 from statebed.ui.points import Point, point_of
@@ -33,6 +35,8 @@ READERS = 16
 LIST_AGAIN_SECONDS = 300.0
 LOOK_AGAIN_SECONDS = 5.0
 """How long a job is taken to be the same that it was."""
+STATUS_AGAIN_SECONDS = 2.0
+"""How long what a run told about itself is taken to be new."""
 PASSED_OVER = 20
 """How many damaged records are passed over to show an older one."""
 _MOST_JOBS = 256
@@ -94,6 +98,7 @@ class JobReader:
         self._listed_at: float | None = None
         self._known: tuple[int, str] | None = None
         self._looked_at = 0.0
+        self._status: tuple[RunStatus | None, float] = (None, 0.0)
         self._points: Cache[Point] = Cache(_POINTS_KEPT)
         self._records: Cache[pb.CheckpointMetadata] = Cache(_RECORD_BYTES_KEPT)
         self._subtasks: Cache[pb.OperatorCheckpointMetadata] = Cache(_SUBTASK_BYTES_KEPT)
@@ -147,6 +152,7 @@ class JobReader:
         self._points.clear()
         self._records.clear()
         self._known = None
+        self._status = (None, 0.0)
         # The newest folder may be of an epoch that is not committed yet.
         while numbers and not self.log.exists(numbers[-1]):
             numbers.pop()
@@ -213,6 +219,31 @@ class JobReader:
     def subtasks(self, entry: pb.OperatorEntry) -> list[pb.OperatorCheckpointMetadata]:
         """The metadata of an operator's subtasks."""
         return self.gather(self._subtask, entry.subtasks)
+
+    def run(self, *, now_us: int) -> RunReport:
+        """What became of the newest run."""
+        return newest_run(self.log, self.newest(), now_us=now_us, status=self.status())
+
+    def runs(self, *, now_us: int, limit: int) -> list[RunReport]:
+        """What became of the newest runs, newest first."""
+        return run_reports(self.log, self.newest(), now_us=now_us, limit=limit)
+
+    def status(self) -> RunStatus:
+        """What the newest run told; read again after a while, and no more once the run has ended."""
+        run = self.newest().run
+        with self._lock:
+            known, read_at = self._status
+            is_new = known is None or known.run != run
+            if is_new or (known is not None and known.end is None and self._is_due(read_at, STATUS_AGAIN_SECONDS)):
+                known = run_status(self.log, run)
+                self._status = known, self._clock()
+        assert known is not None
+        return known
+
+    def news(self) -> str:
+        """A text that differs when the job has a new record, or its run another state."""
+        head = self.head()
+        return f"{head} {self.run(now_us=time.time_ns() // 1000).state.value}"
 
     def gather(self, read: Callable[[A], B], things: Iterable[A]) -> list[B]:
         """Read several things at once, in their order."""

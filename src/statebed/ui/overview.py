@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from statebed.inspect.figures import PHASES
-from statebed.ui import words
+from statebed.inspect.run_states import RunReport, RunState
+from statebed.present import units
+from statebed.present.colours import PHASE_COLOURS
 from statebed.ui.charts import Chart, Series, Shape, Unit
 from statebed.ui.points import OTHER, Point, StateTotals, median, memory, phases, totals
 
@@ -15,7 +16,6 @@ _LEAST_PATIENCE_US = 30_000_000
 _PATIENCE = 5
 _MOST_OPERATORS = 6
 """That a plot tells apart."""
-_COLOURS = {name: number for number, name in enumerate((*PHASES, OTHER))}
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,14 @@ class Tile:
     is_warning: bool = False
 
 
-def liveness(points: Sequence[Point], *, now_us: int) -> str:
-    """Whether the job moves, as far as its log tells: a run that waits for rows commits nothing."""
+def liveness(points: Sequence[Point], report: RunReport | None = None, *, now_us: int) -> str:
+    """One word for a job: what its run tells; without that, whether its log moves."""
     readable = [point for point in points if point.is_readable]
     if not readable:
         return "damaged"
+    if report is not None and report.state not in {RunState.UNKNOWN, RunState.SUPERSEDED}:
+        state: str = report.state.value
+        return state
     newest = readable[-1].summary
     if newest.status in {"stopped", "drained"}:
         return newest.status
@@ -50,20 +53,21 @@ def tiles(points: Sequence[Point], state: StateTotals | None, *, now_us: int) ->
     took = [point.summary.duration_us for point in epochs]
     late = sum(point.summary.rows_late for point in epochs)
     rows = sum(point.summary.rows_in for point in epochs)
-    span = f"of the last {words.plural(len(epochs), 'epoch')}"
+    span = f"of the last {units.plural(len(epochs), 'epoch')}"
     held = None if last is None else memory(last.figures)
     found = [
-        Tile("newest record", words.number(newest.epoch), words.ago(newest.finish_time_us, now_us=now_us)),
-        Tile("rows per second", words.short(_rate(epochs)), f"{words.short(rows)} in, {span}"),
-        Tile("epoch takes", words.duration(median(took)), f"median {span}"),
-        Tile("watermark lag", words.duration(last.lag_us if last else None), _watermark(last)),
-        Tile("state", words.size(_size(state)), _state(state)),
-        Tile("late rows", words.number(late), span, is_warning=late > 0),
+        Tile("newest record", units.number(newest.epoch), units.ago(newest.finish_time_us, now_us=now_us)),
+        Tile("processing rate", units.rate(_rate(epochs)), f"while epochs ran; {units.short(rows)} rows {span}"),
+        Tile("input rate", units.rate(_input_rate(epochs)), "rows by the clock, pauses included"),
+        Tile("epoch takes", units.duration(median(took)), f"median {span}"),
+        Tile("watermark lag", units.duration(last.lag_us if last else None), _watermark(last)),
+        Tile("state", units.size(_size(state)), _state(state)),
+        Tile("late rows", units.number(late), span, is_warning=late > 0),
     ]
     if held is not None:
         share = held.peak_bytes / held.budget_bytes if held.budget_bytes else 0.0
-        used = f"{words.percent(share)} of {words.size(held.budget_bytes)} at the fullest"
-        found.append(Tile("memory", words.size(held.peak_bytes), used, is_warning=share > 1))
+        used = f"{units.percent(share)} of {units.size(held.budget_bytes)} at the fullest"
+        found.append(Tile("memory", units.size(held.peak_bytes), used, is_warning=share > 1))
     return found
 
 
@@ -74,6 +78,30 @@ def _rate(epochs: Sequence[Point]) -> float | None:
     return sum(summary.rows_in for summary in busy) / took * 1e6 if took else None
 
 
+def _input_rate(epochs: Sequence[Point]) -> float | None:
+    """Rows per second of the clock, from the first of the epochs to the last."""
+    if not epochs:
+        return None
+    first, last = epochs[0].summary, epochs[-1].summary
+    passed = (last.finish_time_us or 0) - (first.finish_time_us or 0) + first.duration_us
+    return sum(point.summary.rows_in for point in epochs) / passed * 1e6 if passed > 0 else None
+
+
+def _rates(shown: Sequence[Point]) -> tuple[Series, ...]:
+    """Rows per second of each epoch: of its work, and of the time since the epoch before it."""
+    work = tuple(_per_second(point.summary.rows_in, point.summary.duration_us) for point in shown)
+    times = [None, *(point.summary.finish_time_us for point in shown[:-1])]
+    clock = tuple(
+        _per_second(point.summary.rows_in, (point.summary.finish_time_us or 0) - before if before else 0)
+        for point, before in zip(shown, times, strict=True)
+    )
+    return Series("processed", work, 2), Series("input", clock, 3)
+
+
+def _per_second(rows: int, micros: int) -> int | None:
+    return round(rows / micros * 1e6) if micros > 0 else None
+
+
 def _size(state: StateTotals | None) -> int | None:
     return None if state is None else state.store_bytes
 
@@ -81,15 +109,15 @@ def _size(state: StateTotals | None) -> int | None:
 def _state(state: StateTotals | None) -> str:
     if state is None:
         return ""
-    return f"{words.plural(state.files, 'file')}, {words.short(state.rows)} rows"
+    return f"{units.plural(state.files, 'file')}, {units.short(state.rows)} rows"
 
 
 def _watermark(point: Point | None) -> str:
     if point is None or point.summary.watermark_us is None:
         return "no watermark"
     if point.newest_event_us is not None:
-        return f"{words.duration(point.newest_event_us - point.summary.watermark_us)} behind the newest event"
-    return f"at {words.instant(point.summary.watermark_us)}"
+        return f"{units.duration(point.newest_event_us - point.summary.watermark_us)} behind the newest event"
+    return f"at {units.instant(point.summary.watermark_us)}"
 
 
 # ---- plots -----------------------------------------------------------------------------------------------------------
@@ -122,6 +150,13 @@ def charts(points: Sequence[Point]) -> list[Chart]:
             Series("in", tuple(point.summary.rows_in for point in shown), 2),
             Series("out", tuple(point.summary.rows_out for point in shown), 3),
             Series("late", tuple(point.summary.rows_late for point in shown), 5),
+        ),
+        lines(
+            "rates",
+            "Rows per second",
+            "Processed: rows of an epoch by the seconds of its work. Input: by the seconds since the epoch before it.",
+            Unit.COUNT,
+            *_rates(shown),
         ),
         lines("lag", "Watermark lag", "The clock minus the watermark of each operator.", Unit.DURATION, *_lags(shown)),
         lines(
@@ -174,7 +209,7 @@ def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
     has_phases = any(name != OTHER for found in parts.values() for name in found)
     series = tuple(
         Series(name if has_phases else "whole epoch", tuple(parts[point.epoch].get(name, 0) for point in shown), colour)
-        for name, colour in _COLOURS.items()
+        for name, colour in PHASE_COLOURS.items()
         if any(name in parts[point.epoch] for point in shown)
     )
     about = "Where the time of each epoch went. Commit and publish come after the work, and may overlap what follows."
@@ -217,4 +252,4 @@ _LINES = (2, 3, 4, 5, 6, 1)
 
 def phase_bar(parts: dict[str, int]) -> list[tuple[str, int, int]]:
     """Phases of one epoch with their colours."""
-    return [(name, colour, parts[name]) for name, colour in _COLOURS.items() if name in parts]
+    return [(name, colour, parts[name]) for name, colour in PHASE_COLOURS.items() if name in parts]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import urlencode
 
 import jinja2
 from google.protobuf import json_format
@@ -26,7 +27,9 @@ from statebed.errors import (
     UnknownTableError,
 )
 from statebed.format import checkpoint_pb2 as pb
-from statebed.ui import addresses, definitions, rows, views, words
+from statebed.present import units
+from statebed.present.colours import tone_of
+from statebed.ui import addresses, definitions, rows, texts, views
 from statebed.ui.coverage import colour, key_coverage, time_coverage
 from statebed.ui.location import JobReader, Location
 from statebed.ui.tables import GLOBAL_KEYED
@@ -45,6 +48,8 @@ _STATUS: tuple[tuple[type[StatebedError], int], ...] = (
 )
 _LONGEST_RECORD = 100_000
 _MOST_FILES = 200
+MOST_RUNS = 100
+"""Runs whose ends the page of exceptions looks at."""
 
 
 def clock_us() -> int:
@@ -65,19 +70,21 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= {
-            "number": words.number,
-            "short": words.short,
-            "size": words.size,
-            "duration": words.duration,
-            "instant": words.instant,
-            "exact": words.exact,
-            "percent": words.percent,
-            "plain": words.plain,
-            "clipped": words.clipped,
+            "number": units.number,
+            "short": units.short,
+            "size": units.size,
+            "duration": units.duration,
+            "instant": units.instant,
+            "exact": units.exact,
+            "percent": units.percent,
+            "rate": units.rate,
+            "tone": lambda state: tone_of(state).value,
+            "plain": texts.plain,
+            "clipped": texts.clipped,
         }
         self._templates.globals |= {
             "address": _address,
-            "plural": words.plural,
+            "plural": units.plural,
             "level_colour": colour,
             "location": location.url,
             "given": location.given,
@@ -142,7 +149,13 @@ class Pages:
     def history(self, request: Request) -> Response:
         """Runs, lineages, savepoints."""
         reader = self._reader(request)
-        return self._page("history", reader, view=views.history_view(reader))
+        return self._page("history", reader, view=views.history_view(reader, now_us=self._now_us()))
+
+    def exceptions(self, request: Request) -> Response:
+        """Runs that did not end well, newest first, with what to do about each."""
+        reader = self._reader(request)
+        runs = reader.runs(now_us=self._now_us(), limit=MOST_RUNS)
+        return self._page("exceptions", reader, runs=[run for run in runs if run.is_problem], looked_at=len(runs))
 
     # ---- parts of pages, which data is read for --------------------------------------------------------------
 
@@ -151,7 +164,15 @@ class Pages:
         reader = self._reader(request)
         operator, table = self._table(request, reader, _number(request.query_params.get("epoch"), "epoch"))
         asked = self._question(request, operator, table)
-        return self._part("rows", lambda: {"found": rows.sample(asked), "asked": asked})
+        query = [pair for pair in request.query_params.multi_items() if pair[0] != "page"]
+        alone = [pair for pair in query if pair[0] != "stored"]
+        links = {
+            "here": f"{request.url.path}?{urlencode(query)}&page=",
+            "results": f"{request.url.path}?{urlencode(alone)}",
+            "stored": f"{request.url.path}?{urlencode([*alone, ('stored', '1')])}",
+            "most": rows.MOST_PAGES,
+        }
+        return self._part("rows", lambda: {"found": rows.sample(asked), "asked": asked, **links})
 
     def changes_part(self, request: Request) -> Response:
         """What an epoch changed in the rows of a table."""
@@ -199,6 +220,8 @@ class Pages:
             start=request.query_params.get("from", "").strip(),
             end=request.query_params.get("until", "").strip(),
             is_global=table.schema.kind == GLOBAL_KEYED,
+            as_stored=request.query_params.get("stored") == "1",
+            page=min(_number(request.query_params.get("page"), "page") or 1, rows.MOST_PAGES),
         )
 
     def _page(self, name: str, reader: JobReader | None = None, *, is_live: bool = True, **values: Any) -> Response:
@@ -234,17 +257,17 @@ def _epoch(text: str) -> int:
 
 
 def _number(text: str | None, name: str) -> int | None:
-    """A number of an epoch that an address holds."""
+    """A number of an epoch or of a page that an address holds."""
     if text is None or text == "":
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text)):  # noqa: PLR2004 - digits of an epoch
-        raise InputError(f"{name}={text[:40]!r} is no number of an epoch", fix="give a whole number from 1")
+        raise InputError(f"{name} must be a whole number from 1, got {text[:40]!r}", fix="start from the list of jobs")
     return int(text)
 
 
 def _as_text(record: pb.CheckpointMetadata) -> str:
     """The whole record, as JSON."""
     if record.ByteSize() > _LONGEST_RECORD:
-        return f"The record has {words.size(record.ByteSize())}; `statebed show --json` prints all of it."
+        return f"The record has {units.size(record.ByteSize())}; `statebed show --json` prints all of it."
     text: str = json_format.MessageToJson(record, preserving_proto_field_name=True, indent=2)
-    return words.plain(text)
+    return texts.plain(text)

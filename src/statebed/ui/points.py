@@ -28,6 +28,7 @@ class Point:
     newest_event_us: int | None = None
     """The greatest event time that any source has given."""
     figures: pb.EpochFigures | None = None
+    has_sinks: bool = False
 
     @property
     def epoch(self) -> int:
@@ -61,6 +62,7 @@ def point_of(record: pb.CheckpointMetadata) -> Point:
         watermarks=marks,
         newest_event_us=max(events, default=None),
         figures=record.figures if record.HasField("figures") else None,
+        has_sinks=bool(record.sinks),
     )
 
 

@@ -4,19 +4,22 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from statebed.errors import StoreUnavailableError
+from statebed.errors import InputError, StoreUnavailableError
 from statebed.format.json_values import json_values
-from statebed.inspect import Scan, diff_state, read_state
-from statebed.ui import words
+from statebed.inspect import Scan, StateTable, diff_state, read_state
+from statebed.present import units
+from statebed.ui import texts
 
-FEW_ROWS = 20
-"""To get an idea."""
+PAGE_ROWS = 50
+MOST_PAGES = 100
+"""A page reads the rows before it, too: what lies behind is for a condition, or for SQL."""
 MOST_ROWS = 100
+"""Changed rows that are shown."""
 _READERS = threading.BoundedSemaphore(4)
 _PATIENCE_SECONDS = 20.0
 
@@ -37,6 +40,9 @@ class Question:
     end: str = ""
     """Times of rows, as ISO 8601; empty: all."""
     is_global: bool = False
+    page: int = 1
+    as_stored: bool = False
+    """Partials as they are stored, not the results that the operator makes of them."""
 
     @property
     def is_asked(self) -> bool:
@@ -52,6 +58,8 @@ class Rows:
     is_cut: bool
     """Whether there are more."""
     scan: Scan | None = None
+    finished: bool = False
+    """Whether these are results, not partials."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +73,39 @@ class Changed:
 def sample(question: Question) -> Rows:
     """The first rows of an answer."""
     with _turn():
-        table = read_state(
-            question.url, job=question.job, operator=question.operator, table=question.table, epoch=question.epoch
-        )
+        table = _table(question)
         if question.key:
             table = table.keys(_key(question))
         if question.start or question.end:
             table = table.between(question.start or None, question.end or None)
         if question.condition:
             table = table.filter(question.condition)
-        most = MOST_ROWS if question.is_asked else FEW_ROWS
-        return _rows(table.head(most + 1), most, table.scan() if question.is_asked else None)
+        # Rows come in the order of their keys, so a page is what follows those before it.
+        skipped = (question.page - 1) * PAGE_ROWS
+        found = table.head(skipped + PAGE_ROWS + 1).slice(skipped)
+        shown = _rows(found, PAGE_ROWS, table.scan() if question.is_asked else None)
+        return replace(shown, finished=table.finished)
+
+
+def _table(question: Question) -> StateTable:
+    """The table, with finished results unless partials are asked for, or only the user's code could finish them."""
+
+    def read(*, results: bool) -> StateTable:
+        return read_state(
+            question.url,
+            job=question.job,
+            operator=question.operator,
+            table=question.table,
+            epoch=question.epoch,
+            results=results,
+        )
+
+    if question.as_stored:
+        return read(results=False)
+    try:
+        return read(results=True)
+    except InputError:
+        return read(results=False)  # of a user-defined aggregate, whose code state does not hold
 
 
 def changed(question: Question, *, since: int) -> Changed:
@@ -126,9 +156,9 @@ def _text(value: pa.Scalar) -> str:
     if not value.is_valid:
         return "null"
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
-        text = words.exact(value.cast(pa.timestamp("us", kind.tz)).value)
+        text = units.exact(value.cast(pa.timestamp("us", kind.tz)).value)
         return text if kind.tz else text.removesuffix("Z")
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        return words.clipped(f"0x{value.as_py().hex()}")
+        return texts.clipped(f"0x{value.as_py().hex()}")
     [found] = json_values(pa.repeat(value, 1))
-    return words.clipped(json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found)
+    return texts.clipped(json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found)

@@ -40,7 +40,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
     async def job_events(request: Request) -> Response:
         reader = location.job(request.path_params["job"])
         await run_in_threadpool(reader.head)  # a job that is not there gets its error now
-        return broadcast.stream(f"job {reader.log.job_id}", lambda: str(reader.head()))
+        return broadcast.stream(f"job {reader.log.job_id}", reader.news)
 
     async def events(request: Request) -> Response:  # noqa: ARG001 - the signature of pages
         return broadcast.stream("jobs", lambda: _heads(location))
@@ -73,6 +73,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
             page(addresses.EPOCHS, pages.epochs),
             page(addresses.EPOCH, pages.epoch),
             page(addresses.HISTORY, pages.history),
+            page(addresses.EXCEPTIONS, pages.exceptions),
             page(addresses.OPERATOR, pages.operator),
             page(addresses.TABLE, pages.table),
             page(addresses.ROWS, pages.rows_part),
@@ -95,11 +96,11 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
 
 
 def _heads(location: Location) -> str:
-    """The newest number of each job."""
+    """The newest number of each job, and the state of its run."""
 
     def head(folder: str) -> str:
         try:
-            return f"{folder} {location.job(folder).head()}"
+            return f"{folder} {location.job(folder).news()}"
         except StatebedError:
             return ""
 

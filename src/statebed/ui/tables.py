@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.schemas import SchemaSummary, schemas_of
-from statebed.ui import words
+from statebed.present import units
 from statebed.ui.points import StateTotals
 
 KEYED = "keyed"
@@ -76,12 +76,12 @@ class TableView:
         if schema.kind == GLOBAL_KEYED:
             found.append(("columns", "key and value of any type"))
         elif schema.kind == KEYED:
-            lives = f"{words.duration(schema.time_to_live_us)} of {schema.time_to_live_clock}"
+            lives = f"{units.duration(schema.time_to_live_us)} of {schema.time_to_live_clock}"
             found.append(("time to live", lives if schema.time_to_live_us is not None else "for good"))
         else:
-            found.append(("retention", words.duration(schema.retention_us) if schema.retention_us else "until closed"))
+            found.append(("retention", units.duration(schema.retention_us) if schema.retention_us else "until closed"))
         if schema.bin_us:
-            found.append(("bins of", words.duration(schema.bin_us)))
+            found.append(("bins of", units.duration(schema.bin_us)))
         if schema.state_version:
             found.append(("state version", str(schema.state_version)))
         if len(schema.schema_ids) > 1:

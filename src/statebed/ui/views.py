@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from statebed.errors import EpochNotRetainedError, FormatError, JobNotFoundError, UnknownTableError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import chain_of
-from statebed.inspect.contents import SinkSummary, sink_of
+from statebed.inspect.contents import SinkSummary, SubtaskSummary, sink_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.jobs import check_location
-from statebed.inspect.lineages import LineageSummary, RunSummary, lineages_behind, runs_behind
+from statebed.inspect.lineages import LineageSummary, RunSummary, lineages_behind, runs_behind, with_reports
+from statebed.inspect.records import ABANDONED
+from statebed.inspect.run_states import RunReport
 from statebed.inspect.savepoints import SavepointSummary, summarise_savepoints
+from statebed.inspect.sources import SourceState, sources_of
 from statebed.protocol.records import data_epoch_of
 from statebed.ui import addresses, overview
 from statebed.ui.charts import Chart
@@ -38,6 +41,8 @@ class JobLine:
     """The newest one."""
     state: StateTotals | None
     liveness: str
+    run: RunReport | None = None
+    """What became of its newest run."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ def jobs_view(location: Location, *, now_us: int) -> Jobs:
             point = reader.point(reader.head())
         except JobNotFoundError:
             return None
-        return JobLine(folder, point, totals(point.figures), overview.liveness([point], now_us=now_us))
+        run = reader.run(now_us=now_us) if point.is_readable else None
+        return JobLine(folder, point, totals(point.figures), overview.liveness([point], run, now_us=now_us), run)
 
     lines = dict(zip(folders, location.gather(line, folders), strict=True))
     found = tuple(one for one in lines.values() if one is not None)
@@ -87,6 +93,11 @@ class JobView:
     state: Mapping[str, StateTotals]
     problem: str
     """Why the tables are not shown, where they are not."""
+    run: RunReport
+    """What became of the newest run."""
+    heartbeat: pb.RunHeartbeat | None
+    """How its process is set up, where it tells."""
+    sources: tuple[SourceState, ...]
 
 
 def job_view(reader: JobReader, *, now_us: int) -> JobView:
@@ -96,6 +107,7 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
     if not points:
         points = [reader.point(head)]
     record = reader.newest()
+    run, heartbeat = reader.run(now_us=now_us), reader.status().heartbeat
     readable = [point for point in points if point.is_readable]
     tables, problem = _tables(reader, record)
     figures = record.figures if record.HasField("figures") else None
@@ -108,9 +120,9 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
     operators = addresses.made(addresses.OPERATORS, job=record.job_id)
     return JobView(
         record=record,
-        liveness=overview.liveness(points, now_us=now_us),
+        liveness=overview.liveness(points, run, now_us=now_us),
         tiles=tuple(overview.tiles(readable, whole, now_us=now_us)),
-        graph=graph_of(record, state, operators),
+        graph=graph_of(record, state, operators, published=_with_sinks(reader, points)),
         charts=tuple(overview.charts(points)),
         memory=memory(figures),
         figures=figures_of(record),
@@ -119,7 +131,16 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
         tables=tuple(tables),
         state=state,
         problem=problem,
+        run=run,
+        heartbeat=heartbeat,
+        sources=tuple(sources_of(record, heartbeat)),
     )
+
+
+def _with_sinks(reader: JobReader, points: Sequence[Point]) -> pb.CheckpointMetadata | None:
+    """The newest record with sinks that the newest state builds on, among the points of a page."""
+    epochs = [point.epoch for point in points if point.has_sinks and point.summary.status != ABANDONED]
+    return reader.readable(epochs[-1]) if epochs else None
 
 
 def _tables(reader: JobReader, record: pb.CheckpointMetadata) -> tuple[list[TableView], str]:
@@ -233,6 +254,13 @@ class OperatorView:
     entry: pb.OperatorEntry
     tables: tuple[TableView, ...]
     state: StateTotals | None
+    subtasks: tuple[SubtaskSummary, ...] = ()
+
+    @property
+    def skew(self) -> float | None:
+        """Rows of the fullest subtask for each row of a mean one; 1: all hold the same."""
+        rows = [one.rows for one in self.subtasks]
+        return max(rows) * len(rows) / sum(rows) if sum(rows) else None
 
 
 def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> OperatorView:
@@ -243,7 +271,14 @@ def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> 
         known = [one.operator_id for one in record.operators]
         raise _unknown(reader, f"epoch {record.epoch} has no operator {operator_id[:200]!r}", "operators", known)
     figures = record.figures if record.HasField("figures") else None
-    return OperatorView(record, entry, tuple(operator_tables(reader, entry)), totals(figures, operator_id))
+    metadata = reader.subtasks(entry)
+    return OperatorView(
+        record,
+        entry,
+        tuple(tables_of(operator_id, metadata)),
+        totals(figures, operator_id),
+        tuple(subtasks_in({operator_id: metadata})),
+    )
 
 
 def _record(reader: JobReader, epoch: int | None) -> pb.CheckpointMetadata:
@@ -282,7 +317,7 @@ class HistoryView:
     savepoints: tuple[SavepointSummary, ...]
 
 
-def history_view(reader: JobReader) -> HistoryView:
+def history_view(reader: JobReader, *, now_us: int) -> HistoryView:
     """The newest runs, their lineages, the savepoints."""
     head = reader.newest()
     runs = runs_behind(head, reader.readable, limit=RUNS)
@@ -290,4 +325,5 @@ def history_view(reader: JobReader) -> HistoryView:
     savepoints = summarise_savepoints(reader.log, head)
     link = addresses.made(addresses.EPOCHS, job=reader.log.job_id)
     history = History(tuple(runs), tuple(lineages), tuple(savepoints), link)
+    runs = with_reports(runs, reader.runs(now_us=now_us, limit=RUNS))
     return HistoryView(history, tuple(reversed(runs)), tuple(lineages), tuple(savepoints))

@@ -9,6 +9,7 @@ from command_line import Call
 from rich.console import Console
 
 from statebed.checkpoint import Run
+from statebed.checkpoint.run_status import put_end
 from statebed.cli.output import fit
 from statebed.cli.render import LEAST_OF_EPOCHS, epochs_table
 from statebed.format import checkpoint_pb2 as pb
@@ -216,3 +217,34 @@ def test_errors_are_text_with_their_code(statebed: Call, location: Path, argumen
 )
 def test_wrong_usage_exits_with_2(statebed: Call, arguments: list[str]) -> None:
     assert statebed(*arguments).code == 2
+
+
+def test_a_job_that_failed_is_told_by_ls_show_and_top_with_reason_sinks_and_what_to_do(
+    statebed: Call, location: Path
+) -> None:
+    store = ScopedStore(LocalStore(location), "rides")
+    error = pb.RunError(
+        code="SINK", what="the function failed\x1b[0m", where="epoch 6", fix="mend it", traceback="a\nb"
+    )
+    owed = [pb.UndeliveredSink(sink_id="mail", first_epoch=6, epochs=1)]
+    put_end(store, pb.RunEnd(run=5, outcome=pb.RUN_FAILED, time_us=1, error=error, undelivered=owed))
+    (job,) = json.loads(statebed("ls", location, "--json").out)
+    assert job["status"] == "failed"
+    assert job["run"]["state"] == "failed"
+    assert job["run"]["undelivered"] == [{"sink": "mail", "first_epoch": 6, "epochs": 1}]
+    for command in (["ls"], ["ls", "rides"], ["ls", "rides", "--runs"], ["show", "rides"], ["top", "rides", "--once"]):
+        shown = statebed(command[0], location, *command[1:]).out
+        lines = [
+            "run 5 failed: [SINK] the function failed\\x1b[0m",
+            "  when: 1970-01-01 00:00:00 UTC,",
+            "  where: epoch 6",
+            "  undelivered: mail (epoch 6); delivered first at the next start",
+            "  what to do: mend it",
+            "    b",
+        ]
+        for line in lines:
+            assert line in shown, command
+    (run,) = [one for one in json.loads(statebed("ls", location, "rides", "--runs", "--json").out) if one["run"] == 5]
+    assert run["report"]["state"] == "failed"
+    assert json.loads(statebed("show", location, "rides", "--json").out)["run_report"]["code"] == "SINK"
+    assert "run 5 failed" not in statebed("show", location, "rides", "6").out

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from statebed.checkpoint import CheckpointLog, Environment, EpochDraft, Run
+from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics import CATALOGUE, Event, JobMetrics, Kind, WatchedJobs, exposition
 from statebed.metrics.samples import Sample
@@ -224,3 +225,27 @@ def test_a_watcher_counts_the_records_that_come_after_its_first_look() -> None:
     again = WatchedJobs(url).text()
     assert value(again, "statebed_state_rows", operator="op", table="t") == 5
     assert CheckpointLog(ScopedStore(store, "rides"), "rides").head() is not None
+
+
+def test_a_watcher_tells_that_the_newest_run_failed_or_vanished_and_which_sinks_wait() -> None:
+    url = "memory://watched-failures"
+    store = ScopedStore(get_storage_provider(url), "rides")
+    run = Run.open(store, "rides")
+    run.commit(run.carry_over())
+    watched = WatchedJobs(url)
+    assert value(watched.text(), "statebed_run_failed") == 0
+    behind = [pb.SourceProgress(source="rides", offsets_behind=12), pb.SourceProgress(source="files")]
+    put_heartbeat(store, pb.RunHeartbeat(run=run.number, time_us=5 * SECOND, every_us=SECOND, sources=behind))
+    silent = watched.text()
+    assert value(silent, "statebed_run_state", state="vanished") == 1
+    assert value(silent, "statebed_last_failure_timestamp_seconds") == 5
+    assert value(silent, "statebed_source_offsets_behind", source="rides") == 12
+    assert value(silent, "statebed_source_offsets_behind", source="files") is None
+    owed = [pb.UndeliveredSink(sink_id="mail", first_epoch=2, epochs=3)]
+    put_end(store, pb.RunEnd(run=run.number, outcome=pb.RUN_FAILED, time_us=9 * SECOND, undelivered=owed))
+    failed = watched.text()
+    assert value(failed, "statebed_run_state", state="failed") == 1
+    assert value(failed, "statebed_run_state", state="vanished") is None
+    assert value(failed, "statebed_run_failed") == 1
+    assert value(failed, "statebed_last_failure_timestamp_seconds") == 9
+    assert value(failed, "statebed_undelivered_epochs", sink="mail") == 3

@@ -50,7 +50,7 @@ def test_an_epoch_shows_its_operators_and_phases() -> None:
     page = Tags(summary()._repr_html_())
     assert "epoch 7, batch 4, 450 ms" in page.text
     assert "2023-11-14 22:13:20 UTC" in page.text
-    assert "2 KiB" in page.text
+    assert "2.05 kB" in page.text
     assert {"table", "svg"} <= page.found
     assert "no batch" in Tags(summary(batch_id=None)._repr_html_()).text
 
@@ -91,5 +91,5 @@ def test_checkpoints_are_a_sequence_that_shows_itself() -> None:
     assert found[0] is one
     assert len(found) == 1
     page = Tags(found._repr_html_())
-    assert "2.00 s" in page.text
+    assert "2 s" in page.text
     assert "before <b>" in page.text

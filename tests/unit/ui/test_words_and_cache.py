@@ -5,15 +5,19 @@ import importlib
 
 import pytest
 
-from statebed.ui import words
+from statebed.present import units
+from statebed.ui import texts
 from statebed.ui.cache import Cache
 
-MODULES = ["words", "security", "addresses"]
+MODULES = [
+    *("statebed.ui.texts", "statebed.ui.security", "statebed.ui.addresses", "statebed.present.units"),
+    *("statebed.present.colours", "statebed.inspect.sources", "statebed.checkpoint.run_status"),
+]
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_of_docstrings_hold(module: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"statebed.ui.{module}"))
+    result = doctest.testmod(importlib.import_module(module))
     assert result.attempted > 0
     assert result.failed == 0
 
@@ -29,22 +33,22 @@ def test_examples_of_docstrings_hold(module: str) -> None:
     ],
 )
 def test_durations_have_one_or_two_units(micros: int, text: str) -> None:
-    assert words.duration(micros) == text
+    assert units.duration(micros) == text
 
 
 def test_what_is_unknown_is_a_dash_everywhere() -> None:
-    shown = [words.number(None), words.short(None), words.size(None), words.duration(None), words.instant(None)]
-    assert {*shown, words.exact(None), words.ago(None, now_us=0)} == {"-"}
+    shown = [units.number(None), units.short(None), units.size(None), units.duration(None), units.instant(None)]
+    assert {*shown, units.exact(None), units.ago(None, now_us=0)} == {"-"}
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_its_number() -> None:
-    assert words.instant(10**18 * 9) == "9000000000000000000 µs"
-    assert words.exact(-(10**18)) == "-1000000000000000000 µs"
+    assert units.instant(10**18 * 9) == "9000000000000000000 µs"
+    assert units.exact(-(10**18)) == "-1000000000000000000 µs"
 
 
 def test_texts_show_what_cannot_be_seen_and_are_cut_where_they_are_long() -> None:
-    assert words.plain("a\u202eb\u200bc\x00") == "a⟨202e⟩b⟨200b⟩c⟨0000⟩"
-    assert words.clipped("x" * 1000, 10) == "xxxxxxxxxx … (1,000 characters)"
+    assert texts.plain("a\u202eb\u200bc\x00") == "a⟨202e⟩b⟨200b⟩c⟨0000⟩"
+    assert texts.clipped("x" * 1000, 10) == "xxxxxxxxxx … (1,000 characters)"
 
 
 def test_a_cache_forgets_what_was_used_least_lately() -> None:

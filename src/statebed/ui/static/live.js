@@ -138,7 +138,7 @@
     const button = event.target.closest("button.load");
     if (!button) return;
     const target = document.getElementById(button.dataset.into);
-    target.textContent = "comparing …";
+    target.textContent = "reading …";
     fill(target, button.dataset.load);
   });
 

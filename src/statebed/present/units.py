@@ -1,4 +1,8 @@
-"""Numbers, sizes, durations and times as people read them, and texts of others as text that shows what it holds."""
+"""Numbers, sizes, durations, rates and times as people read them: the same in commands, pages and notebooks.
+
+Sizes count in steps of 1,000 (kB, MB), durations name at most two units, times are UTC. Values of settings are not
+written here: they show exactly what can be written in a configuration, in steps of 1,024.
+"""
 
 import datetime as dt
 import math
@@ -8,8 +12,6 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _LEAP = 1000
 _SECOND = 1_000_000
 _PARTS = (("d", 86_400), ("h", 3_600), ("min", 60))
-_TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_INVISIBLE = frozenset("\u200b\u200c\u200d\u2060\ufeff") | _TURNING
 
 
 def number(count: float | None) -> str:
@@ -87,12 +89,45 @@ def instant(micros: int | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
+def precise(micros: int | None) -> str:
+    """A time in UTC to the millisecond.
+
+    >>> precise(0)
+    '1970-01-01 00:00:00.000'
+    """
+    moment = _moment(micros)
+    if moment is None:
+        return instant(micros)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
 def exact(micros: int | None) -> str:
     """The same to the microsecond, as ISO 8601."""
     moment = _moment(micros)
     if moment is None:
         return instant(micros)
     return moment.isoformat().replace("+00:00", "Z")
+
+
+def rate(per_second: float | None) -> str:
+    """A number of rows in a second.
+
+    >>> rate(1_250.0)
+    '1.25 k/s'
+    """
+    return NOTHING if per_second is None else f"{short(per_second)}/s"
+
+
+def age(micros: int | None, *, now_us: int) -> str:
+    """How long ago, in whole seconds; a time that has not come is 0 s ago, because clocks differ.
+
+    >>> age(0, now_us=90_500_000)
+    '1 min 30 s'
+    """
+    if micros is None:
+        return NOTHING
+    passed = max(0, now_us - micros)
+    return duration(passed - passed % _SECOND)
 
 
 def ago(micros: int | None, *, now_us: int) -> str:
@@ -116,24 +151,6 @@ def percent(share: float) -> str:
     '12.3 %'
     """
     return f"{_three_digits(share * 100)} %"
-
-
-def plain(text: object) -> str:
-    """A text of others: characters that cannot be seen, or that turn the line around, as their numbers.
-
-    >>> plain(f"a{chr(0x202e)}b")
-    'a⟨202e⟩b'
-    """
-    return "".join(
-        letter if (letter.isprintable() and letter not in _INVISIBLE) or letter == "\n" else f"⟨{ord(letter):04x}⟩"
-        for letter in str(text)
-    )
-
-
-def clipped(text: object, most: int = 200) -> str:
-    """As `plain`, and cut where it is too long for a page."""
-    whole = str(text)
-    return plain(whole) if len(whole) <= most else f"{plain(whole[:most])} … ({len(whole):,} characters)"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -1,0 +1,95 @@
+"""How far a job has read its sources: committed offsets from the record, and lag as Spark last reported it."""
+
+import json
+from dataclasses import dataclass
+
+from statebed.format import checkpoint_pb2 as pb
+
+_HEADER_LINES = 2
+"""Lines before the offsets in a file of Spark's offset log: its version, and metadata."""
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """One source of a job."""
+
+    source: str
+    offset: str
+    """Committed with the record, as the source writes it; empty: unknown."""
+    watermark_us: int | None
+    newest_event_time_us: int | None
+    latest_offset: str = ""
+    """The newest offset that the source knew of; empty: it does not tell."""
+    offsets_behind: int | None = None
+    """How many offsets were not yet read after the newest batch; None: the source does not tell."""
+    input_rows_per_second: float | None = None
+    """Rows that arrived, as Spark reports them for the newest batch."""
+    processed_rows_per_second: float | None = None
+
+
+def sources_of(record: pb.CheckpointMetadata, heartbeat: pb.RunHeartbeat | None = None) -> list[SourceState]:
+    """The sources of a record in the order of their names; `heartbeat` is the newest one of the run that wrote it."""
+    offsets = committed_offsets(record.source_position)
+    marks = {one.source: one for one in record.sources}
+    told = {one.source: one for one in heartbeat.sources} if heartbeat is not None else {}
+    return [
+        _source(name, offsets.get(name, ""), marks.get(name), told.get(name)) for name in sorted({*offsets, *marks})
+    ]
+
+
+def committed_offsets(position: pb.SourcePosition) -> dict[str, str]:
+    r"""The offsets that a record committed, by source.
+
+    >>> entry = pb.LogEntry(name="7", content=b'v1\n{}\n{"logOffset":3}\n-')
+    >>> committed_offsets(pb.SourcePosition(offsets=[entry], sources=["rides", "cars"]))
+    {'rides': '{"logOffset":3}'}
+    """
+    if not position.offsets:
+        return {}
+    newest = max(position.offsets, key=lambda entry: int(entry.name) if entry.name.isdigit() else -1)
+    lines = newest.content.decode(errors="replace").splitlines()[_HEADER_LINES:]
+    names = list(position.sources) or [f"source {number + 1}" for number in range(len(lines))]
+    # A source that a job reads through several readers has a line for each.
+    found: dict[str, list[str]] = {}
+    for name, line in zip(names, lines, strict=False):
+        if line != "-":
+            found.setdefault(name, []).append(line)
+    return {name: ", ".join(lines) for name, lines in found.items()}
+
+
+def offsets_behind(end: str, latest: str) -> int | None:
+    """How many offsets lie between two positions of a source; None where they do not count offsets.
+
+    >>> offsets_behind('{"topic":{"0":5,"1":7}}', '{"topic":{"0":9,"1":7}}')
+    4
+    """
+    try:
+        return _difference(json.loads(end), json.loads(latest))
+    except ValueError:
+        return None
+
+
+def _difference(end: object, latest: object) -> int | None:
+    if isinstance(end, bool) or isinstance(latest, bool):
+        return None
+    if isinstance(end, int) and isinstance(latest, int):
+        return max(0, latest - end)
+    if isinstance(end, dict) and isinstance(latest, dict) and latest:
+        parts = [_difference(end.get(name, 0), value) for name, value in latest.items()]
+        return None if None in parts else sum(part for part in parts if part is not None)
+    return None
+
+
+def _source(name: str, offset: str, mark: pb.SourceWatermark | None, told: pb.SourceProgress | None) -> SourceState:
+    return SourceState(
+        source=name,
+        offset=offset,
+        watermark_us=mark.watermark_us if mark is not None and mark.HasField("watermark_us") else None,
+        newest_event_time_us=mark.max_event_time_us
+        if mark is not None and mark.HasField("max_event_time_us")
+        else None,
+        latest_offset=told.latest_offset if told is not None else "",
+        offsets_behind=told.offsets_behind if told is not None and told.HasField("offsets_behind") else None,
+        input_rows_per_second=told.input_rows_per_second if told is not None else None,
+        processed_rows_per_second=told.processed_rows_per_second if told is not None else None,
+    )

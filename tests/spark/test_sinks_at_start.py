@@ -138,3 +138,34 @@ def test_tables_that_the_database_does_not_tell_apart_are_refused_where_they_are
     assert not database.exists()
     with sqlite3.connect(database) as connection:
         assert connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
+
+
+def test_a_table_of_updating_results_is_written_anew_from_finished_state(rides: Any, tmp_path: Path) -> None:
+    database = tmp_path / "results.db"
+
+    def job() -> sb.Job:
+        made = sb.Job("rides", state=rides.state, parallelism=2, spark=rides.spark)
+        source = made.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
+        totals = source.key_by("driver", name="totals").agg(trips=sb.count(), mean=sb.mean("cents"))
+        stream = totals.where("trips > 1").with_columns(twice="trips * 2")
+        stream.write("sqlite", path=str(database), table="totals", key="driver", name="totals")
+        return made
+
+    def rows() -> list[Any]:
+        with sqlite3.connect(database) as connection:
+            return sorted(connection.execute("select driver, trips, mean, twice from totals").fetchall(), key=repr)
+
+    for _ in range(3):
+        rides.add_files(2)
+        finish(job(), options=FEW)
+    before = rows()
+    assert len(before) == 5
+    database.unlink()
+    with pytest.raises(SinkStartError, match="holds nothing at its target") as refused:
+        finish(job(), options=FEW)
+    assert "'rebuild'" in refused.value.fix
+    finish(job(), options=FEW, sinks={"totals": "rebuild"})
+    assert rows() == before
+    rides.add_files(1)
+    finish(job(), options=FEW, sinks={"totals": sb.SinkStart.REBUILD})
+    assert [row[1] for row in rows()] != [row[1] for row in before]

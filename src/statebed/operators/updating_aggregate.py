@@ -26,6 +26,7 @@ from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import (
     LATE,
     MAIN,
+    WEIGHT,
     Changes,
     Clock,
     Definition,
@@ -214,6 +215,15 @@ class UpdatingAggregate(Aggregation):
     def finished(self, rows: pa.Table) -> pa.Table:
         """Results of rows of the state table, with the columns of the output."""
         return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
+
+    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+        """Yield the results of all groups in the state, as the main output would add them now."""
+        for rows in tables.get_keyed(GROUPS).scan():
+            results = self._results(rows, rows)
+            ones = pa.repeat(pa.scalar(1, pa.int64()), results.num_rows)
+            yield results.append_column(pa.field(WEIGHT, pa.int64(), nullable=False), ones).cast(
+                self.outputs[MAIN].schema
+            )
 
     def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
         partials = [one_chunk(values[field.name]) for field in self.partials.fields]

@@ -17,6 +17,7 @@ from statebed.operators.labels import operator_label
 from statebed.operators.session_aggregate import SessionAggregate
 from statebed.spark.matching import Removed
 from statebed.spark.memory import HostBudget, TaskShare
+from statebed.spark.rebuild import rebuilds
 from statebed.spark.routing import Layout
 from statebed.spark.topology import Topology
 
@@ -50,7 +51,13 @@ class JobPlan:
 
     def publisher(self, run: Run) -> Publisher:
         """Build the publisher of a run of this job."""
-        return Publisher(run, self.sinks, starts=self.sink_starts, abandon=self.abandoned_sinks)
+        return Publisher(
+            run,
+            self.sinks,
+            starts=self.sink_starts,
+            abandon=self.abandoned_sinks,
+            rebuilds=rebuilds(self.topology, job_id=self.job_id, store=run.store),
+        )
 
     @property
     def share(self) -> TaskShare:

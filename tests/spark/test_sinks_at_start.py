@@ -140,6 +140,7 @@ def test_tables_that_the_database_does_not_tell_apart_are_refused_where_they_are
         assert connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
 
 
+@pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 def test_a_table_of_updating_results_is_written_anew_from_finished_state(rides: Any, tmp_path: Path) -> None:
     database = tmp_path / "results.db"
 

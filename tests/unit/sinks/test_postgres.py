@@ -192,3 +192,21 @@ def test_a_key_of_another_type_is_found_by_that_type(postgres: Any) -> None:
     assert [(str(key), value) for key, value in postgres.run("select k, n from results")] == [(one, [1, 2])]
     with pytest.raises(SinkError, match="invalid input syntax for type uuid"):
         made.publish(publication(1, 4, pa.table({"k": ["no"], "n": [[1]]}, schema=output.columns)))
+
+
+@pytest.mark.parametrize("letter", ["x", "ö"])
+def test_tables_whose_names_begin_with_the_same_63_bytes_are_one_for_two_jobs(postgres: Any, letter: str) -> None:
+    database = Postgres(postgres.dsn, password=postgres.password, timeout_seconds=30)
+    first = sink(database, TableName(letter * 70 + "one"))
+    first.open(1)
+    first.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
+    written = SqlTable(TableName(letter * 70 + "two"), OUTPUT, (), None)
+    second = SqlTableSink(sink_id="out", job_id="other", database=database, table=written)
+    for step in (second.peek, lambda: second.open(1)):
+        with pytest.raises(InputError, match="the table belongs to rides/out, this is other/out"):
+            step()
+    position = first.peek()
+    assert position is not None
+    assert position.epoch == 2
+    shorter = sink(database, TableName(letter * 20))
+    assert shorter.peek() is None

@@ -4,11 +4,12 @@ Each epoch with rows replaces the row of one key by the next number, so the tabl
 alone. The state is in memory; the sink's target is real and can be copied, moved, deleted and emptied by a history.
 """
 
+import contextlib
 import json
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -193,13 +194,14 @@ class SinkWorld:
             self.publisher.publish_pending()
             self.run.collect()
 
-    def rebuild(self, record: pb.CheckpointMetadata) -> Rebuilt:
+    @contextlib.contextmanager
+    def rebuild(self, record: pb.CheckpointMetadata) -> Iterator[Rebuilt]:
         """The finished results of a record's state."""
         rows = model(0, int(record.source_position.opaque or b"0"))
         table = pa.table([[k for k, _ in rows], [n for _, n in rows], list(rows.values())], schema=SCHEMA)
         store, data = MemoryStore(), encode_outbox(table)
         store.put("results.parquet", data)
-        return Rebuilt((_file("results.parquet", data, table.num_rows, 0),) if rows else (), store)
+        yield Rebuilt((_file("results.parquet", data, table.num_rows, 0),) if rows else (), store)
 
     # ---- the target ------------------------------------------------------------------------------------------
 

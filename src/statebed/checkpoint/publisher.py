@@ -5,6 +5,7 @@ and epoch in its own transaction gets every epoch exactly once; any other may ge
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -70,8 +71,8 @@ class Rebuilt:
     store: ObjectStore
 
 
-Rebuild = Callable[[pb.CheckpointMetadata], Rebuilt]
-"""Computes the finished results of a record's state for one sink."""
+Rebuild = Callable[[pb.CheckpointMetadata], AbstractContextManager[Rebuilt]]
+"""Computes the finished results of a record's state for one sink; they are there until the block ends."""
 _NO_CHOICES: Mapping[str, SinkStart] = MappingProxyType({})
 _NO_REBUILDS: Mapping[str, Rebuild] = MappingProxyType({})
 
@@ -176,19 +177,22 @@ class Publisher:
     def _write_results(self, sink: Sink, epoch: int) -> None:
         """Write the finished results of the base as its epoch; a crash before that leaves the sink empty."""
         run = self._run
-        rebuilt = self._rebuilds[sink.sink_id](run.head)
-        if not rebuilt.files:
-            run.accept_loss(sink.sink_id, AcceptedLoss(held=0, until=epoch))  # nothing will be expected in the target
-        publication = Publication(
-            run=run.number, epoch=epoch, record=run.head, files=rebuilt.files, commit_data=(), store=rebuilt.store
-        )
-        sink.publish(publication)
-        self._told.about(sink=sink.sink_id, epoch=epoch).info(
-            "sink %s is written anew with %d rows of epoch %d",
-            sink.sink_id,
-            sum(file.rows for file in rebuilt.files),
-            epoch,
-        )
+        with self._rebuilds[sink.sink_id](run.head) as rebuilt:
+            if not rebuilt.files:
+                run.accept_loss(sink.sink_id, AcceptedLoss(held=0, until=epoch))  # an empty target is right from here
+            sink.publish(
+                Publication(
+                    run=run.number,
+                    epoch=epoch,
+                    record=run.head,
+                    files=rebuilt.files,
+                    commit_data=(),
+                    store=rebuilt.store,
+                )
+            )
+            rows = sum(file.rows for file in rebuilt.files)
+        told = self._told.about(sink=sink.sink_id, epoch=epoch)
+        told.info("sink %s is written anew with %d rows of epoch %d", sink.sink_id, rows, epoch)
 
     def publish_pending(self) -> int:
         """Publish every unpublished epoch of the lineage, oldest first; how many deliveries were made."""

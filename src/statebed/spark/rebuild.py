@@ -2,11 +2,12 @@
 
 Possible where the state of one operator holds every result that stands: an updating aggregate without time to live. The
 rows go through the same steps as those of epochs. They are read and written piece by piece, to files in a temporary
-folder, which is removed when the last reference to the result goes.
+folder, which is removed in the end.
 """
 
+import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from statebed.checkpoint import Rebuilt
@@ -40,29 +41,23 @@ def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[
     return found
 
 
+@contextlib.contextmanager
 def _rebuilt(
     operator: UpdatingAggregate,
     outgoing: Outgoing,
     task: TaskInfo,
     store: ObjectStore,
     record: pb.CheckpointMetadata,
-) -> Rebuilt:
-    folder = _TemporaryStore()
-    files = []
-    with TableManager(task, operator.tables, store, restore_from=record) as manager:
-        for number, results in enumerate(operator.standing(manager)):
-            rows = outgoing.rows({MAIN: results})
-            if rows.num_rows:
-                data = encode_outbox(rows.drop_columns([TIME]))
-                path = f"{operator.operator_id}-{number}.{digest(data)}.parquet"
-                folder.put(path, data)
-                files.append(pb.OutboxFile(path=path, size=len(data), rows=rows.num_rows, crc32c=crc32c(data)))
-    return Rebuilt(tuple(files), folder)
-
-
-class _TemporaryStore(LocalStore):
-    """A folder that goes with its last reference."""
-
-    def __init__(self) -> None:
-        self._kept = tempfile.TemporaryDirectory(prefix="statebed-rebuild-")
-        super().__init__(self._kept.name)
+) -> Iterator[Rebuilt]:
+    with tempfile.TemporaryDirectory(prefix="statebed-rebuild-") as folder:
+        made = LocalStore(folder)
+        files = []
+        with TableManager(task, operator.tables, store, restore_from=record) as manager:
+            for number, results in enumerate(operator.standing(manager)):
+                rows = outgoing.rows({MAIN: results})
+                if rows.num_rows:
+                    data = encode_outbox(rows.drop_columns([TIME]))
+                    path = f"{operator.operator_id}-{number}.{digest(data)}.parquet"
+                    made.put(path, data)
+                    files.append(pb.OutboxFile(path=path, size=len(data), rows=rows.num_rows, crc32c=crc32c(data)))
+        yield Rebuilt(tuple(files), made)

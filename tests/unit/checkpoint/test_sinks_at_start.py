@@ -1,5 +1,7 @@
 """A start that would lose epochs of a sink is refused, and says which; the user can choose what to do instead."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -181,11 +183,12 @@ def test_rebuilding_publishes_all_epochs_again_while_they_are_retained(place: Pl
 def test_rebuilding_writes_finished_results_when_epochs_are_gone(place: Place, sink: PlacedSink) -> None:
     history(place, sink, epochs=16)
 
-    def rebuild(record: pb.CheckpointMetadata) -> Rebuilt:
+    @contextlib.contextmanager
+    def rebuild(record: pb.CheckpointMetadata) -> Iterator[Rebuilt]:
         store = MemoryStore()
         store.put("all", b"results")
         assert record.base == 17
-        return Rebuilt((pb.OutboxFile(path="all", size=7, rows=1, crc32c=crc32c(b"results")),), store)
+        yield Rebuilt((pb.OutboxFile(path="all", size=7, rows=1, crc32c=crc32c(b"results")),), store)
 
     old = backup(sink, 4)
     begin(place.open(), old, starts={"table": SinkStart.REBUILD}, rebuilds={"table": rebuild})

@@ -78,6 +78,11 @@ class Standing:
         mine = self._is_touched[self.index[at]]
         return at[mine], weights[mine]
 
+    @property
+    def all_kept(self) -> tuple[Integers, Integers]:
+        """The rows that are kept for any key, in order, and their weights."""
+        return self._kept
+
     @cached_property
     def touched(self) -> Integers:
         """The keys for which other rows are kept than before."""

@@ -2,7 +2,9 @@
 
 State has, per key, the rows that stand: of an input that only adds, those among the first n (with rank and dense_rank,
 their peers, too), because no other row can ever come back; of a changelog all of them. Each has its weight, how often
-it is there. What a step puts out is the difference between the first n before and after it.
+it is there. The first rows of a key are one list; of a changelog those after them are rows of a table of their own,
+unless keys have a time to live, which all their rows share. What a step puts out is the difference between the first n
+before and after it.
 
 A row keeps the event time that it came with, also when it is taken away or gets another number. No window closes here,
 so no row is too late; with a time to live by event time one is whose state would be gone at once. Rows of a changelog
@@ -22,6 +24,7 @@ from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference, weighted
+from statebed.operators.joins.weighted_rows import WeightedTable
 from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
 from statebed.operators.labels import operator_label
 from statebed.operators.numbering import Numbering
@@ -41,10 +44,13 @@ from statebed.operators.ordering import Integers, OrderBy, check_order
 from statebed.operators.rows import gathered, late_output, late_rows, weights_of
 from statebed.operators.standing import FirstRows, Standing, WeightedRows
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.operators.top_n_rest import RowsBeyond, Settled
 from statebed.state import Combine, TableConfig
 
 STANDING = "standing"
-"""Name of the state table."""
+"""Name of the table with the first rows of each key."""
+REST = "rest"
+"""Name of the table with the rows after these, of a changelog."""
 ROWS = "_rows"
 ROW_TIME = "_row_time"
 
@@ -82,7 +88,14 @@ class TopN:
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
         values = [pa.field(ROWS, self._list_type)]
-        return {STANDING: keyed_config(STANDING, "rows by key", state_keys(self.input), values, self.ttl)}
+        first = keyed_config(STANDING, "first rows by key", state_keys(self.input), values, self.ttl)
+        return {STANDING: first, **({} if self._rest is None else {REST: self._rest.config})}
+
+    @cached_property
+    def _rest(self) -> WeightedTable | None:
+        """The table of rows after the first ones; None: there are none, or they are in the list."""
+        prunes = self.input.changes is Changes.APPEND
+        return None if prunes or self.ttl is not None else WeightedTable(REST, self.input, None)
 
     @property
     def combines(self) -> Mapping[str, Combine]:
@@ -111,10 +124,14 @@ class TopN:
         view = tables.get_keyed(STANDING)
         kept, _ = view.get(keyed.keys)
         standing = self._standing(keyed, one_chunk(kept[ROWS]))
-        counts = np.bincount(standing.index[standing.kept[0]], minlength=keyed.count)[standing.touched]
+        settled = Settled(standing, standing.kept, standing.unknown)
+        if self._rest is not None:
+            settled = RowsBeyond(self._rest, tables.get_keyed(REST), keyed).settle(standing)
+            standing = settled.standing
+        counts = np.bincount(standing.index[settled.kept[0]], minlength=keyed.count)[standing.touched]
         filled = standing.touched[counts > 0]
         times = keyed.latest_times.take(from_numpy(filled, pa.int64())) if by_event_time(self.ttl) else None
-        view.upsert(taken(keyed.keys, filled), self._lists(standing, counts[counts > 0]), times=times)
+        view.upsert(taken(keyed.keys, filled), self._lists(settled, counts[counts > 0]), times=times)
         view.delete(taken(keyed.keys, standing.touched[counts == 0]))
         before, after = (self._shown(standing, keyed, one) for one in (standing.first_before, standing.first_after))
         late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
@@ -122,7 +139,7 @@ class TopN:
             {MAIN: difference(before, after).cast(self.outputs[MAIN].schema), LATE: late},
             rows_in=admitted.rows_in,
             rows_late=late.num_rows,
-            counts={UNKNOWN_RETRACTIONS: standing.unknown},
+            counts={UNKNOWN_RETRACTIONS: settled.unknown},
         )
 
     def output_watermark(self, watermark_us: int) -> int:
@@ -180,10 +197,10 @@ class TopN:
             touches_all=self.ttl is not None,
         )
 
-    def _lists(self, standing: Standing, counts: Integers) -> pa.Table:
-        """The rows that are kept, as lists of so many."""
-        at, weights = standing.kept
-        columns = [*taken(standing.rows, at).columns, from_numpy(weights, pa.int64())]
+    def _lists(self, settled: Settled, counts: Integers) -> pa.Table:
+        """The rows that are kept, as lists of these lengths."""
+        at, weights = settled.kept
+        columns = [*taken(settled.standing.rows, at).columns, from_numpy(weights, pa.int64())]
         struct = pa.StructArray.from_arrays(
             [one_chunk(one) for one in columns], fields=list(self._list_type.value_type)
         )
@@ -202,7 +219,7 @@ class TopN:
 def check_top_n(n: int, order: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
     """Refuse a number of rows and an order that make no sense."""
     if n < 1:
-        raise InputError(f"the first {n} rows", where=where, fix="ask for at least one row")
+        raise InputError(f"`n` must be at least 1, got {n}", where=where, fix="ask for at least one row")
     check_order(order, columns, where=where)
 
 

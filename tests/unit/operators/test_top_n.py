@@ -8,17 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from effort import examples
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
 from statebed.errors import InputError
+from statebed.operators import top_n_rest
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import LATE, MAIN, Changes, Input
 from statebed.operators.ordering import order_by
 from statebed.operators.time_to_live import time_to_live
-from statebed.operators.top_n import STANDING, TopN
+from statebed.operators.top_n import REST, STANDING, TopN
 
 COLUMNS = pa.schema([("k", pa.string()), ("price", pa.float64()), ("tags", pa.list_(pa.int64())), ("n", pa.int64())])
 BIDS = Input("bids", COLUMNS, ("k",))
@@ -134,6 +135,56 @@ def test_p6_rows_that_are_taken_away_make_room_for_those_after_them(numbering: N
         assert folded == first_rows(standing, n, numbering, keyed=True)
 
 
+@pytest.mark.parametrize("numbering", list(Numbering))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(epochs=EPOCHS, n=st.integers(1, 3))
+def test_p6_rows_beyond_the_list_of_a_key_take_the_place_of_those_that_go(
+    numbering: Numbering, epochs: Any, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top_n_rest, "_SPARE", 0)
+    monkeypatch.setattr(top_n_rest, "_length", lambda n: n)
+    test_p6_rows_that_are_taken_away_make_room_for_those_after_them.hypothesis.inner_test(numbering, epochs, n)
+
+
+@pytest.mark.parametrize("numbering", list(Numbering))
+def test_a_long_history_of_changes_gives_the_first_rows(numbering: Numbering) -> None:
+    chance, standing, folded = random.Random(11), Counter[Any](), Counter[str]()
+    epochs, beyond = [], 0
+    for epoch in range(24):
+        count = 0 if epoch % 4 == 3 else 80
+        add = [("a", float(chance.randrange(400)), None, chance.randrange(2), None) for _ in range(count)]
+        known = sorted(standing.elements(), key=full_rank)
+        gone = known[:150] if epoch % 4 == 3 else chance.sample(known, min(len(known), 10))
+        standing.update(add)
+        standing.subtract(gone)
+        epochs.append(([*((row, 1) for row in add), *((row, -1) for row in gone)], 0, chance.choice([None, 1, 2])))
+    operator = TopN("top", CHANGES, 3, ORDER, numbering, number="number")
+    standing.clear()
+    for (events, _, _), (outputs, unknown, stream) in zip(epochs, run(operator, epochs), strict=True):
+        for row, weight in events:
+            standing[row] += weight
+        assert unknown == 0
+        folded = fold(folded, outputs)
+        assert folded == first_rows(+standing, 3, numbering, keyed=True)
+        assert stream.state_rows(STANDING) <= 1
+        beyond += stream.state_rows(REST)
+    assert beyond, "the history has rows beyond the list"
+
+
+def test_one_more_row_of_a_hot_key_writes_what_one_more_of_a_small_key_does() -> None:
+    def written(before: int) -> int:
+        operator = TopN("top", CHANGES, 3, order_by("price"))
+        with Epochs(operator) as stream:
+            rows = [{"k": "a", "price": float(price)} for price in range(before + 2)]
+            for part in (rows[:before], rows[before : before + 1]):
+                stream.feed(rows_of(CHANGES, part, [None] * len(part)))
+            stored = {info.path for info in stream.store.list("")}
+            stream.feed(rows_of(CHANGES, rows[-1:], [None]))
+            return sum(info.size for info in stream.store.list("") if info.path not in stored)
+
+    assert written(100_000) < 3 * written(2)
+
+
 @settings(max_examples=examples(8), deadline=None)
 @given(epochs=EPOCHS)
 def test_p6_the_first_rows_have_the_same_bytes_in_any_order_of_arrival(epochs: Any) -> None:
@@ -185,7 +236,7 @@ def test_a_key_is_forgotten_when_no_row_of_it_came_for_its_time_to_live() -> Non
 
 
 def test_definitions_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InputError, match="the first 0"):
+    with pytest.raises(InputError, match="`n` must be at least 1, got 0"):
         TopN("top", BIDS, 0, ORDER)
     with pytest.raises(InputError, match="two columns"):
         TopN("top", BIDS, 1, ORDER, number="price")

@@ -37,6 +37,8 @@ class RunOptions:
     retention: Retention = field(default_factory=Retention)
     damage: DamagePolicy = DamagePolicy.REFUSE
     rollback: RollbackPolicy = RollbackPolicy.REFUSE
+    only_after: int | None = None
+    """Open only while this is the number of the newest record, so that no run is fenced that began meanwhile."""
 
 
 @dataclass(frozen=True)

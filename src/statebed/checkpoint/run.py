@@ -90,6 +90,12 @@ class Run:
         options = options or RunOptions()
         for _ in range(OPEN_ATTEMPTS):
             opening = prepare_opening(log, references, options)
+            if options.only_after is not None and opening.recovery.last_number != options.only_after:
+                raise OpenContentionError(
+                    f"record {opening.recovery.last_number} was appended after record {options.only_after}",
+                    where=f"job {job_id}",
+                    fix="a run of the job goes on: ask it, or open without `only_after`",
+                )
             start = _run_start(log, opening, options)
             other = log.append(start, follows=opening.recovery.head)
             if other is None and len(opening.recovery.lost) > 1:

@@ -28,18 +28,21 @@ def rescale(
     from statebed.cli import output
     from statebed.errors import InputError
     from statebed.inspect.jobs import open_log
-    from statebed.maintain import rescale_offline
+    from statebed.maintain import is_over, rescale_offline, whole_head
 
     log = open_log(state, job)
-    if not offline:
+    head = whole_head(log)
+    idle = not offline and is_over(log, head)
+    if not offline and not idle:
         raise InputError(
             "a run keeps the parallelism that it was started with",
             where=f"job {log.job_id}",
             fix=f"start the job again with parallelism={parallelism}, which re-assigns its state by itself; or "
             "re-assign that of a stopped job: --offline",
         )
-    confirm(f"Re-assign the state of {log.job_id} to {parallelism} subtasks? {FENCES}", yes=yes)
-    changed = rescale_offline(log, parallelism)
+    if not idle:
+        confirm(f"Re-assign the state of {log.job_id} to {parallelism} subtasks? {FENCES}", yes=yes)
+    changed = rescale_offline(log, parallelism, only_after=int(head.epoch) if idle else None)
     if changed is None and not json:
         output.say(f"the state has {parallelism} subtasks already")
     else:
@@ -63,15 +66,17 @@ def compact(
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Merge files: a live run soon, some at a time; --offline all of them, now."""
+    """Merge files: a live run soon, some at a time; --offline, or where the job is not running, all of them now."""
     from statebed.cli import output, render_changes
     from statebed.errors import InputError
     from statebed.format import checkpoint_pb2 as pb
     from statebed.inspect.jobs import open_log
-    from statebed.maintain import carry_out, compact_offline
+    from statebed.maintain import carry_out, compact_offline, is_over, whole_head
 
     log = open_log(state, job)
-    if not offline:
+    head = whole_head(log)
+    idle = not offline and is_over(log, head)
+    if not offline and not idle:
         if operator or table or memory:
             raise InputError(
                 "a live run chooses by itself what it merges",
@@ -82,9 +87,17 @@ def compact(
         changed = carry_out(log, request, through=through(offline=False, yes=yes), timeout_s=timeout)
         say_changed("files are merged after the next epoch", changed, json=json)
         return
-    confirm(f"Merge the files of {log.job_id}? {FENCES}", yes=yes)
+    if not idle:
+        confirm(f"Merge the files of {log.job_id}? {FENCES}", yes=yes)
     with subtask_bar("merging") as bar:
-        done = compact_offline(log, operator=operator, table=table, memory=_bytes(memory), on_subtask=bar)
+        done = compact_offline(
+            log,
+            operator=operator,
+            table=table,
+            memory=_bytes(memory),
+            on_subtask=bar,
+            only_after=int(head.epoch) if idle else None,
+        )
     if json:
         output.print_json(render_changes.as_json(done))
     elif done.changed is None:

@@ -5,7 +5,7 @@ from statebed.maintain.migrating import Outdated, find_outdated, load_type, migr
 from statebed.maintain.repair import RepairPlan, plan_repair, repair
 from statebed.maintain.rescaling import rescale_offline
 from statebed.maintain.rewriting import Rewritten, TableRewrite, compact_offline
-from statebed.maintain.runs import DEFAULT_TIMEOUT_S, Changed, Through, carry_out
+from statebed.maintain.runs import DEFAULT_TIMEOUT_S, Changed, Through, carry_out, is_over, whole_head
 from statebed.maintain.savepoints import Savepoint, create_savepoint, drop_savepoint, list_savepoints, stop_job
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "drop_savepoint",
     "find_garbage",
     "find_outdated",
+    "is_over",
     "list_savepoints",
     "load_type",
     "migrate_offline",
@@ -33,4 +34,5 @@ __all__ = [
     "repair",
     "rescale_offline",
     "stop_job",
+    "whole_head",
 ]

@@ -10,7 +10,17 @@ from statebed.checkpoint.references import References
 from statebed.errors import CollectionError, FormatError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.maintain.runs import DEFAULT_TIMEOUT_S, KEEP_EVERYTHING, Changed, Through, carry_out, own_run, whole_head
+from statebed.maintain.runs import (
+    DEFAULT_TIMEOUT_S,
+    KEEP_EVERYTHING,
+    Changed,
+    Through,
+    carry_out,
+    end_run,
+    is_over,
+    own_run,
+    whole_head,
+)
 from statebed.protocol.retention import DEFAULT_READER_GRACE_US
 
 LOOKS = 10
@@ -85,12 +95,16 @@ def collect_garbage(
     grace_us: int = DEFAULT_READER_GRACE_US,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Changed | Removed:
-    """Have the live run clean up, by its own settings, or do it with a run of its own."""
+    """Have the live run clean up, by its own settings; or do it with a run of its own, also for a job that ended."""
+    head, only_after = whole_head(log), None
     if through is Through.LIVE_RUN:
-        return carry_out(log, pb.Request(collect=pb.CollectRequest()), through=through, timeout_s=timeout_s)
+        if not is_over(log, head):
+            return carry_out(log, pb.Request(collect=pb.CollectRequest()), through=through, timeout_s=timeout_s)
+        through, only_after = Through.IDLE_JOB, int(head.epoch)
     find_garbage(log, grace_us=grace_us)  # what stands in the way is found before a run is fenced
-    run = own_run(log, grace_us=grace_us)
+    run = own_run(log, grace_us=grace_us, only_after=only_after)
     done = run.collect()
+    end_run(run)
     return Removed(Changed(run.number, run.number, through), len(done.records), done.objects)
 
 

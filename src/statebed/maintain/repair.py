@@ -14,7 +14,7 @@ from statebed.errors import NothingIntactError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.verification import Finding, ObjectKind, Trouble, Verification
 from statebed.inspect.verification.log_check import newest_record
-from statebed.maintain.runs import Changed, Through, own_run
+from statebed.maintain.runs import Changed, Through, end_run, own_run
 from statebed.protocol.records import data_epoch_of
 
 
@@ -85,6 +85,7 @@ def repair(log: CheckpointLog, plan: RepairPlan) -> Changed | None:
         )
     origin = Origin(savepoint=plan.savepoint, epoch=None if plan.savepoint or plan.at_head else plan.base)
     run = own_run(log, origin=origin, damage=DamagePolicy.FALL_BACK, rollback=RollbackPolicy.ALLOW)
+    end_run(run)
     return Changed(run.number, run.number, Through.OWN_RUN)
 
 

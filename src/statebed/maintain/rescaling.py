@@ -19,10 +19,10 @@ from statebed.state.manager.base import commit_data_of, parts_of, restored_water
 Parts = Mapping[int, pb.OperatorCheckpointMetadata]
 
 
-def rescale_offline(log: CheckpointLog, parallelism: int) -> Changed | None:
+def rescale_offline(log: CheckpointLog, parallelism: int, *, only_after: int | None = None) -> Changed | None:
     """Re-assign the state of every operator, with a run of its own; None where that was done already.
 
-    A job that sets no parallelism itself goes on with this one.
+    See `own_run` for `only_after`. A job that sets no parallelism itself goes on with this one.
     """
     check_parallelism(parallelism)
     head = whole_head(log)
@@ -35,7 +35,7 @@ def rescale_offline(log: CheckpointLog, parallelism: int) -> Changed | None:
         )
     if head.chosen_parallelism == parallelism and all(entry.parallelism == parallelism for entry in wanted):
         return None
-    run = own_run(log)
+    run = own_run(log, only_after=only_after)
     entries = [
         entry if entry.retired or entry.parallelism == parallelism else _rescaled(run, entry, parallelism)
         for entry in run.head.operators

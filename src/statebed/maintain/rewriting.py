@@ -13,7 +13,7 @@ from statebed.checkpoint import CheckpointLog, Run
 from statebed.checkpoint.objects import fetch_subtask, store_subtask
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.maintain.runs import Changed, Through, own_run, whole_head
+from statebed.maintain.runs import Changed, Through, end_run, own_run, whole_head
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, TableManager, TaskInfo, Tiers
 from statebed.state.memory.budget import budget_of
 from statebed.state.stored_edit import edited
@@ -53,13 +53,14 @@ def compact_offline(
     table: str | None = None,
     memory: int | None = None,
     on_subtask: OnSubtask | None = None,
+    only_after: int | None = None,
 ) -> Rewritten:
-    """Merge all files of a job's tables, or of some, with a run of its own."""
+    """Merge all files of a job's tables, or of some, with a run of its own; see `own_run` for `only_after`."""
     head = whole_head(log)
     chosen = choose_tables(log, head, operator=operator, table=table)
     if not _is_worth_it(log, head, chosen):
         return Rewritten(None)
-    return rewrite(log, chosen, memory=memory, on_subtask=on_subtask)
+    return rewrite(log, chosen, memory=memory, on_subtask=on_subtask, only_after=only_after)
 
 
 def rewrite(
@@ -68,9 +69,10 @@ def rewrite(
     *,
     memory: int | None = None,
     on_subtask: OnSubtask | None = None,
+    only_after: int | None = None,
 ) -> Rewritten:
     """Merge all files of these tables, by operator, and commit the result as one record."""
-    run = own_run(log)
+    run = own_run(log, only_after=only_after)
     entries: list[pb.OperatorEntry] = []
     tables: list[TableRewrite] = []
     wrote = False
@@ -92,6 +94,7 @@ def rewrite(
                     on_subtask(done, total, f"{entry.operator_id}, subtask {reference.subtask_index}")
             entries.append(entry)
     if not wrote:
+        end_run(run)
         return Rewritten(None)
     return Rewritten(commit_operators(run, entries), tuple(_summed(tables)))
 

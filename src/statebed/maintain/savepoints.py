@@ -6,7 +6,7 @@ from statebed.checkpoint import CheckpointLog
 from statebed.errors import FormatError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.maintain.runs import DEFAULT_TIMEOUT_S, Changed, Through, carry_out, whole_head
+from statebed.maintain.runs import DEFAULT_TIMEOUT_S, Changed, Through, carry_out, is_over, whole_head
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def list_savepoints(log: CheckpointLog) -> list[Savepoint]:
 
 
 def stop_job(log: CheckpointLog, *, drain: bool, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S) -> Changed:
-    """End the live run with a record that says so; `drain` closes every window first.
+    """End the live run with a record that says so; `drain` closes every window first. Nothing happens if it has ended.
 
     With a run of its own: a run that goes on finds itself superseded, and ends with exit code 86.
     """
@@ -66,4 +66,13 @@ def stop_job(log: CheckpointLog, *, drain: bool, through: Through, timeout_s: fl
             where=f"job {log.job_id}",
             fix="leave out --drain or --offline; a job that is not running is drained by query.stop(drain=True)",
         )
+    head = whole_head(log)
+    if through is Through.LIVE_RUN and is_over(log, head):
+        if drain and head.status != pb.DRAINED:
+            raise InputError(
+                "the job is not running, and only a run that has the windows can close them",
+                where=f"job {log.job_id}",
+                fix="start the job and stop it with query.stop(drain=True)",
+            )
+        return Changed(int(head.epoch), int(head.run), Through.NOBODY)
     return carry_out(log, pb.Request(stop=pb.StopRequest(drain=drain)), through=through, timeout_s=timeout_s)

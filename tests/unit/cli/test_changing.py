@@ -191,20 +191,30 @@ def test_the_live_run_is_asked_unless_told_otherwise(statebed: Call, live: Maint
 
 @pytest.mark.parametrize(
     "command",
-    [["savepoint", "create"], ["savepoint", "drop"], ["compact"], ["gc"], ["stop"]],
+    [["savepoint", "create"], ["compact"], ["gc"], ["stop"]],
     ids=" ".join,
 )
 def test_where_nobody_answers_the_other_way_is_offered(
     statebed: Call, state: str, job: MaintainedJob, command: list[str]
 ) -> None:
-    if command == ["savepoint", "drop"]:
-        statebed("savepoint", "create", state, JOB, "monday", "--offline", "--yes")
     name = ["monday"] if command[0] == "savepoint" else []
     outcome = statebed(*command, state, JOB, *name, "--timeout", "0.1")
     assert outcome.code == 1
     assert "no run of the job answered within 0.1 s" in outcome.err
     assert "--offline" in outcome.err
     assert not list(job.store.list(names.REQUESTS))
+
+
+def test_after_a_run_that_ended_commands_act_at_once_and_say_so(statebed: Call, state: str) -> None:
+    # The run of an offline command ends with its record.
+    statebed("savepoint", "create", state, JOB, "monday", "--offline", "--yes")
+    dropped = statebed("savepoint", "drop", state, JOB, "monday", "--timeout", "60")
+    assert (dropped.code, "a run of its own: the job is not running" in dropped.out) == (0, True)
+    assert statebed("compact", state, JOB, "--operator", "totals", "--timeout", "60").code == 0
+    assert "the state has 3 subtasks" in statebed("rescale", state, JOB, "3").out
+    assert "removed" in statebed("gc", state, JOB, "--timeout", "60").out
+    assert "nothing to do: the job is not running" in statebed("stop", state, JOB, "--timeout", "60").out
+    assert "not running" in statebed("stop", state, JOB, "--drain", "--timeout", "60").err
 
 
 def test_clone_copies_a_job(statebed: Call, state: str) -> None:
@@ -238,12 +248,12 @@ def test_rescale_is_for_stopped_jobs(statebed: Call, state: str, job: Maintained
 
 
 def test_compact_merges_all_files_of_a_stopped_job(statebed: Call, state: str) -> None:
+    assert "chooses by itself" in statebed("compact", state, JOB, "--operator", "totals").err
     done = statebed("compact", state, JOB, "--offline", "--yes", "--memory", "64m")
     assert done.code == 0
     assert "8 -> 2" in done.out
     assert statebed("compact", state, JOB, "--offline", "--yes").out == "no files are worth merging\n"
     assert documents(statebed("compact", state, JOB, "--offline", "--yes", "--json").out)["changed"] is None
-    assert "chooses by itself" in statebed("compact", state, JOB, "--operator", "totals").err
     assert "no operator 'nothing'" in statebed("compact", state, JOB, "-o", "nothing", "--offline", "--yes").err
 
 

@@ -1,14 +1,16 @@
 """Savepoints, stops, garbage, merging and re-assigning: through the live run, and with a run of the tool's own."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 from maintained_job import JOB, TABLES, MaintainedJob, maintained_job
 
-from statebed.checkpoint import CheckpointLog, Environment
+from statebed.checkpoint import CheckpointLog, Environment, Run
 from statebed.checkpoint.objects import fetch_subtask
+from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.errors import (
     CollectionError,
     CorruptRecordError,
@@ -32,6 +34,7 @@ from statebed.maintain import (
     create_savepoint,
     drop_savepoint,
     find_garbage,
+    is_over,
     list_savepoints,
     rescale_offline,
     stop_job,
@@ -255,3 +258,85 @@ def test_a_refusal_of_the_live_run_is_raised(job: MaintainedJob) -> None:
         create_savepoint(log, "monday", through=Through.LIVE_RUN, timeout_s=10)
         with pytest.raises((SavepointError, ProtocolError)):
             create_savepoint(log, "monday", through=Through.LIVE_RUN, timeout_s=10)
+
+
+# ---- jobs that are not running ---------------------------------------------------------------------------------------
+
+
+def ended(job: MaintainedJob, outcome: pb.RunOutcome.ValueType = pb.RUN_FAILED) -> None:
+    """The process of the live run says that it ended."""
+    put_end(job.store, pb.RunEnd(run=job.run.number, outcome=outcome, epoch=job.run.head.epoch))
+
+
+def heartbeat(job: MaintainedJob, *, age_us: int) -> None:
+    now_us = Environment().now_us()
+    put_heartbeat(job.store, pb.RunHeartbeat(run=job.run.number, time_us=now_us - age_us, every_us=1_000_000, host="h"))
+
+
+@pytest.mark.parametrize("outcome", [pb.RUN_FAILED, pb.RUN_FINISHED, pb.RUN_STOPPED, pb.RUN_EXITED])
+def test_a_job_whose_run_has_ended_is_changed_at_once(job: MaintainedJob, outcome: pb.RunOutcome.ValueType) -> None:
+    ended(job, outcome)
+    begun = time.monotonic()
+    made = create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
+    assert (made.through, made.run) == (Through.IDLE_JOB, made.epoch - 1)
+    assert [one.name for one in list_savepoints(live_log(job))] == ["monday"]
+    # The tool's own run has ended, too: its record says so.
+    dropped = drop_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
+    removed = collect_garbage(live_log(job), through=Through.LIVE_RUN, timeout_s=60)
+    assert dropped.through is Through.IDLE_JOB
+    assert isinstance(removed, Removed)
+    assert removed.changed.through is Through.IDLE_JOB
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("status", [pb.STOPPED, pb.DRAINED])
+def test_so_is_one_whose_last_record_says_that_it_stopped(
+    job: MaintainedJob, status: pb.RecordStatus.ValueType
+) -> None:
+    job.run.commit(job.run.carry_over(status))
+    made = create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
+    assert made.through is Through.IDLE_JOB
+
+
+def test_stopping_a_job_that_is_not_running_does_nothing(job: MaintainedJob) -> None:
+    ended(job)
+    before = job.run.head.epoch
+    done = stop_job(live_log(job), drain=False, through=Through.LIVE_RUN, timeout_s=60)
+    assert (done.through, done.epoch) == (Through.NOBODY, before)
+    with pytest.raises(InputError, match=r"not running.*windows"):
+        stop_job(live_log(job), drain=True, through=Through.LIVE_RUN, timeout_s=60)
+    assert live_log(job).recover().last_number == before
+
+
+def test_a_run_that_begins_meanwhile_is_asked_and_not_fenced(
+    job: MaintainedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended(job)
+    begun: list[Run] = []
+
+    def late(log: CheckpointLog, head: pb.CheckpointMetadata) -> bool:
+        found = is_over(log, head)
+        if not begun:
+            begun.append(Run.open(job.store, JOB))
+        return found
+
+    monkeypatch.setattr("statebed.maintain.runs.is_over", late)
+    with pytest.raises(RequestTimeoutError, match=r"no run of the job answered within 0\.3 s"):
+        create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=0.3)
+    begun[0].check_live()
+
+
+def test_a_run_that_gives_no_sign_of_life_is_not_waited_for_long(job: MaintainedJob) -> None:
+    heartbeat(job, age_us=60_000_000)
+    begun = time.monotonic()
+    with pytest.raises(RequestTimeoutError, match=r"within 5 s.*run 1 vanished") as raised:
+        create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
+    assert time.monotonic() - begun < 20
+    assert raised.value.fix.startswith("--offline")
+
+
+def test_a_run_that_gives_signs_of_life_is_asked(job: MaintainedJob) -> None:
+    heartbeat(job, age_us=0)
+    with serving(job):
+        made = create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=10)
+    assert made.through is Through.LIVE_RUN

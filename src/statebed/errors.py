@@ -148,6 +148,12 @@ class StoreUnavailableError(StorageError):
     code = "STORE_UNAVAILABLE"
 
 
+class LostWriteError(StorageError):
+    """The store acknowledged a write but does not have its bytes: cut short, changed or lost. Nothing names them."""
+
+    code = "LOST_WRITE"
+
+
 class OutcomeUnknownError(StoreUnavailableError):
     """A write was sent and its answer lost: it may or may not have happened."""
 

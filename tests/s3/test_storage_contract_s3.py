@@ -9,7 +9,8 @@ import pytest
 import storage_contract
 
 from statebed.errors import BucketMissingError, CredentialsError, StatebedError
-from statebed.storage import ObjectStore, get_storage_provider, probe_put_if_absent
+from statebed.storage import FaultStore, ObjectStore, Verb, get_storage_provider, probe_put_if_absent, put_verified
+from statebed.storage.verified import READ_BACK_BYTES, UPLOAD_PART_BYTES
 
 pytestmark = pytest.mark.s3
 
@@ -17,6 +18,13 @@ pytestmark = pytest.mark.s3
 @pytest.mark.parametrize("case", storage_contract.CASES, ids=lambda case: case.__name__)
 def test_store_contract(case: Callable[[ObjectStore], None], s3_store: ObjectStore) -> None:
     case(s3_store)
+
+
+@pytest.mark.parametrize("size", [READ_BACK_BYTES + 1, 2 * UPLOAD_PART_BYTES + 1], ids=["whole", "in parts"])
+def test_a_large_object_is_verified_by_its_tag_without_reading_it_back(s3_store: ObjectStore, size: int) -> None:
+    seen = FaultStore(s3_store)
+    put_verified(seen, "large", bytes(range(256)) * (size // 256 + 1))
+    assert [operation.verb for operation in seen.log] == [Verb.PUT, Verb.HEAD]
 
 
 def _verbs(store: ObjectStore) -> dict[str, Callable[[], Any]]:

@@ -18,7 +18,7 @@ from statebed.format.digest import digest
 from statebed.format.sealed import seal
 from statebed.protocol.opening import Origin, resolve_epoch, resolve_savepoint
 from statebed.protocol.records import lineage_name
-from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
+from statebed.storage import ObjectStore, ScopedStore, get_storage_provider, put_verified
 
 _FIRST = 1
 
@@ -81,7 +81,7 @@ def _copied(
     for log in copy.source_position.source_logs:
         data = fetch(source, log.path, size=log.size, crc=log.crc32c)
         log.path = names.source_log(_FIRST, digest(data))
-        target.put(log.path, data)
+        put_verified(target, log.path, data)
     copied: set[str] = set()
     for operator in copy.operators:
         for reference in operator.subtasks:
@@ -99,7 +99,7 @@ def _copied_subtask(
             for file in subtask.files:
                 path = f"{names.epoch_folder(_FIRST)}/data/{file.path.rpartition('/')[2]}"
                 if path not in copied:
-                    target.put(path, fetch(source, file.path, size=file.size, crc=file.crc32c))
+                    put_verified(target, path, fetch(source, file.path, size=file.size, crc=file.crc32c))
                     copied.add(path)
                 file.path = path
     return store_subtask(target, metadata)

@@ -210,12 +210,14 @@ class CheckpointLog:
     def _judge(
         self, record: pb.CheckpointMetadata, outcome: PutOutcome, follows: pb.CheckpointMetadata | None
     ) -> pb.CheckpointMetadata | None:
-        if outcome is PutOutcome.EXISTS:
-            existing = self.standing(record.epoch)
-            if existing is None and not self.exists(record.epoch):
+        # Read back even if it was just created: a store may acknowledge what it cut short or lost.
+        existing = self.standing(record.epoch)
+        if existing is None and not self.exists(record.epoch):
+            if outcome is PutOutcome.EXISTS:
                 raise self.explain_loss(record.epoch, known=follows, written=record)
-            if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
-                return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
+            raise StoreUnavailableError("the store acknowledged a record and does not have it")
+        if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
+            return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
         self._check_in_log(record, follows)
         return None
 

@@ -10,7 +10,7 @@ from statebed.format import names
 from statebed.format.digest import RunningDigest, crc32c, digest
 from statebed.format.repeated_reads import read_checked
 from statebed.format.sealed import open_sealed, seal
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, put_verified
 
 _FIX = "restore it from a backup, or fork to an older intact epoch: `statebed repair`"
 _LOOKUPS_AT_ONCE = 16
@@ -106,8 +106,7 @@ def encode_subtask(metadata: pb.OperatorCheckpointMetadata) -> tuple[pb.SubtaskR
 
 
 def store_subtask(store: ObjectStore, metadata: pb.OperatorCheckpointMetadata) -> pb.SubtaskReference:
-    """Write a subtask's metadata under its digest, read it back, and give the reference to it."""
+    """Write a subtask's metadata under its digest, verified, and return the reference to it."""
     reference, data = encode_subtask(metadata)
-    store.put(reference.path, data)
-    fetch(store, reference.path, size=reference.size, crc=reference.crc32c)
+    put_verified(store, reference.path, data)
     return reference

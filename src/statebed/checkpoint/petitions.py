@@ -15,7 +15,7 @@ from statebed.format.digest import crc32c, digest
 from statebed.format.sealed import open_sealed, seal
 from statebed.logs import id_logger
 from statebed.protocol.requests import AddSavepoint, Effect, decide_request, next_pins
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, put_verified
 
 POLL_SECONDS = 0.2
 ANSWERS_KEPT_US = 24 * 3600 * 1_000_000
@@ -130,7 +130,7 @@ class Petitions:
 
     def _copy_record(self, number: int, effect: AddSavepoint, data: bytes) -> pb.Pin:
         path = names.savepoint(number, effect.name, digest(data))
-        self._log.store.put(path, data)
+        put_verified(self._log.store, path, data)
         return pb.Pin(savepoint=effect.name, epoch=effect.epoch, path=path, size=len(data), crc32c=crc32c(data))
 
     def _forget_old(self, request_id: str, answered_us: int) -> None:

@@ -16,6 +16,7 @@ from statebed.checkpoint.references import References
 from statebed.checkpoint.run_status import undelivered_sinks
 from statebed.errors import (
     CollectionError,
+    CorruptRecordError,
     FencedError,
     OpenContentionError,
     OutcomeUnknownError,
@@ -239,7 +240,7 @@ class Run:
     def _append(self, record: pb.CheckpointMetadata) -> None:
         try:
             other = self._log.append(record, follows=self.head)
-        except (FencedError, StateGoneError, OutcomeUnknownError) as error:
+        except (FencedError, StateGoneError, OutcomeUnknownError, CorruptRecordError) as error:
             self._die(error)
         if other is not None:
             self._die(fenced(record.epoch, run=self.number, by=other))

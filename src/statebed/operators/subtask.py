@@ -28,7 +28,7 @@ from statebed.operators.preaggregation import GROUPS_IN
 from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
 from statebed.state.evolution.evolve import TIME_TO_LIVE
 from statebed.state.host_cache import HostCache
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, put_verified
 
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
 """A subtask ends with its epoch: merges beside it would be lost work, and files that depend on time."""
@@ -324,7 +324,7 @@ def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult) -> 
 def _outbox_file(task: SubtaskTask, store: ObjectStore, stream: str, rows: pa.Table) -> pb.OutboxFile:
     data = encode_outbox(rows.drop_columns([TIME]) if TIME in rows.schema.names else rows)
     path = names.outbox_file(task.epoch, task.operator.operator_id, stream, task.subtask_index, digest(data))
-    store.put(path, data)
+    put_verified(store, path, data)
     return pb.OutboxFile(
         operator_id=task.operator.operator_id,
         subtask_index=task.subtask_index,

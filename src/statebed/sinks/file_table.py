@@ -34,7 +34,7 @@ from statebed.sinks.manifest import (
     epoch_folder,
 )
 from statebed.sinks.places import real_place
-from statebed.storage import get_storage_provider, probe_put_if_absent
+from statebed.storage import get_storage_provider, probe_put_if_absent, put_verified
 
 _GENERATION = re.compile(r"g([0-9]+)-")
 _APPEND_ATTEMPTS = 100
@@ -156,7 +156,7 @@ class FileTableSink(BaseSink, abc.ABC):
         # A superseded run may still be removing files that it rolled back: an epoch that returns has other names.
         name = f"g{generation}-{content.name}" if generation else content.name
         path = f"{epoch_folder(epoch)}/{name}"
-        self._store.put(path, content.data)
+        put_verified(self._store, path, content.data)
         return TableFile(path=path, epoch=epoch, size=len(content.data), rows=content.rows, crc32c=crc32c(content.data))
 
     def _entry(

@@ -20,7 +20,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
 from statebed.protocol.projection import SPARK_KIND, check_offsets, check_position, needed_source_logs, rearranged
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, put_verified
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class SparkProjection:
             return self._known_logs[name]
         data = (self._folder / name).read_bytes()
         path = names.source_log(epoch, digest(data))
-        self._store.put(path, data)
+        put_verified(self._store, path, data)
         return pb.SourceLogFile(name=name, path=path, size=len(data), crc32c=crc32c(data))
 
     def _write_all(self, position: pb.SourcePosition, logs: dict[str, bytes]) -> None:

@@ -7,6 +7,7 @@ from statebed.storage.memory import MemoryStore
 from statebed.storage.probe import probe_put_if_absent
 from statebed.storage.provider import get_storage_provider
 from statebed.storage.scoped import ScopedStore
+from statebed.storage.verified import put_verified
 
 __all__ = [
     "Fault",
@@ -25,4 +26,5 @@ __all__ = [
     "flip_byte",
     "get_storage_provider",
     "probe_put_if_absent",
+    "put_verified",
 ]

@@ -32,6 +32,8 @@ class ObjectInfo:
     size: int
     modified_us: int
     """Microseconds since 1970; for people and age thresholds, never for decisions of the protocol."""
+    e_tag: str | None = None
+    """The store's tag of the content, without quotes, where it has one."""
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,13 @@ class Fault(enum.Enum):
     LOSE_WRITE = "the write has no effect, and nobody says so: OutcomeUnknownError"
     FLIP_BYTE = "a read gives one wrong byte"
     CUT_SHORT = "a read gives only the first half"
+    STORE_HALF = "a write stores only the first half, and is acknowledged"
+    STORE_FLIPPED = "a write stores one wrong byte, and is acknowledged"
+    STORE_NOTHING = "a write stores nothing, and is acknowledged"
+
+
+_WRITES: Mapping[Fault | None, Fault] = {Fault.STORE_HALF: Fault.CUT_SHORT, Fault.STORE_FLIPPED: Fault.FLIP_BYTE}
+"""What a spoiled write does to its bytes is what a spoiled read does."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +132,19 @@ class FaultStore:
         self._damage[path] = damage
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
-        return self._run(Verb.PUT_IF_ABSENT, path, lambda _: self._store.put_if_absent(path, data))
+        def effect(fault: Fault | None) -> PutOutcome:
+            if fault is Fault.STORE_NOTHING:
+                return PutOutcome.CREATED
+            return self._store.put_if_absent(path, _spoiled(data, _WRITES.get(fault, fault)))
+
+        return self._run(Verb.PUT_IF_ABSENT, path, effect)
 
     def put(self, path: str, data: bytes) -> None:
-        self._run(Verb.PUT, path, lambda _: self._store.put(path, data))
+        def effect(fault: Fault | None) -> None:
+            if fault is not Fault.STORE_NOTHING:
+                self._store.put(path, _spoiled(data, _WRITES.get(fault, fault)))
+
+        self._run(Verb.PUT, path, effect)
 
     def get(self, path: str) -> bytes:
         return self._run(Verb.GET, path, lambda fault: _spoiled(self._seen(path), fault))

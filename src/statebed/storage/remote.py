@@ -40,6 +40,7 @@ from statebed.storage.failures import Failure, FailureKind, classify
 from statebed.storage.paths import check_path, check_prefix, check_range, join
 from statebed.storage.retry import Retrier
 from statebed.storage.settings import sort_settings
+from statebed.storage.verified import UPLOAD_PART_BYTES
 
 T = TypeVar("T")
 
@@ -125,7 +126,7 @@ class RemoteStore:
 
     def put(self, path: str, data: bytes) -> None:
         check_path(path)
-        self._call(path, lambda: obstore.put(self._store, path, data), writes=True)
+        self._call(path, lambda: obstore.put(self._store, path, data, chunk_size=UPLOAD_PART_BYTES), writes=True)
 
     def get(self, path: str) -> bytes:
         check_path(path)
@@ -263,4 +264,10 @@ def _objects(found: Iterable[Mapping[str, Any]], prefix: str) -> tuple[ObjectInf
 
 def _info(meta: Mapping[str, Any], path: str | None = None) -> ObjectInfo:
     modified_us = int(meta["last_modified"].timestamp() * 1_000_000)
-    return ObjectInfo(path if path is not None else str(meta["path"]), int(meta["size"]), modified_us)
+    e_tag = meta.get("e_tag")
+    return ObjectInfo(
+        path if path is not None else str(meta["path"]),
+        int(meta["size"]),
+        modified_us,
+        None if e_tag is None else str(e_tag).strip('"'),
+    )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statebed.errors import CorruptObjectError, InputError, MissingFileError, SubtaskError
+from statebed.errors import CorruptObjectError, InputError, LostWriteError, MissingFileError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import owned_range
@@ -275,3 +275,18 @@ def test_metadata_describes_the_table_and_its_files() -> None:
     (file,) = part.files
     assert (file.min_time_us, file.max_time_us, file.sort_order) == (0, 10, pb.BIN_FIRST)
     assert part.bytes == file.size == len(store.get(file.path)) == report.state_bytes
+
+
+@pytest.mark.parametrize("fault", [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING])
+@pytest.mark.parametrize("folder", ["/data/", "/outbox/", "/operator-"])
+def test_p1_a_subtask_whose_files_the_store_spoils_does_not_report(fault: Fault, folder: str) -> None:
+    disk = MemoryStore()
+    first = run_subtask(TASK, disk, [batch(ROWS)])
+    store = FaultStore(
+        disk, lambda operation: fault if operation.verb is Verb.PUT and folder in operation.path else None
+    )
+    with pytest.raises(LostWriteError) as lost:
+        run_subtask(following(first, late=None, watermark=10), store, [batch([(1, 25, 0.3)])])
+    assert folder in lost.value.where
+    again = run_subtask(following(first, late=None, watermark=10), disk, [batch([(1, 25, 0.3)])])
+    assert again.rows_out, "a retry writes the same names again"

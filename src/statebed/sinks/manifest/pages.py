@@ -10,7 +10,7 @@ from statebed.errors import CorruptObjectError, MissingFileError, ObjectMissingE
 from statebed.format.digest import crc32c, digest
 from statebed.format.sealed_json import open_json, seal_json
 from statebed.sinks.manifest.entries import FIX, VERSION, Page, PageReference, TableFile, check_files
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, put_verified
 
 PAGE_FILES = 1024
 """Most files in a leaf."""
@@ -123,5 +123,5 @@ class Pages:
             first=first,
             last=last,
         )
-        self._store.put(reference.path, data)
+        put_verified(self._store, reference.path, data)
         return reference

@@ -10,7 +10,7 @@ from threading import Lock
 from statebed.errors import MissingFileError
 from statebed.state.memory.controller import MemoryController, Purpose, Reservation
 from statebed.state.upload import Upload
-from statebed.storage import Listing, ObjectInfo, ObjectStore, PutOutcome
+from statebed.storage import Listing, ObjectInfo, ObjectStore, PutOutcome, put_verified
 
 
 class InFlight:
@@ -50,12 +50,12 @@ class InFlight:
             waiting[0].on_stored()
 
     def upload(self, upload: Upload) -> None:
-        """Put an object into the store."""
+        """Put an object into the store, verified."""
         if upload.resident:
-            self._store.put(upload.path, upload.content())
+            put_verified(self._store, upload.path, upload.content())
         else:
             with self._memory.reserve(self._owner, Purpose.WRITES, upload.size):
-                self._store.put(upload.path, upload.content())
+                put_verified(self._store, upload.path, upload.content())
         self.withdraw(upload.path)
         upload.on_stored()
 

@@ -31,7 +31,7 @@ from statebed.state.tiers.spill_files import (
 )
 from statebed.state.tiers.tier import Tier, Uses, spanned
 from statebed.state.upload import Upload
-from statebed.storage import ObjectStore
+from statebed.storage import ObjectStore, put_verified
 
 if TYPE_CHECKING:
     from statebed.state.tiers.tiers import Tiers
@@ -175,7 +175,7 @@ class Segment:
         """Put the segment's data file into the store, named by its digest."""
         entry, upload = self.staged(store, name_of=name_of, owned=owned)
         with self._tiers.memory.charge(self.owner, Purpose.WRITES, upload.size):
-            store.put(upload.path, upload.content())
+            put_verified(store, upload.path, upload.content())
         upload.on_stored()
         return entry
 

@@ -1,0 +1,89 @@
+"""A write that the store acknowledged and spoiled is found out before anything refers to it."""
+
+import hashlib
+import logging
+import os
+from dataclasses import replace
+
+import pytest
+
+from statebed.errors import LostWriteError
+from statebed.storage import Fault, FaultStore, MemoryStore, ObjectInfo, Operation, Verb, put_verified
+from statebed.storage.verified import READ_BACK_BYTES, UPLOAD_PART_BYTES, content_tags
+
+SPOILS = [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING]
+SMALL, LARGE = b"some rows", os.urandom(READ_BACK_BYTES + 1)
+
+
+class Tagged(MemoryStore):
+    """A store that reports the MD5 of each object, as S3 does."""
+
+    def head(self, path: str) -> ObjectInfo | None:
+        info = super().head(path)
+        return info and replace(info, e_tag=content_tags(self.get(path))[0])
+
+
+class Opaque(MemoryStore):
+    """A store whose tags are no checksums, as with KMS encryption or on Azure."""
+
+    def head(self, path: str) -> ObjectInfo | None:
+        info = super().head(path)
+        return info and replace(info, e_tag="0x8D4BCC2E4835CD0")
+
+
+def spoiling(store: MemoryStore, fault: Fault, times: int) -> FaultStore:
+    left = [fault] * times
+    return FaultStore(store, lambda operation: left.pop() if operation.verb is Verb.PUT and left else None)
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("kind", [MemoryStore, Tagged, Opaque])
+@pytest.mark.parametrize("fault", SPOILS)
+def test_p1_a_spoiled_write_fails_by_name(kind: type[MemoryStore], fault: Fault, data: bytes) -> None:
+    store = spoiling(kind(), fault, 2)
+    with pytest.raises(LostWriteError, match="acknowledged") as lost:
+        put_verified(store, "data/file", data)
+    assert "data/file" in lost.value.where
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("fault", SPOILS)
+def test_a_write_that_was_spoiled_once_is_repeated(fault: Fault, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryStore()
+    with caplog.at_level(logging.WARNING, "statebed"):
+        put_verified(spoiling(disk, fault, 1), "file", data)
+    assert disk.get("file") == data
+    assert "acknowledged" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "verbs"),
+    [
+        (MemoryStore, SMALL, [Verb.PUT, Verb.GET]),
+        (Tagged, LARGE, [Verb.PUT, Verb.HEAD]),
+        (Opaque, LARGE, [Verb.PUT, Verb.HEAD, Verb.GET_RANGE]),
+    ],
+)
+def test_an_object_takes_one_more_request_unless_its_tag_is_no_checksum(
+    kind: type[MemoryStore], data: bytes, verbs: list[Verb]
+) -> None:
+    store = FaultStore(kind())
+    put_verified(store, "file", data)
+    assert [operation.verb for operation in store.log] == verbs
+
+
+def test_an_object_in_parts_is_known_by_the_md5_of_their_md5s() -> None:
+    data = os.urandom(UPLOAD_PART_BYTES + 10)
+    parts = [hashlib.md5(part, usedforsecurity=False).digest() for part in (data[:UPLOAD_PART_BYTES], data[-10:])]
+    assert content_tags(data) == (f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-2",)
+
+
+def test_an_empty_object_is_verified_too() -> None:
+    put_verified(MemoryStore(), "file", b"")
+    nothing = FaultStore(MemoryStore(), lambda operation: Fault.STORE_NOTHING if is_put(operation) else None)
+    with pytest.raises(LostWriteError, match="not there"):
+        put_verified(nothing, "file", b"")
+
+
+def is_put(operation: Operation) -> bool:
+    return operation.verb is Verb.PUT

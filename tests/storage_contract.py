@@ -28,6 +28,17 @@ def put_if_absent_creates_again_after_a_delete(store: ObjectStore) -> None:
     assert store.get("a/b") == b"second"
 
 
+def many_objects_are_deleted_at_once_those_that_are_not_there_too(store: ObjectStore) -> None:
+    paths = [f"many/{number % 7}/{number}" for number in range(50)]
+    for path in [*paths, "kept"]:
+        store.put(path, b"x")
+    store.delete_many([*paths[:25], "many/never/there", "never"])
+    assert {info.path for info in store.list("")} == {"kept", *paths[25:]}
+    store.delete_many([*paths[25:], paths[0]])
+    store.delete_many([])
+    assert [info.path for info in store.list("")] == ["kept"]
+
+
 def put_creates_and_replaces(store: ObjectStore) -> None:
     store.put("a/b", b"first")
     store.put("a/b", b"second, longer")
@@ -195,6 +206,7 @@ CASES: tuple[Callable[[ObjectStore], None], ...] = (
     put_if_absent_creates_once_and_keeps_the_first_bytes,
     put_if_absent_creates_again_after_a_delete,
     put_creates_and_replaces,
+    many_objects_are_deleted_at_once_those_that_are_not_there_too,
     twenty_at_once_have_one_winner_whose_bytes_remain,
     an_empty_object_is_an_object,
     twelve_megabytes_come_back_as_they_were,

@@ -193,7 +193,9 @@ class Process:
     def __init__(self, world: World, store: ObjectStore) -> None:
         self.world = world
         self.store = store
-        self.environment = Environment(now_us=world.now_us, fresh_id=world.fresh_id, sleep=lambda _: None)
+        self.environment = Environment(
+            now_us=world.now_us, fresh_id=world.fresh_id, sleep=lambda _: None, requests_at_once=1
+        )
         self.run: Run
 
     def open(self, *, epochs: int = 3, grace_us: int = GRACE_US, publish: bool = True, **options: object) -> "Process":

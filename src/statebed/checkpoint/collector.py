@@ -1,12 +1,14 @@
 """The collector: deletes what a committed record allows, in the order that the protocol demands.
 
+Objects leave many at a time, records one by one.
+
 Two passes. The short one follows the records that leave and deletes what only they named; it lists nothing. The sweep
 lists the job's folder and finds what no record ever named: attempts that failed, superseded runs' leavings, the rest of
 an interrupted collection. Both resume by themselves, and both stop before the first deletion when anything that must be
 kept cannot be read.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
@@ -40,6 +42,27 @@ class Collected:
         return len(self.paths)
 
 
+@dataclass(frozen=True)
+class Collection:
+    """One collection, prepared from what the run knew at that moment; may run on another thread while epochs go on.
+
+    What a later record of the run can name is protected by the records in this view, lies in the folder of a later
+    epoch, or is in flight. So no round of compaction may begin while it runs: `in_flight` would not know its files.
+    """
+
+    collector: "Collector"
+    records: Sequence[pb.CheckpointMetadata]
+    grace_us: int
+    sweep: bool
+    in_flight: Container[str] = ()
+
+    def run(self, *, dry_run: bool = False) -> Collected:
+        """Delete, or with `dry_run` say what would be deleted."""
+        return self.collector.collect(
+            self.records, grace_us=self.grace_us, sweep=self.sweep, in_flight=self.in_flight, dry_run=dry_run
+        )
+
+
 class Collector:
     """Collects the garbage of one job as its live run sees the log."""
 
@@ -53,7 +76,7 @@ class Collector:
         *,
         grace_us: int,
         sweep: bool,
-        in_flight: Collection[str] = (),
+        in_flight: Container[str] = (),
         dry_run: bool = False,
     ) -> Collected:
         """`records`: the run's view of the log, ascending, ending with the head that it committed itself."""
@@ -70,14 +93,16 @@ class Collector:
             # A compaction may write again what a record that leaves once named.
             garbage = [path for path in garbage if path not in in_flight]
         if not dry_run:
-            for path in garbage:
-                self._log.store.delete(path)
+            # Data is gone before the metadata that names it begins to leave.
+            self._log.store.delete_many([path for path in garbage if not names.is_metadata(path)])
+            self._log.store.delete_many([path for path in garbage if names.is_metadata(path)])
             for number in doomed:
                 self._delete_record(number)
         return Collected(tuple(doomed), tuple(garbage), sweep)
 
     def _protected(self, records: Sequence[pb.CheckpointMetadata], licence: Licence) -> set[str]:
         protected: set[str] = set()
+        self._references.prefetch(records)
         keeping = protecting_records(records, licence=licence)
         pins = protecting_pins(records, licence=licence)
         try:
@@ -127,7 +152,7 @@ class Collector:
             return set()  # gone or damaged: the sweep finds what it named
 
     def _sweep(
-        self, licence: Licence, protected: set[str], head: pb.CheckpointMetadata, in_flight: Collection[str]
+        self, licence: Licence, protected: set[str], head: pb.CheckpointMetadata, in_flight: Container[str]
     ) -> tuple[list[int], list[str]]:
         store = self._log.store
         listed = [info.path for folder in (names.CHECKPOINTS, names.COMPACTIONS) for info in store.list(folder)]

@@ -25,4 +25,6 @@ class Environment:
     """For durations and deadlines: never goes back."""
     fresh_id: Callable[[], str] = _fresh_id
     sleep: Callable[[float], None] = time.sleep
+    requests_at_once: int = 16
+    """Requests of one kind that may be under way at a time; simulations say 1, so that there is one order of them."""
     written_by: str = f"statebed {version('statebed')}"

@@ -5,11 +5,12 @@ refers to it.
 """
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_subtask
-from statebed.errors import MissingFileError
+from statebed.errors import FormatError, MissingFileError, StorageError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 
@@ -46,6 +47,23 @@ class References:
                     raise
         return Named(sizes, frozenset(metadata))
 
+    def prefetch(self, records: Iterable[pb.CheckpointMetadata]) -> None:
+        """Read the metadata that `of` will need, several objects at a time; what cannot be read is left to `of`."""
+        wanted = {ref.path: ref for record in records for ref in _subtasks(record) if ref.path not in self._files}
+        at_once = min(self._log.environment.requests_at_once, len(wanted))
+        if at_once <= 1:
+            return
+
+        def read(reference: pb.SubtaskReference) -> tuple[str, dict[str, int] | None]:
+            try:
+                return reference.path, self._read(reference)
+            except (FormatError, StorageError):
+                return reference.path, None
+
+        with ThreadPoolExecutor(at_once, thread_name_prefix="statebed-metadata") as pool:
+            found = dict(pool.map(read, wanted.values()))
+        self._files.update({path: files for path, files in found.items() if files is not None})
+
     def keep_only(self, records: Iterable[pb.CheckpointMetadata]) -> None:
         """Forget what no record in use refers to."""
         used = {reference.path for record in records for reference in _subtasks(record)}
@@ -53,14 +71,17 @@ class References:
 
     def _files_of(self, reference: pb.SubtaskReference) -> dict[str, int]:
         if reference.path not in self._files:
-            metadata = fetch_subtask(self._log.store, reference)
-            self._files[reference.path] = {
-                file.path: file.size
-                for table in metadata.tables.values()
-                for subtask in table.subtasks.values()
-                for file in subtask.files
-            }
+            self._files[reference.path] = self._read(reference)
         return self._files[reference.path]
+
+    def _read(self, reference: pb.SubtaskReference) -> dict[str, int]:
+        metadata = fetch_subtask(self._log.store, reference)
+        return {
+            file.path: file.size
+            for table in metadata.tables.values()
+            for subtask in table.subtasks.values()
+            for file in subtask.files
+        }
 
 
 def _subtasks(record: pb.CheckpointMetadata) -> Iterable[pb.SubtaskReference]:

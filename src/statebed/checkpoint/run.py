@@ -5,9 +5,9 @@ lost this run's records); after that the run is dead and each further call raise
 controller serialises its calls.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from statebed.checkpoint.collector import Collected, Collector
+from statebed.checkpoint.collector import Collected, Collection, Collector
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.opening import Opening, RunOptions, markers, prepare_opening, walk_chain
@@ -392,27 +392,39 @@ class Run:
 
     # ---- garbage ---------------------------------------------------------------------------------------------
 
-    def collect(self, *, in_flight: Collection[str] = (), dry_run: bool = False) -> Collected:
+    def collect(self, *, in_flight: Container[str] = (), dry_run: bool = False) -> Collected:
         """Delete what the committed records allow; safe at any time, resumes after any interruption."""
+        collection = self.prepare_collection(in_flight=in_flight)
+        collected = collection.run(dry_run=dry_run)
+        if not dry_run:
+            self.settle_collection(collection, collected)
+        return collected
+
+    def prepare_collection(self, *, in_flight: Container[str] = ()) -> Collection:
+        """Return a collection of what the records committed so far allow, one at a time.
+
+        It may run on another thread. Pass what it removed to `settle_collection`, on the thread of this run.
+        """
         self._check_alive()
         # Only a sweep sees records that cannot be read, and these too must leave in their order.
         sweep = self._collections % SWEEP_EVERY == 0 or bool(self._damaged)
         records = [self._view[epoch] for epoch in sorted(self._view)]
         self._check_nothing_damaged(records)
-        collected = Collector(self._log, self._references).collect(
+        return Collection(
+            Collector(self._log, self._references),
             records,
             grace_us=self.options.retention.reader_grace_us,
             sweep=sweep,
             in_flight=in_flight,
-            dry_run=dry_run,
         )
-        if not dry_run:
-            # A sweep that no record allows yet is still due.
-            self._collections += collected.swept or not sweep
-            for number in collected.records:
-                self._view.pop(number, None)
-            self._damaged -= set(collected.records)
-        return collected
+
+    def settle_collection(self, collection: Collection, collected: Collected) -> None:
+        """Forget the records that a collection removed."""
+        # A sweep that no record allows yet is still due.
+        self._collections += collected.swept or not collection.sweep
+        for number in collected.records:
+            self._view.pop(number, None)
+        self._damaged -= set(collected.records)
 
     def _check_nothing_damaged(self, records: Sequence[pb.CheckpointMetadata]) -> None:
         kept = [number for number in self._damaged if number >= records[-1].min_epoch]

@@ -7,7 +7,7 @@ introduce it, so once that record exists, an object that nothing protects is gar
 view of the log too: what a newer run can name was either protected in this view or lies in a folder above its head.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
@@ -51,7 +51,7 @@ def protecting_pins(records: Iterable[pb.CheckpointMetadata], *, licence: Licenc
     return {pin.path: pin for record in records if record.epoch >= licence.granted_by for pin in record.pins}
 
 
-def is_garbage(path: str, *, protected: Collection[str], head: int, run: int, in_flight: Collection[str] = ()) -> bool:
+def is_garbage(path: str, *, protected: Collection[str], head: int, run: int, in_flight: Container[str] = ()) -> bool:
     """Whether a listed object may be deleted; records are not judged here, they leave in their own order."""
     if path in protected:
         return False

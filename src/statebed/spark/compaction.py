@@ -165,8 +165,13 @@ class Compaction:
         merging = dict.fromkeys(self._round_operators, self._round_epoch) if self._round is not None else {}
         return EpochEdits(edits, merging)
 
-    def after_epoch(self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport]) -> None:
-        """The epoch is committed: what was handed to it is done with. Begins a round if one is due."""
+    def after_epoch(
+        self, record: pb.CheckpointMetadata, reports: Sequence[SubtaskReport], *, may_begin: bool = True
+    ) -> None:
+        """Drop the edits that the committed epoch was handed, and begin a round if one is due.
+
+        `may_begin` is false while garbage is collected, which does not know the files of a round that begins later.
+        """
         if self._handed:
             handed = sum(len(one.edits) for one in self._waiting)
             self._count(edits_handed=handed, edits_applied=sum(report.edits_applied for report in reports))
@@ -174,7 +179,8 @@ class Compaction:
         self._debt_bytes = sum(report.due_bytes for report in reports)
         self._last_epoch = self._last_epoch or record.epoch
         self._take_result(record.epoch)
-        if self._round is None and not self._waiting and record.epoch >= self._pause_until and self._is_due(record):
+        idle = self._round is None and not self._waiting and may_begin
+        if idle and record.epoch >= self._pause_until and self._is_due(record):
             self._begin(record, reports)
 
     def settle(self) -> bool:

@@ -18,12 +18,10 @@ from pyspark.sql import functions as F
 
 from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
 from statebed.errors import (
-    CollectionError,
     FencedError,
     SparkStoppedError,
     StatebedError,
     StateGoneError,
-    StorageError,
     SubtaskError,
 )
 from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks, source_entry
@@ -33,6 +31,7 @@ from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Collect, Compact, Stop
 from statebed.spark.book import Book
 from statebed.spark.causes import cause_of
+from statebed.spark.collection import BackgroundCollection
 from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
 from statebed.spark.feeding import Feeding
@@ -91,6 +90,7 @@ class Controller:
         self.epoch = run.head.epoch
         """The newest record that is committed and published."""
         self.book = Book(plan, run.number, environment, watching)
+        self._collection = BackgroundCollection(run, failed=self.book.not_collected)
 
     @property
     def run_number(self) -> int:
@@ -122,6 +122,7 @@ class Controller:
     def close(self) -> None:
         """After the end: nothing goes on beside it."""
         self._compaction.stop()
+        self._collection.close()
         self.book.watching.close()
 
     @property
@@ -144,7 +145,7 @@ class Controller:
             if close and not self.stopped:
                 self._guarded(lambda: self._end_of_input(session))
             self._compaction.stop()
-            self._guarded(self._collect)
+            self._guarded(lambda: self._collection.end(self._compaction.in_flight))
 
     def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
         """While no batch runs: serve requests, and close windows once the input has been idle."""
@@ -291,7 +292,11 @@ class Controller:
                 figures=figures,
             )
         )
-        self._compaction.after_epoch(self._run.head, [report for some in taken.reports.values() for report in some])
+        self._compaction.after_epoch(
+            self._run.head,
+            [report for some in taken.reports.values() for report in some],
+            may_begin=not self._collection.under_way,
+        )
         book.ended(self._run.head, taken.reports, clocks, batch_id)
 
     def _carry_over(self, status: pb.RecordStatus.ValueType) -> None:
@@ -306,6 +311,8 @@ class Controller:
         self.book.published(record)
         self._epochs += 1
         self._last_epoch = time.monotonic()
+        if self._collection.settle():
+            self._collect()
         every = self._plan.settings.collect_every
         # Better without a round of compaction, all of whose files must stay; one that goes on and on is not waited for.
         if self._epochs - self._collected >= (2 * every if self._compaction.under_way else every):
@@ -359,12 +366,9 @@ class Controller:
             self._collect()
 
     def _collect(self) -> None:
-        """Collect garbage; trouble with it never stops the job, and the next time resumes it."""
+        """Begin to collect garbage beside the epochs."""
         self._collected = self._epochs
-        try:
-            self._run.collect(in_flight=self._compaction.in_flight)
-        except (CollectionError, StorageError) as error:
-            self.book.not_collected(error)
+        self._collection.begin(self._compaction.in_flight)
 
 
 def _query_id(session: SparkSession) -> str:

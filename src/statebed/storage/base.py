@@ -12,7 +12,7 @@ and the same errors, which one contract suite checks over all of them:
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,3 +75,6 @@ class ObjectStore(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove the object; one that is not there is no error. Returns when the removal is durable."""
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Remove objects as `delete` does, in any order and several at a time; returns when all are gone durably."""

@@ -13,7 +13,7 @@ effect either.
 
 import enum
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -164,6 +164,11 @@ class FaultStore:
 
     def delete(self, path: str) -> None:
         self._run(Verb.DELETE, path, lambda _: self._store.delete(path))
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete one after the other: each is an operation that may fail, and the order is always the same."""
+        for path in paths:
+            self.delete(path)
 
     def _seen(self, path: str) -> bytes:
         data = self._store.get(path)

@@ -17,7 +17,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from statebed.errors import (
@@ -73,15 +73,24 @@ class LocalStore:
         self._write(path, data, self._rename)
 
     def delete(self, path: str) -> None:
-        target = self._root / check_path(path)
-        try:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                target.unlink()
-            # Even where nothing was there: somebody else may have removed it and not synced yet.
-            sync_nearest(target.parent, self._root)
-        except OSError as error:
-            raise self._refused(error, path, "delete") from error
-        self._remove_empty_folders(target.parent)
+        self.delete_many([path])
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        targets = {path: self._root / check_path(path) for path in paths}
+        folders = {target.parent: path for path, target in targets.items()}
+        for path, target in targets.items():
+            try:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    target.unlink()
+            except OSError as error:
+                raise self._refused(error, path, "delete") from error
+        for folder, path in folders.items():
+            try:
+                # Even where nothing was there: somebody else may have removed it and not synced yet.
+                sync_nearest(folder, self._root)
+            except OSError as error:
+                raise self._refused(error, path, "delete") from error
+            self._remove_empty_folders(folder)
 
     def _write(self, path: str, data: bytes, name_it: Callable[[Path, Path], PutOutcome]) -> PutOutcome:
         target = self._root / check_path(path)

@@ -9,7 +9,7 @@ import threading
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from statebed.errors import ObjectMissingError
@@ -100,6 +100,10 @@ class MemoryStore:
                 del self._paths[bisect_left(self._paths, path)]
                 for folder in parents(path):
                     self._folders[folder] -= 1
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
 
     def _store(self, path: str, data: bytes) -> None:
         if self._folders[path] > 0 or any(folder in self._objects for folder in parents(path)):

@@ -14,7 +14,8 @@ obstore's threads do not survive a fork, and a request in the child would wait f
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -43,6 +44,7 @@ from statebed.storage.settings import sort_settings
 from statebed.storage.verified import UPLOAD_PART_BYTES
 
 T = TypeVar("T")
+_DELETES_AT_ONCE = 16
 
 _VARIABLES = {
     "aws": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
@@ -87,6 +89,7 @@ class RemoteStore:
         given = with_profile(options, os.environ) if scheme in {"s3", "s3a"} else options
         self._settings = sort_settings(scheme, given, os.environ)
         self._store = self._open()
+        self._bulk_delete = True
 
     def __repr__(self) -> str:
         return f"RemoteStore({self._url!r})"
@@ -177,6 +180,26 @@ class RemoteStore:
                 raise _FailedError(failure)
 
         self._call(path, attempt, writes=True)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            check_path(path)
+        if len(paths) > 1 and self._deletes_in_bulk(paths):
+            return
+        with ThreadPoolExecutor(_DELETES_AT_ONCE, thread_name_prefix="statebed-delete") as pool:
+            list(pool.map(self.delete, paths))
+
+    def _deletes_in_bulk(self, paths: Sequence[str]) -> bool:
+        """Try requests that delete many objects each; whether that worked. Not every S3-like has them."""
+        if not self._bulk_delete:
+            return False
+        try:
+            self._repeat(lambda: _translated(lambda: obstore.delete(self._store, paths)))
+        except _FailedError as error:
+            # One that is gone already fails the whole request on some stores: then each goes by itself.
+            self._bulk_delete = error.failure.kind in {FailureKind.MISSING, FailureKind.TRANSIENT}
+            return False
+        return True
 
     def _head_once(self, path: str) -> ObjectInfo | None:
         try:

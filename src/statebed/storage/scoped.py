@@ -1,6 +1,6 @@
 """A store seen from inside one folder: what a job gets, so that it cannot reach another job's objects."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from statebed.storage.base import Listing, ObjectInfo, ObjectStore, PutOutcome
@@ -57,6 +57,9 @@ class ScopedStore:
 
     def delete(self, path: str) -> None:
         self._store.delete(self._outer(path))
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        self._store.delete_many([self._outer(path) for path in paths])
 
     def _outer(self, path: str) -> str:
         return f"{self._prefix}/{check_path(path)}"

@@ -4,7 +4,7 @@ A table may have to read a file of its last checkpoint while that is on its way;
 from where they are: from memory, which is charged to the budget, or from a file that was spilled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
 from statebed.errors import MissingFileError
@@ -84,6 +84,9 @@ class InFlight:
 
     def delete(self, path: str) -> None:
         self._store.delete(path)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        self._store.delete_many(paths)
 
     def _announced_bytes(self, path: str) -> bytes | None:
         upload = self._announced(path)

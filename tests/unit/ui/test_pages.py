@@ -265,22 +265,38 @@ def test_texts_of_records_are_text(tmp_path: Path) -> None:
         written_by=evil,
         operators=[
             pb.OperatorEntry(
-                operator_id=evil,
+                operator_id="per_minute",  # names of operators and files are checked when a record is read
                 definition=f'{{"kind": {evil!r}}}',
                 fingerprint=evil,
                 inputs=[pb.InputWatermark(input=evil, origins=[evil])],
             )
         ],
-        sinks=[pb.SinkEntry(sink_id=evil, operator_id=evil, stream=evil)],
+        sinks=[pb.SinkEntry(sink_id="mail", operator_id="per_minute")],
         sources=[pb.SourceWatermark(source=evil)],
         source_position=pb.SourcePosition(kind=evil, query_id=evil),
-        pins=[pb.Pin(savepoint=evil, epoch=1, path="x")],
+        pins=[pb.Pin(savepoint="monday", epoch=1, path="x")],
     )
     LocalStore(tmp_path).put(f"evil/{names.record(1)}", seal(record))
+    error = pb.RunError(code=evil, kind=evil, what=evil, where=evil, fix=evil, traceback=evil)
+    owed = [pb.UndeliveredSink(sink_id=evil, first_epoch=1, epochs=2)]
+    end = pb.RunEnd(run=1, outcome=pb.RUN_FAILED, error=error, undelivered=owed)
+    beat = pb.RunHeartbeat(
+        run=1, host=evil, trigger=evil, application_id=evil, spark_ui_url=evil, settings={evil: evil}
+    )
+    beat.sources.add(source=evil, latest_offset=evil)
+    LocalStore(tmp_path).put(f"evil/{names.run_end(1)}", seal(end))
+    LocalStore(tmp_path).put(f"evil/{names.run_heartbeat(1)}", seal(beat))
     (tmp_path / "<img src=x onerror=alert(1)>").mkdir()
     (tmp_path / "<img src=x onerror=alert(1)>" / "file").write_text("x")
     client = DashboardClient(tmp_path)
-    for page in ("/", "/jobs/evil", "/jobs/evil/epochs", "/jobs/evil/epochs/1", "/jobs/evil/history"):
+    for page in (
+        "/",
+        "/jobs/evil",
+        "/jobs/evil/epochs",
+        "/jobs/evil/epochs/1",
+        "/jobs/evil/history",
+        "/jobs/evil/exceptions",
+    ):
         answer = client.get(page)
         assert answer.status_code == 200, page
         assert "<script>alert" not in answer.text
@@ -298,7 +314,7 @@ def test_a_sink_of_several_operators_has_the_files_of_all(tmp_path: Path) -> Non
         nonce="n",
         sinks=[pb.SinkEntry(sink_id="both", stream="for_both")],
         outbox=[
-            pb.OutboxFile(operator_id=name, stream="for_both", rows=rows, size=10)
+            pb.OutboxFile(operator_id=name, stream="for_both", path=f"{name}.parquet", rows=rows, size=10)
             for name, rows in (("a", 300), ("b", 45))
         ],
     )

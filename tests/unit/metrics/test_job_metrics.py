@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from statebed.checkpoint import CheckpointLog, Environment, EpochDraft, Run
 from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.run_states import RunReport, RunState, Undelivered
 from statebed.metrics import CATALOGUE, Event, JobMetrics, Kind, WatchedJobs, exposition
 from statebed.metrics.samples import Sample
 from statebed.storage import MemoryStore, ScopedStore, get_storage_provider
@@ -173,8 +174,10 @@ def test_any_name_is_a_label(name: str) -> None:
 
 def test_each_family_is_there_once_with_help_and_kind_whatever_the_number_of_jobs() -> None:
     one, other = JobMetrics("rides"), JobMetrics("another")
+    failed = RunReport(1, RunState.FAILED, end_time_us=SECOND, undelivered=(Undelivered("mail", 2, 1),))
     for metrics in (one, other):
         metrics.begin()
+        metrics.show_run(failed, [pb.SourceProgress(source="rides", offsets_behind=3)])
         metrics.observe(record(2, given=figures()))
     text = text_of(one, other)
     families = {family.name: family for family in text_string_to_metric_families(text)}

@@ -84,7 +84,7 @@ def test_a_job_without_figures_has_the_plots_that_records_alone_can_fill() -> No
     assert charts(points)[0].series[0].name == "whole epoch"
     assert [chart.latest for chart in charts(points)] == ["1 s", "100", "100", "1 min", "2026-01-01 11:59:49"]
     assert [tile.value for tile in tiles(points, None, now_us=NOON_US + 60 * SECOND)] == [
-        "5", "100", "1 s", "1 min", "-", "8",
+        "5", "100/s", "12.9/s", "1 s", "1 min", "-", "8",
     ]  # fmt: skip
 
 

@@ -138,3 +138,14 @@ def taken(rows: pa.Table, at: Integers) -> pa.Table:
     """Some rows, in the order given, each column in one piece."""
     indices = from_numpy(at, pa.int64())
     return pa.Table.from_arrays([one_chunk(column).take(indices) for column in rows.columns], schema=rows.schema)
+
+
+def unused_name(name: str, taken_names: Sequence[str]) -> str:
+    """The name, behind as many underscores as it takes not to be one of those taken.
+
+    >>> unused_name("_row", ["k", "_row"])
+    '__row'
+    """
+    while name in taken_names:
+        name = f"_{name}"
+    return name

@@ -1,12 +1,13 @@
 """Aggregation by key without a window: the result of a key stands until it changes, and is then taken back.
 
-The state is one row of partials per key. A step folds the epoch's rows, merges them into those rows, and puts out what
-changed as a changelog: the result before, taken away, and the one after. Of an input that is itself a changelog, rows
-that are taken away leave their group, and a group without rows leaves the state; a retraction for a group that is not
-(or no longer) known is counted and dropped.
+The state is one row of partials per key; distinct counts, and smallest and largest values of a changelog, have their
+values in tables of their own (`entry_tables`) where groups do not expire. A step folds the epoch's rows, merges them
+into those rows, and puts out what changed as a changelog: the result before, taken away, and the one after. Of an input
+that is itself a changelog, rows that are taken away leave their group, and a group without rows leaves the state; a
+retraction for a group that is not (or no longer) known is counted and dropped.
 
-No window is ever closed here, so no row is too late; with a time to live by event time one is whose state would be
-gone at once. The event time of a result is the latest of its group's rows.
+No window is ever closed here, so no row is too late; with a time to live by event time, a row is late if its group
+would expire immediately. The event time of a result is the latest of its group's rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from statebed.format.columns import int64_values, one_chunk, uint64_values
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
+from statebed.operators.entry_tables import EntryTable, entry_accumulator
 from statebed.operators.grouping import Flags, Grouping, Integers, group_rows
 from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import (
@@ -33,7 +35,7 @@ from statebed.operators.operator import (
     StepResult,
     Tables,
 )
-from statebed.operators.partials import ROWS, latest_of_each
+from statebed.operators.partials import ROWS, Partials, latest_of_each
 from statebed.operators.preaggregation import GROUPS_IN, ROW_COUNT, partial_columns
 from statebed.operators.preaggregation import LATEST as LATEST_OF_GROUP
 from statebed.operators.rows import Admitted, admit, filtered, gathered, late_rows, weights_of
@@ -85,11 +87,35 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def tables(self) -> Mapping[str, TableConfig]:
+        return {GROUPS: self._groups(self._state_values), **{one.name: one.config for one in self.entries.values()}}
+
+    @cached_property
+    def entries(self) -> Mapping[int, EntryTable]:
+        """The aggregates whose entries are rows of their own, by position; none where groups expire as a whole."""
+        found = {position: entry_accumulator(one.accumulator) for position, one in enumerate(self.aggregates)}
         return {
-            GROUPS: keyed_config(
-                GROUPS, "partial aggregates by key", self.state_keys, list(self._state_values), self.ttl
-            )
+            position: EntryTable(position, accumulator, self.state_keys)
+            for position, accumulator in found.items()
+            if accumulator is not None and self.ttl is None
         }
+
+    @cached_property
+    def earlier_tables(self) -> Mapping[str, TableConfig]:
+        """Entries were lists in the row of their group."""
+        return {GROUPS: self._groups(self._folded_values)} if self.entries else {}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table, nothing expires
+        view = tables.get_keyed(GROUPS)
+        for rows in earlier.scan():
+            keys = rows.select([key.name for key in self.state_keys])
+            columns = {field.name: rows[field.name] for field in self._state_values if field.name in rows.column_names}
+            for one in self.entries.values():
+                partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
+                columns[one.result.name] = one.put_all(tables.get_keyed(one.name), keys, partials)
+            view.upsert(keys, self._values_of(columns))
+
+    def _groups(self, values: Sequence[pa.Field]) -> TableConfig:
+        return keyed_config(GROUPS, "partial aggregates by key", self.state_keys, list(values), self.ttl)
 
     @property
     def combines(self) -> Mapping[str, Combine]:
@@ -113,8 +139,7 @@ class UpdatingAggregate(Aggregation):
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         epoch = self._epoch(batches, clock)
-        view = tables.get_keyed(GROUPS)
-        changed = [self._apply(view, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
+        changed = [self._apply(tables, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
         # Retractions of all pieces come first, as they would in one.
         rows = [one.taken for one in changed] + [one.added for one in changed]
         return StepResult(
@@ -137,8 +162,9 @@ class UpdatingAggregate(Aggregation):
         late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
         return _Epoch(keys, folded, late, rows_in, rows_late)
 
-    def _apply(self, view: KeyedView, keys: pa.Table, folded: pa.Table) -> "_Changed":
+    def _apply(self, tables: Tables, keys: pa.Table, folded: pa.Table) -> "_Changed":
         """Merge some groups into the state."""
+        view = tables.get_keyed(GROUPS)
         stored, found = view.get(keys)
         before = filtered(stored, found)
         after = self._merged(before, found, folded)
@@ -147,6 +173,9 @@ class UpdatingAggregate(Aggregation):
             rows = int64_values(after[ROWS])
             kept, unknown = rows > 0, int(-rows[(rows < 0) & ~found].sum())
             view.delete(filtered(keys, found & ~kept))
+        if self.entries:
+            results = self._entry_results(tables, keys, folded, stored, kept)
+            after = self._values_of({**dict(zip(after.column_names, after.columns, strict=True)), **results})
         times = one_chunk(filtered(after, kept)[LATEST]) if by_event_time(self.ttl) else None
         view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
         old = self._results(filtered(keys, found), before)
@@ -199,21 +228,41 @@ class UpdatingAggregate(Aggregation):
         return pa.Table.from_arrays(list(columns), schema=pa.schema(self.state_keys))
 
     def _folded(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
-        """One row of the state's values for each key of the epoch."""
+        """One row of partials for each key of the epoch."""
         columns = [latest_of_each(rows[TIME], grouping), *self.partials.fold(rows, grouping)]
-        return pa.Table.from_arrays(columns, schema=pa.schema(self._state_values))
+        return pa.Table.from_arrays(columns, schema=pa.schema(self._folded_values))
 
     def _merged(self, before: pa.Table, found: Flags, new: pa.Table) -> pa.Table:
-        """The new values of each key with those before it, where there are any."""
+        """The new partials of each key with those before, where there are any; without entries of their own tables."""
+        fields = pa.schema([pa.field(LATEST, TIMESTAMP), *self._merging.fields])
         if not before.num_rows:
-            return new
-        both = pa.concat_tables([before.cast(new.schema), new])
+            return new.select(fields.names)
+        both = pa.concat_tables([before.select(fields.names).cast(fields), new.select(fields.names)])
         grouping = _pairs(np.flatnonzero(found), new.num_rows)
-        columns = [latest_of_each(both[LATEST], grouping), *self.partials.merge(both, grouping)]
-        return pa.Table.from_arrays(columns, schema=new.schema)
+        columns = [latest_of_each(both[LATEST], grouping), *self._merging.merge(both, grouping)]
+        return pa.Table.from_arrays(columns, schema=fields)
+
+    def _entry_results(
+        self, tables: Tables, keys: pa.Table, folded: pa.Table, stored: pa.Table, kept: Flags
+    ) -> dict[str, pa.Array]:
+        """Add entries to their tables; gives the results of the groups that are kept, by column."""
+        results = {}
+        for one in self.entries.values():
+            partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
+            before = one_chunk(stored[one.result.name])
+            results[one.result.name] = one.apply(tables.get_keyed(one.name), keys, partials, before, kept)
+        return results
+
+    def _values_of(self, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+        schema = pa.schema(self._state_values)
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def finished(self, rows: pa.Table) -> pa.Table:
-        """Results of rows of the state table, with the columns of the output."""
+        """Results of rows of the state table, also of one with lists of entries, with the columns of the output."""
+        for one in self.entries.values():
+            if one.result.name not in rows.column_names:
+                partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
+                rows = rows.append_column(one.result, one.accumulator.finish(partials))
         return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
 
     def standing(self, tables: Tables) -> Iterator[pa.Table]:
@@ -226,14 +275,29 @@ class UpdatingAggregate(Aggregation):
             )
 
     def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
-        partials = [one_chunk(values[field.name]) for field in self.partials.fields]
-        columns = [*(keys[key.name] for key in self.keys), *self.partials.finish(partials), values[LATEST]]
+        finished = self._merging.finish([one_chunk(values[field.name]) for field in self._merging.fields])
+        results = {one.name: column for one, column in zip(self._merging.output_fields, finished, strict=True)}
+        results |= {one.result.name: values[one.result.name] for one in self.entries.values()}
+        aggregates = [results[field.name] for field in self.partials.output_fields]
+        columns = [*(keys[key.name] for key in self.keys), *aggregates, values[LATEST]]
         fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
+    @cached_property
+    def _merging(self) -> Partials:
+        """The aggregates whose partials stand in the row of their group."""
+        rest = tuple(one for position, one in enumerate(self.aggregates) if position not in self.entries)
+        return Partials(self.keys, rest, self.changes)
+
     @property
-    def _state_values(self) -> tuple[pa.Field, ...]:
+    def _folded_values(self) -> tuple[pa.Field, ...]:
+        """The columns of partials of an epoch."""
         return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
+
+    @cached_property
+    def _state_values(self) -> tuple[pa.Field, ...]:
+        results = (one.result for one in self.entries.values())
+        return (pa.field(LATEST, TIMESTAMP), *self._merging.fields, *results)
 
 
 def _pieces(keys: pa.Table, folded: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:

@@ -108,11 +108,11 @@ class Multiset:
         return self._lists([values.take(rows) for values in entries], counts[some], owners, grouping)
 
     def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
-        sets = _sets(partials)
+        sets = multisets_of(partials)
         return self._lists(sets.columns, sets.counts, np.repeat(grouping.group_of_rows(), sets.sizes), grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        return self.finishing.result(_present(_sets(partials))).cast(self.output_field.type)
+        return self.finishing.result(_present(multisets_of(partials))).cast(self.output_field.type)
 
     def _lists(
         self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
@@ -148,7 +148,8 @@ def _keys(columns: Sequence[pa.Array]) -> list[Integers]:
     return total_keys(table, table.column_names)
 
 
-def _sets(partials: Sequence[pa.Array]) -> Multisets:
+def multisets_of(partials: Sequence[pa.Array]) -> Multisets:
+    """The multisets that partials hold."""
     lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
     *columns, counts = (column.flatten() for column in partials)
     return Multisets(tuple(columns), int64_values(counts), lengths)

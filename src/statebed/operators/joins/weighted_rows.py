@@ -20,7 +20,7 @@ from statebed.format.order import is_sortable, sortable
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.changelog import group_equal
 from statebed.operators.joins.weighted_lists import WeightedLists
-from statebed.operators.keyed_rows import state_keys, taken
+from statebed.operators.keyed_rows import state_keys, taken, unused_name
 from statebed.operators.operator import WEIGHT, Clock, Input
 from statebed.operators.rows import weights_of
 from statebed.operators.time_to_live import TimeToLive, by_event_time, multiset_config
@@ -128,11 +128,11 @@ class WeightedTable:
     @cached_property
     def _time_name(self) -> str:
         """What the event time of rows is called in the table, where `_time` is the time by which they expire."""
-        return _unused("_row_time", self.schema.names)
+        return unused_name("_row_time", self.schema.names)
 
     @cached_property
     def _encoded_name(self) -> str:
-        return _unused("_row", self.schema.names)
+        return unused_name("_row", self.schema.names)
 
     def _stored(self, name: str) -> pa.Field:
         field = self.schema.field(name)
@@ -237,9 +237,3 @@ def _weights(view: KeyedView, elements: pa.Table) -> Integers:
         return np.zeros(0, dtype=np.int64)
     values, found = view.get(elements)
     return np.where(found, int64_values(values[WEIGHT]), 0)
-
-
-def _unused(name: str, taken_names: Sequence[str]) -> str:
-    while name in taken_names:
-        name = f"_{name}"
-    return name

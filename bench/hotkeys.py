@@ -1,0 +1,76 @@
+"""One more row for a key that has many values: what an epoch costs, by operator and number of values.
+
+Each operator's state is built in one process and measured in another, with a budget of 32 MB: the time of an epoch with
+one more row for the hot key, against one for a key with two values in the same state, and the peak of anonymous memory
+above that of a small state. `--quick` leaves out 2,000,000 values. To measure another version, run
+`bench/hotkeys_child.py` with its sources on PYTHONPATH.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.hotkeys_child import BUDGET, CASES
+from bench.report import Report, faster, smaller
+
+_VALUES = (2, 2_000, 200_000, 2_000_000)
+_QUICK = 3
+_CHILD = Path(__file__).with_name("hotkeys_child.py")
+_TIMES = 3.0
+"""An epoch for the hot key may take this many times as long as one for a small key."""
+_PEAK_MB = 128.0
+"""The budget, and what any table of this size takes beside it: pages that allocators keep, a row group, the program."""
+_TIMEOUT_SECONDS = 3600
+
+
+def run(report: Report, *, quick: bool, only: str = "") -> int | None:
+    """Measure every operator whose name contains `only`; an exit status when there is none."""
+    chosen = [case for case in CASES if only in case]
+    if not chosen:
+        print("no such case; there are:", *CASES, sep="\n  ", file=sys.stderr)
+        return 2
+    for case in chosen:
+        for values in _VALUES[:_QUICK] if quick else _VALUES:
+            found = _measured(case, values)
+            name = f"{case}, {values:,} values"
+            report.add(
+                faster(
+                    name,
+                    "one row of a key with 2",
+                    "one more row",
+                    ours=1 / found["hot"],
+                    theirs=1 / found["small"],
+                    unit="epochs/s",
+                    target=1 / _TIMES,
+                )
+            )
+            report.add(
+                smaller(
+                    name,
+                    f"budget of {BUDGET >> 20} MB",
+                    "peak memory above base",
+                    ours=found["peak_mb"],
+                    theirs=_PEAK_MB,
+                    unit="MB",
+                    target=1.0,
+                )
+            )
+    return None
+
+
+def _measured(case: str, values: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="statebed-bench-") as folder:
+        _child("build", case, values, folder)
+        found: dict[str, Any] = json.loads(_child("measure", case, values, folder))
+    return found
+
+
+def _child(what: str, case: str, values: int, folder: str) -> str:
+    command = [sys.executable, str(_CHILD), what, case, str(values), folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    if done.returncode:
+        raise SystemExit(f"{case}, {values} values: {done.stderr.strip().splitlines()[-1]}")
+    return done.stdout

@@ -1,0 +1,118 @@
+"""Distinct counts and the ends of a changelog: each value is a row of the state, and results are as with lists."""
+
+import io
+import random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import statebed as sb
+from statebed import testing
+from statebed.flow import Flow
+from statebed.operators import functions as f
+from statebed.state import CompactionMode
+from statebed.storage import MemoryStore
+
+COLUMNS = "k bigint, n bigint, v bigint, x double, t string, ts timestamp"
+VALUES = [None, 0.0, -0.0, 1.5, float("nan"), -3.0]
+
+
+def flow_of(*, lists: bool) -> Flow:
+    """The same aggregates with and without a time to live, which nothing reaches: with one, entries are lists."""
+    flow = Flow("entries")
+    rows = flow.source("rows", COLUMNS, watermark=("ts", "0s"))
+    ttl: dict[str, Any] = {"ttl": "1000 days", "ttl_clock": "epoch_time"} if lists else {}
+    each = rows.key_by("k", "n", name="each").agg(v=f.max("v"), x=f.max("x"), t=f.min("t"))
+    each.key_by("k", name="result").agg(
+        **ttl,
+        rows=f.count(),
+        values=f.count_distinct("v"),
+        texts=f.count_distinct("t"),
+        least=f.min("v"),
+        most=f.max("v"),
+        lowest=f.min("x"),
+        highest=f.max("x"),
+        first=f.min("t"),
+        all=f.collect_set("v"),
+    )
+    return flow
+
+
+def rows_of(draw: random.Random, count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "k": draw.randrange(4),
+            "n": draw.randrange(12),
+            "v": draw.choice([None, *range(20)]),
+            "x": draw.choice(VALUES),
+            "t": draw.choice([None, "a", "b", "", "é"]),
+            "ts": draw.randrange(100),
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_p6_results_are_those_of_lists_under_crashes_and_rescaling(seed: int) -> None:
+    draw = random.Random(seed)
+    with (
+        testing.run(flow_of(lists=True)) as lists,
+        testing.run(flow_of(lists=False), parallelism=2, memory=1 << 20) as entries,
+    ):
+        for epoch in range(8):
+            some = rows_of(draw, draw.randrange(1, 40))
+            lists.feed("rows", some)
+            entries.feed("rows", draw.sample(some, len(some)))
+            if epoch % 3 == 1:
+                entries.crash()
+            if epoch == 4:
+                entries.rescale(3)
+            assert sorted(map(repr, entries.output("result"))) == sorted(map(repr, lists.output("result")))
+
+
+def test_groups_that_lose_all_rows_lose_their_entries() -> None:
+    flow = Flow("entries")
+    left = flow.source("left", "k bigint, v bigint, ts timestamp", watermark=("ts", "0s"))
+    right = flow.source("right", "k bigint, ts timestamp", watermark=("ts", "0s"))
+    alone = left.join(right, sb.eq("k", "k"), how="anti", name="alone")
+    alone.key_by("k", name="result").agg(values=f.count_distinct("v"), least=f.min("v"))
+    with testing.run(flow) as run:
+        run.feed("left", [{"k": 1, "v": v, "ts": 0} for v in (3, 4, 4, 5)])
+        assert run.state("result", "values_0").num_rows == 3
+        run.feed("right", [{"k": 1, "ts": 1}])
+        assert run.output("result") == []
+        assert run.state_rows("result") == 0
+
+
+def test_one_more_value_writes_one_entry() -> None:
+    flow = Flow("entries")
+    rows = flow.source("rows", "k bigint, v bigint, ts timestamp", watermark=("ts", "0s"))
+    rows.key_by("k", name="result").agg(values=f.count_distinct("v"))
+    with testing.run(flow) as run:
+        run.feed("rows", [{"k": 1, "v": v, "ts": 0} for v in range(5000)])
+        run.feed("rows", [{"k": 1, "v": 5000, "ts": 0}])
+        assert [(row["k"], row["values"]) for row in run.output("result")] == [(1, 5001)]
+        assert run.state("result", "groups")["values"].to_pylist() == [5001]
+    store = MemoryStore()
+    with testing.run(flow, store=store, compaction=CompactionMode.OFF) as run:
+        run.feed("rows", [{"k": 1, "v": v, "ts": 0} for v in range(5000)])
+        first = {info.path for info in store.list("")}
+        run.feed("rows", [{"k": 1, "v": 5000, "ts": 0}])
+        (added,) = [
+            info.path for info in store.list("") if info.path not in first and "/data/result-values_0-" in info.path
+        ]
+        assert pq.read_metadata(io.BytesIO(store.get(added))).num_rows == 1
+
+
+def test_when_the_smallest_value_leaves_the_next_is_found() -> None:
+    flow = Flow("entries")
+    rows = flow.source("rows", "k bigint, n bigint, v bigint, ts timestamp", watermark=("ts", "0s"))
+    each = rows.key_by("k", "n", name="each").agg(v=f.max("v"))
+    each.key_by("k", name="result").agg(least=f.min("v"), most=f.max("v"))
+    with testing.run(flow) as run:
+        run.feed("rows", [{"k": 1, "n": n, "v": n, "ts": 0} for n in range(10)])
+        run.feed("rows", [{"k": 1, "n": 0, "v": 100, "ts": 0}])
+        assert [(row["least"], row["most"]) for row in run.output("result")] == [(1, 100)]
+        run.feed("rows", [{"k": 1, "n": 1, "v": 1000, "ts": 0}, {"k": 1, "n": 2, "v": 50, "ts": 0}])
+        assert [(row["least"], row["most"]) for row in run.output("result")] == [(3, 1000)]

@@ -5,13 +5,14 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import checkpoints, engine, memory, operators, process, spark, subtask
+from bench import checkpoints, engine, hotkeys, memory, operators, process, spark, subtask
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
 BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "checkpoints": (checkpoints.run, "how much of a checkpoint the thread that asks for it does"),
     "engine": (engine.run, "read-modify-write of keyed state against other stores; what epochs cost"),
+    "hotkeys": (hotkeys.run, "one more row for a key with up to 2,000,000 values, by operator"),
     "memory": (memory.run, "state ten times the memory budget: peak memory, speed, and life under a cap"),
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
     "process": (process.run, "a process over whole batches against the same one written for one key at a time"),

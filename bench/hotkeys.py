@@ -70,7 +70,9 @@ def _measured(case: str, values: int) -> dict[str, Any]:
 
 def _child(what: str, case: str, values: int, folder: str) -> str:
     command = [sys.executable, str(_CHILD), what, case, str(values), folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    done = subprocess.run(  # noqa: S603 - this very Python
+        command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+    )
     if done.returncode:
         raise SystemExit(f"{case}, {values} values: {done.stderr.strip().splitlines()[-1]}")
     return done.stdout

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, assert_never
 
 import pyarrow as pa
@@ -226,11 +227,11 @@ class _RowTable(Generic[V]):
                 return done.metadata, done.uploads
 
             return RowChanges(write, taken.abandon)
-        uploads = view.checkpoint(name_of, most_bytes=most_merged_bytes)
-        for one in uploads:
-            self._store.announce(one)
-        metadata = view.metadata(subtask_index=index)
-        return RowChanges(lambda: (metadata, uploads), lambda: None)
+        rows = view.take()
+        write_rows = partial(view.write, rows, name_of, announce=self._store.announce)
+        return RowChanges(
+            lambda: write_rows(most_bytes=most_merged_bytes, subtask_index=index), partial(view.abandon, rows)
+        )
 
     def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
         metadata, uploads = changes.write()

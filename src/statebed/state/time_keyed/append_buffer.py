@@ -173,6 +173,11 @@ class AppendBuffer:
         with self._lock:
             self._segments = tuple(one for one in self._segments if id(one) not in gone)
 
+    def put_back(self, segments: Iterable[Segment]) -> None:
+        """Have sealed segments again, which are older than all others."""
+        with self._lock:
+            self._segments = (*segments, *self._segments)
+
     def _offer_loose(self) -> None:
         """Let loose rows leave memory under pressure, too."""
         memory = self._tiers.memory

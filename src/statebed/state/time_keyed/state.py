@@ -2,11 +2,16 @@
 
 It is changed by one thread. Others may take snapshots to merge files, and offer the edits that come of it: a lock is
 held while what is live and its segments are looked at or replaced together, never while room is made or files are read.
+
+A checkpoint is taken by that thread and written by another one. So there are two lists of live files: `live` is what
+the operator sees, `durable` what the last written checkpoint names. Rows that were taken stay readable as segments
+until the operator's thread absorbs the files that were made of them. Meanwhile every deletion leaves a tombstone, which
+hides its rows in files that are still to come.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -46,6 +51,23 @@ Choose = Callable[[LiveFiles], Iterable[pb.FileEntry]]
 _NUMBER = "_number"
 
 
+@dataclass(eq=False)
+class TakenRows:
+    """What one checkpoint took; the thread that writes it fills in what it made."""
+
+    segments: tuple[Segment, ...]
+    live: LiveFiles
+    """Files, tombstones and sequence when it was taken."""
+    dropped: frozenset[str]
+    """Files that left since the checkpoint before."""
+    edits: tuple[Edit, ...]
+    kept: frozenset[int] = frozenset()
+    """Ids of those segments that became files as they are."""
+    added: tuple[pb.FileEntry, ...] = ()
+    removed: frozenset[str] = frozenset()
+    done: bool = False
+
+
 class TimeKeyedState:
     """The state of one table in the range of hashes that one subtask owns."""
 
@@ -80,6 +102,14 @@ class TimeKeyedState:
         """It was closed with rows that no checkpoint has: nothing is answered without them."""
         self.closed = False
         self.live = LiveFiles.restore(parts, owned=owned)
+        self.durable = self.live
+        """Files and tombstones of the last written checkpoint; for the thread that writes checkpoints."""
+        self._pending: tuple[TakenRows, ...] = ()
+        """Checkpoints that were taken and not absorbed yet, the oldest first."""
+        self._dropped: set[str] = set()
+        """Files that left since the last checkpoint was taken: the next one does not name them."""
+        self._staged: set[str] = set()
+        """Files of the checkpoint that is being written."""
         self._store = store
         self._images = None if cache is None else Images(cache, store, owned=owned, memory=tiers.memory, owner=owner)
         self._defaults = defaults_from_bytes(kind.defaults)
@@ -125,6 +155,7 @@ class TimeKeyedState:
         # nobody waits while the buffer is still, and what frees memory is not refused for lack of it.
         with self.buffer.still():
             fresh = [entry for entry in self.buffer.spans() if not is_inside(entry)]
+            fresh += self._pending_spans(self._pending, self.live)
             live = self.live.delete_range(start_us, end_us, fresh=fresh)
             hiding = live.tombstones
             gone = self._replaced(live, tombstones.held_bytes(hiding))
@@ -135,25 +166,33 @@ class TimeKeyedState:
     def segments(self) -> list[Segment]:
         """All that are known: of files that were read, and of appended rows."""
         with self._lock:
-            return [*self._segments.values(), *self.buffer.segments]
+            pending = [segment for taken in self._pending for segment in taken.segments]
+            known = {id(one): one for one in (*self._segments.values(), *pending, *self.buffer.segments)}
+            return list(known.values())
 
     def segments_of(self, files: Iterable[pb.FileEntry]) -> list[Segment]:
         """The segments of live files; nothing is read."""
         with self._lock:
             return [self._segment_of(file) for file in files]
 
-    def snapshot(self, choose: Choose, *, fresh: Sequence[Segment] | None = None) -> Snapshot:
-        """Some of the live files, and appended rows: these segments, or all there are. On any thread."""
+    def snapshot(
+        self, choose: Choose, *, fresh: Sequence[Segment] | None = None, live: LiveFiles | None = None
+    ) -> Snapshot:
+        """Some of the live files (`live`: of these), and appended rows: these segments, or all there are. On any
+        thread.
+        """
         with self._lock:
-            live = self.live
+            live = live or self.live
             pinned, loose = self.buffer.pinned() if fresh is None else ((), ())
+            if fresh is None:
+                fresh = (*(segment for taken in self._pending for segment in taken.segments), *pinned)
             snapshot = Snapshot(
                 spec=self.spec,
                 bin_us=self.table.bin_us,
                 settle=self._settle,
                 live=live,
                 files=tuple((file, self._segment_of(file)) for file in choose(live)),
-                fresh=pinned if fresh is None else tuple(fresh),
+                fresh=tuple(fresh),
                 loose=loose,
                 deletions=self._deletions(live),
                 adapt=self.adapt,
@@ -209,9 +248,96 @@ class TimeKeyedState:
             for file in self.live.files:
                 self._images.rows(file, make=True)
 
-    def with_files(self, added: Iterable[pb.FileEntry]) -> LiveFiles:
-        """The live files with new ones, and the schema that they have."""
-        return replace(self.live, files=(*self.live.files, *added), schemas=self._schemas)
+    @property
+    def schemas(self) -> tuple[pb.TableSchema, ...]:
+        """Schemas of all files, those that are written now too."""
+        return self._schemas
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------
+
+    def take(self) -> "TakenRows":
+        """All that was appended and deleted since the last checkpoint, for another thread to write."""
+        self.absorb()
+        self.buffer.seal()
+        with self._edit_lock:
+            edits, self._edits = self._edits, ()
+        with self._lock:
+            segments = self.buffer.segments
+            taken = TakenRows(segments, self.live, frozenset(self._dropped), edits)
+            self._dropped = set()
+            self._pending = (*self._pending, taken)
+            self.buffer.release(segments)
+            # What comes after the checkpoint is newer than what it holds.
+            self.live = replace(self.live, next_sequence=self.live.next_sequence + bool(segments))
+        return taken
+
+    def put_back(self, taken: "TakenRows") -> None:
+        """Undo the taking, after which nothing has happened."""
+        with self._edit_lock:
+            self._edits = (*taken.edits, *self._edits)
+        with self._lock:
+            self._pending = tuple(one for one in self._pending if one is not taken)
+            self._dropped |= taken.dropped
+            self.buffer.put_back(taken.segments)
+
+    def base_of(self, taken: "TakenRows") -> LiveFiles:
+        """What the checkpoint builds on: files of the one before that have not left, tombstones as they were."""
+        hiding = taken.live.tombstones
+        files = tuple(
+            file
+            for file in self.durable.files
+            if file.path not in taken.dropped and not tombstones.hide_all(hiding, file)
+        )
+        return replace(self.durable, files=files, tombstones=hiding, next_sequence=taken.live.next_sequence)
+
+    def publish(self, taken: "TakenRows", live: LiveFiles) -> None:
+        """The checkpoint is in files, which can be read; the operator's thread absorbs them when it comes to it."""
+        with self._lock:
+            before, after = {file.path for file in self.durable.files}, {file.path for file in live.files}
+            taken.added = tuple(file for file in live.files if file.path not in before)
+            taken.removed = frozenset(before - after)
+            self.durable = live
+            self._staged = set()
+            taken.done = True
+
+    def absorb(self) -> None:
+        """Go on with the files of checkpoints that were written since. On the operator's thread."""
+        while self._pending and self._pending[0].done:
+            taken, *rest = self._pending
+            hiding = self.live.tombstones
+            hidden = {file.path for file in taken.added if tombstones.hide_all(hiding, file)}
+            added = [file for file in taken.added if file.path not in hidden]
+            kept = [file for file in self.live.files if file.path not in taken.removed]
+            schemas = self._schemas if added else self.live.schemas
+            live = replace(self.live, files=(*kept, *added), schemas=schemas)
+            fresh = [*self.buffer.spans(), *self._pending_spans(rest, live)]
+            live = live.without_idle_tombstones(fresh=fresh)
+            gone = self._replaced(live, tombstones.held_bytes(live.tombstones), absorbed=taken, hidden=hidden)
+            for segment in (*gone, *(one for one in taken.segments if id(one) not in taken.kept)):
+                self._retire(segment)
+
+    @property
+    def taken_rows(self) -> int:
+        """Rows that checkpoints took and that are in no live file yet."""
+        return sum(segment.rows for taken in self._pending for segment in taken.segments)
+
+    def mergeable(self) -> LiveFiles:
+        """The files that compactions may merge, and the tombstones that hide rows of them. On any thread."""
+        with self._lock:
+            if not self._pending:
+                return self.live
+            return replace(
+                self.durable, files=tuple(file for file in self.durable.files if file.path not in self._dropped)
+            )
+
+    def spans(self) -> list[pb.FileEntry]:
+        """What rows span that are in no live file."""
+        return [*self.buffer.spans(), *self._pending_spans(self._pending, self.live)]
+
+    def _pending_spans(self, pending: Iterable["TakenRows"], live: LiveFiles) -> list[pb.FileEntry]:
+        """What rows may span that come back in files of checkpoints that are being written: of merged files, too."""
+        pending = tuple(pending)
+        return [*(one.entry for taken in pending for one in taken.segments), *(live.files if pending else ())]
 
     # ---- uploads ---------------------------------------------------------------------------------------------
 
@@ -225,6 +351,7 @@ class TimeKeyedState:
         with self._lock:
             replaced = self._segments.get(entry.path)
             self._segments[entry.path] = segment
+            self._staged.add(entry.path)
         if replaced is not None and replaced is not segment:
             self._retire(replaced)
         return entry, upload
@@ -236,9 +363,9 @@ class TimeKeyedState:
 
     # ---- edits -----------------------------------------------------------------------------------------------
 
-    def job(self, choose: Choose) -> TimeKeyedJob | None:
-        """The merge of some live files; None if none is chosen. On any thread."""
-        snapshot = self.snapshot(choose, fresh=())
+    def job(self, choose: Choose, live: LiveFiles | None = None) -> TimeKeyedJob | None:
+        """The merge of some live files (`live`: of these); None if none is chosen. On any thread."""
+        snapshot = self.snapshot(choose, fresh=(), live=live or self.mergeable())
         if not snapshot.files:
             return None
         return job_of(snapshot, self.new_files(snapshot), bin_us=self.table.bin_us)
@@ -248,32 +375,15 @@ class TimeKeyedState:
         with self._edit_lock:
             self._edits = (*self._edits, edit)
 
-    def apply_edits(self, name_of: NameOf) -> list[Upload]:
-        """Apply what was offered, where all inputs are live as they were; discard the rest."""
-        with self._edit_lock:
-            edits, self._edits = self._edits, ()
-        uploads: list[Upload] = []
-        for edit in edits:
-            if edit.applies_to(self.live.files):
-                uploads += self.apply_edit(edit, name_of)
-                self.edits_applied += 1
-            else:
-                edit.discard()
-                self.edits_discarded += 1
-        return uploads
-
-    def apply_edit(self, edit: Edit, name_of: NameOf) -> list[Upload]:
-        """Put the outputs of an edit into the place of its inputs."""
-        made = [self.staged_file(file, name_of) for file in edit.outputs]
-        files = edit.applied_to(self.live.files, [entry for entry, _ in made])
-        live = replace(self.live, files=files, schemas=self._schemas if made else self.live.schemas)
-        self.install(live.without_idle_tombstones(fresh=self.buffer.spans()))
-        return [upload for _, upload in made]
-
     def close(self) -> None:
         """Give up memory and local files; rows that no checkpoint has are lost."""
-        self.closed, self.lost = True, self.lost or self.buffer.rows > 0
+        self.absorb()
+        unwritten = [segment for taken in self._pending for segment in taken.segments]
+        self.closed, self.lost = True, self.lost or self.buffer.rows > 0 or bool(unwritten)
         self.buffer.close()
+        self._pending = ()
+        for segment in unwritten:
+            segment.abandon()
         with self._lock:
             segments, self._segments = self._segments, {}
         for segment in (*segments.values(), *self._leaving):
@@ -284,12 +394,25 @@ class TimeKeyedState:
             edit.discard()
         self._charged.release()
 
-    def _replaced(self, live: LiveFiles, nbytes: int) -> list[Segment]:
-        """Go on with other live files and so many bytes of tombstones, without making room; gives the segments that
-        are in no file any more.
+    def _replaced(
+        self,
+        live: LiveFiles,
+        nbytes: int,
+        *,
+        absorbed: "TakenRows | None" = None,
+        hidden: Iterable[str] = (),
+    ) -> list[Segment]:
+        """Go on with other live files and `nbytes` of tombstones, without making room; gives the segments that are in
+        no file any more. `absorbed`: these are the files of a checkpoint, but for the `hidden` ones.
         """
         named = {file.path for file in live.files}
         with self._lock:
+            replaced = frozenset[str]() if absorbed is None else absorbed.removed
+            self._dropped |= {file.path for file in self.live.files} - named - replaced
+            self._dropped |= set(hidden)
+            self._pending = tuple(one for one in self._pending if one is not absorbed)
+            named |= {file.path for file in self.durable.files} - self._dropped
+            named |= self._staged
             if live.tombstones is not self._indexed[0]:
                 self._indexed = ((), Deletions((), keys=self.keys))
             self._charged.set(nbytes + self._indexed[1].nbytes)
@@ -306,6 +429,8 @@ class TimeKeyedState:
         return segment
 
     def _deletions(self, live: LiveFiles) -> Deletions:
+        if self._indexed[0] is not live.tombstones and live is not self.live:
+            return Deletions(live.tombstones, keys=self.keys)  # of a checkpoint: it is used once
         if self._indexed[0] is not live.tombstones:
             self._indexed = (live.tombstones, Deletions(live.tombstones, keys=self.keys))
             # No room is made here: a lock is held, and whoever reads next makes it.
@@ -316,7 +441,8 @@ class TimeKeyedState:
         self.gone.add(segment.uses)
         segment.close()
         # Somebody may still read it, or will never let go of it after a failure.
-        self._leaving = [one for one in (*self._leaving, segment) if not one.closed]
+        with self._lock:
+            self._leaving = [one for one in (*self._leaving, segment) if not one.closed]
 
     def _spec_of(self, file: pb.FileEntry) -> SegmentSpec:
         spec = self._stored_specs.get(file.schema_id)

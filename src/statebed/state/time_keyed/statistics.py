@@ -17,7 +17,7 @@ def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
     for segment in segments:
         held.update(segment.bytes_by_tier())
     return TableStatistics(
-        rows=sum(file.rows for file in live.files) + state.buffer.rows,
+        rows=sum(file.rows for file in live.files) + state.buffer.rows + state.taken_rows,
         memory_bytes=held[Tier.MEMORY] + state.buffer.loose_bytes,
         disk_bytes=held[Tier.DISK],
         store_bytes=sum(file.size for file in live.files),

@@ -10,7 +10,7 @@ hides what was there before and nothing that comes after. A view is for one thre
 its segments at any time, and scans and compactions that have begun may go on in other threads.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -31,13 +31,13 @@ from statebed.state.live.tombstones import Deleted
 from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.checkpoint import written
+from statebed.state.time_keyed.checkpoint import metadata_of, written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
 from statebed.state.time_keyed.files import full_bytes
 from statebed.state.time_keyed.row_merge import Combine, newest, ordered
 from statebed.state.time_keyed.rows import GivenRows
 from statebed.state.time_keyed.snapshot import Snapshot, Wanted, filtered
-from statebed.state.time_keyed.state import TimeKeyedState
+from statebed.state.time_keyed.state import TakenRows, TimeKeyedState
 from statebed.state.time_keyed.statistics import statistics_of
 from statebed.state.time_keyed.table import MAX_FILES
 from statebed.state.upload import Upload
@@ -190,6 +190,7 @@ class TimeKeyedView:
     def delete_times(self, start_us: int, end_us: int) -> None:
         """Delete the rows with start_us <= time < end_us, without reading any."""
         self._check_open()
+        self._state.absorb()
         self._state.delete_range(*checked_range(start_us, end_us, where=self._where))
 
     def advance(self, watermark_us: int) -> None:
@@ -213,17 +214,8 @@ class TimeKeyedView:
 
     def metadata(self, *, subtask_index: int = 0) -> pb.TableSubtaskCheckpointMetadata:
         """What is in files: everything up to the last checkpoint."""
-        live = self._state.live.without_idle_tombstones()
-        return pb.TableSubtaskCheckpointMetadata(
-            subtask_index=subtask_index,
-            owned=live.owned,
-            next_sequence=live.next_sequence,
-            files=live.files,
-            tombstones=live.tombstones,
-            schemas=live.schemas,
-            bytes=sum({file.path: file.size for file in live.files}.values()),
-            rows=sum({file.path: file.rows for file in live.files}.values()),
-        )
+        self._state.absorb()
+        return metadata_of(self._state.live.without_idle_tombstones(), subtask_index=subtask_index)
 
     def checkpoint(
         self, name_of: NameOf, *, most_files: int = MAX_FILES, most_bytes: int | None = None
@@ -233,7 +225,43 @@ class TimeKeyedView:
         Edits that were offered are applied. With more than `most_files` small files, or far too many tombstones, it
         merges some itself, of about `most_bytes` and not of more than one file gets.
         """
-        return written(self._state, name_of, most_files=most_files, most_bytes=most_bytes)
+        taken = self._state.take()
+        try:
+            _, uploads = written(self._state, taken, name_of, most_files=most_files, most_bytes=most_bytes)
+        except BaseException:
+            self._state.put_back(taken)
+            raise
+        self._state.absorb()
+        return uploads
+
+    def take(self) -> TakenRows:
+        """All changes since the last checkpoint, for another thread to `write`. The view goes on meanwhile.
+
+        Checkpoints are written in the order in which they were taken. Changes whose writing fails are in no later
+        checkpoint.
+        """
+        return self._state.take()
+
+    def write(
+        self,
+        taken: TakenRows,
+        name_of: NameOf,
+        *,
+        announce: Callable[[Upload], None],
+        most_bytes: int | None = None,
+        subtask_index: int = 0,
+    ) -> tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]:
+        """Make files of what was taken; `announce` gets each of them before the view may read it. On any one thread."""
+        live, uploads = written(
+            self._state, taken, name_of, most_files=MAX_FILES, most_bytes=most_bytes, announce=announce
+        )
+        return metadata_of(live, subtask_index=subtask_index), uploads
+
+    def abandon(self, taken: TakenRows) -> None:
+        """Give up edits of a checkpoint that is not going to be written. Its rows stay readable, and are in no file."""
+        if not taken.done:
+            for edit in taken.edits:
+                edit.discard()
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> TimeKeyedJob | None:
         """A merge of files that is due, of at most so many bytes; or of everything that a merge can do anything for.
@@ -250,10 +278,11 @@ class TimeKeyedView:
     @property
     def due_bytes(self) -> int:
         """Bytes of files that are worth merging."""
-        return sum(file.size for file in self._due_files(self._state.live, most_bytes=ALL_BYTES))
+        return sum(file.size for file in self._due_files(self._state.mergeable(), most_bytes=ALL_BYTES))
 
     def warm(self) -> None:
         """Have copies of all files in the host's cache, so that who is restored from them next decodes nothing."""
+        self._state.absorb()
         self._state.warm()
 
     def offer_edit(self, edit: Edit) -> None:
@@ -267,6 +296,7 @@ class TimeKeyedView:
 
     def statistics(self) -> TableStatistics:
         """Counts; reads nothing."""
+        self._state.absorb()
         return statistics_of(self._state, late_rows=self.late_rows)
 
     def close(self, reason: str = "its view was closed") -> None:
@@ -334,7 +364,8 @@ class TimeKeyedView:
     def _delete(self, kind: Deleted, deleted: pa.Table) -> None:
         self._check_open()
         state = self._state
-        state.install(state.live.delete_rows(kind, deleted, fresh=state.buffer.spans()))
+        state.absorb()
+        state.install(state.live.delete_rows(kind, deleted, fresh=state.spans()))
 
     def _wanted(self, start_us: int | None, end_us: int | None, keys: ArrowRows | None) -> Wanted:
         if self._state.lost:
@@ -342,6 +373,7 @@ class TimeKeyedView:
                 f"the table {self.table.name!r} was given up with changes that no checkpoint has",
                 fix="restore a new view from the last committed record",
             )
+        self._state.absorb()
         return Wanted(
             BEGINNING if start_us is None else checked_micros(start_us, "start", where=self._where),
             END if end_us is None else checked_micros(end_us, "end", where=self._where),

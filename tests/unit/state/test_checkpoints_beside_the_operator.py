@@ -1,8 +1,10 @@
 """A checkpoint takes what changed and returns: other threads sort and encode it while the operator goes on."""
 
+import datetime as dt
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,6 +22,7 @@ from statebed.state import (
     TaskInfo,
     keyed_table_config,
     operator_entry,
+    timestamp_table_config,
 )
 from statebed.state.keyed import checkpoint as keyed_checkpoint
 from statebed.state.memory.controller import MemoryController, Purpose
@@ -29,6 +32,8 @@ from statebed.storage import MemoryStore
 TASK = TaskInfo("job", "fares")
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
 COLUMNS = pa.schema([("id", pa.int64()), ("fare", pa.int64()), ("tip", pa.float64()), ("city", pa.string())])
+HOUR = dt.timedelta(hours=1)
+TIME_KEYED = {"rides": timestamp_table_config("rides", "", 1000 * HOUR, False, COLUMNS, keys=["id"], bin_width=HOUR)}
 KEYED = {"fares": keyed_table_config("fares", "", ["id"], COLUMNS)}
 ROWS = 300_000
 
@@ -205,3 +210,91 @@ def test_a_checkpoint_after_one_that_failed_gives_up_what_it_took() -> None:
             with pytest.raises(SubtaskError):
                 one.result(60)
         assert Purpose.WRITES not in {purpose for _, purpose in place.tiers.memory.snapshot().accounts}
+
+
+# ---- time-keyed tables -----------------------------------------------------------------------------------------
+
+
+def append(manager: TableManager, ids: np.ndarray, fare: int) -> None:
+    """One ride a second."""
+    rows = rows_of(ids, fare).append_column("_time", pa.array(ids * 1_000_000, pa.timestamp("us", "UTC")))
+    for start in range(0, len(ids), 10_000):
+        manager.get_time_keyed("rides").append(rows.slice(start, 10_000))
+
+
+def rides(manager: TableManager) -> list[tuple[int, int]]:
+    rows = manager.get_time_keyed("rides").read().select(["id", "fare"])
+    return sorted(zip(rows["id"].to_pylist(), rows["fare"].to_pylist(), strict=True))
+
+
+def test_the_caller_of_a_time_keyed_checkpoint_does_little_of_the_work() -> None:
+    tiers = Tiers(MemoryController(1 << 30))
+    with TableManager(TASK, TIME_KEYED, MemoryStore(), options=OPTIONS, tiers=tiers) as manager:
+        for epoch in (1, 2):
+            append(manager, np.random.default_rng(epoch).permutation(ROWS), epoch)
+            assert caller_share(manager, epoch) < 0.25
+
+
+def test_a_time_keyed_table_is_read_written_and_deleted_from_while_its_checkpoint_waits() -> None:
+    ids = np.arange(20_000)
+    with held(TIME_KEYED, pending=4) as place:
+        view = place.manager.get_time_keyed("rides")
+        append(place.manager, ids, 1)
+        place.stop()
+        append(place.manager, ids[:5000], 1000)
+        second, at_second = place.manager.checkpoint(2), rides(place.manager)
+        view.delete_times(0, 2500 * 1_000_000)  # reaches rows of a file, and rows that are in none yet
+        view.delete(pa.table({"id": pa.array([3000, 3001], pa.int64())}))
+        append(place.manager, ids[:100], 2000)
+        third, at_third = place.manager.checkpoint(3), rides(place.manager)
+        view.delete_times(0, 5000 * 1_000_000)  # covers all that the last two checkpoints appended
+        fourth, at_fourth = place.manager.checkpoint(4), rides(place.manager)
+        assert not second.done()
+        place.go.set()
+        for future, wanted in ((second, at_second), (third, at_third), (fourth, at_fourth)):
+            with place.restored(future.result(60), TIME_KEYED) as restored:
+                assert rides(restored) == wanted
+        assert rides(place.manager) == at_fourth
+        assert len(at_second) == 25_000
+        assert len(at_third) == 25_000 - 5000 - 4 + 100
+        assert at_fourth == [one for one in at_second if one[0] >= 5000]
+
+
+def test_rows_of_merged_files_that_were_deleted_meanwhile_do_not_come_back() -> None:
+    ids = np.arange(3000)
+    with held(TIME_KEYED) as place:
+        view = place.manager.get_time_keyed("rides")
+        append(place.manager, ids, 1)
+        place.stop()
+        append(place.manager, ids[:10] + 5000, 1)
+        job = view._state.job(lambda live: live.files)
+        assert job is not None
+        view.offer_edit(job.run())
+        second = place.manager.checkpoint(2)  # takes the merge, and has not applied it yet
+        view.delete_times(0, 3000 * 1_000_000)  # the file that was merged lies inside
+        third = place.manager.checkpoint(3)
+        place.go.set()
+        second.result(60)
+        with place.restored(third.result(60), TIME_KEYED) as restored:
+            assert rides(restored) == rides(place.manager)
+            assert [key for key, _ in rides(restored)] == list(range(5000, 5010))
+
+
+def test_checkpoints_with_merges_in_line_show_what_was_there_when_they_were_taken() -> None:
+    rng = np.random.default_rng(3)
+    options = ManagerOptions(compaction=CompactionMode.IN_LINE, max_pending=4)
+    store, tiers = MemoryStore(), Tiers(MemoryController(2 << 20))
+    taken: list[tuple[Future[CheckpointCompleted], list[tuple[int, int]]]] = []
+    with TableManager(TASK, TIME_KEYED, store, options=options, tiers=tiers) as manager:
+        for epoch in range(1, 25):
+            append(manager, rng.integers(0, 20_000, 1500), epoch)
+            if epoch % 3 == 0:
+                start = int(rng.integers(0, 15_000))
+                manager.get_time_keyed("rides").delete_times(start * 1_000_000, (start + 4000) * 1_000_000)
+            if epoch % 4 == 0:
+                manager.get_time_keyed("rides").delete(pa.table({"id": rng.integers(0, 20_000, 50)}))
+            taken.append((manager.checkpoint(epoch), rides(manager)))
+        for future, wanted in taken:
+            record = record_of(future.result(60))
+            with TableManager(TASK, TIME_KEYED, store, restore_from=record, tiers=tiers) as restored:
+                assert rides(restored) == wanted

@@ -199,6 +199,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         ),
         "one inside the other",
     ),
+    "a number as a condition behind an operator": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).where("n"),
+        "must be a boolean",
+    ),
+    "a watermark without its delay": (
+        lambda r: sb.Job("rides", state=r.state).source(r.frame(), watermark="ts"),  # type: ignore[arg-type]
+        "how late its rows may be",
+    ),
+    "a column behind an operator that we lack": (
+        lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).where(F.soundex("driver") == "A500"),
+        "the function soundex",
+    ),
+    "a window on text": (
+        lambda r: stream(r).group_by("driver", sb.tumbling("1 minute", on="status")).agg(n=sb.count()),
+        "must be a timestamp column",
+    ),
     "a function with a path": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write(print, path="x"),
         "path",
@@ -215,6 +231,20 @@ def test_a_mistake_is_found_before_anything_is_written(rides: Any, mistake: str)
     assert words in str(caught.value)
     assert caught.value.fix or caught.value.where
     assert os.listdir(rides.folder) == ["in"]  # noqa: PTH208 - names alone
+
+
+def test_a_job_and_its_streams_answer_names_of_sparks_with_ours(rides: Any) -> None:
+    rides.input.mkdir()
+    source = stream(rides)
+    for one, name, ours in (
+        (source, "groupBy", "group_by"),
+        (source.job, "writeStream", "write"),
+        (source, "show", "write"),
+    ):
+        with pytest.raises(AttributeError, match=ours):
+            getattr(one, name)
+        assert not hasattr(one, name)
+    assert "\n" not in repr(source)
 
 
 def test_a_job_without_a_sink_is_found_by_explain(rides: Any) -> None:

@@ -13,7 +13,6 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ship
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -30,6 +29,7 @@ from statebed.flow.steps import AggregateValue, EventTimeValue, Value
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators import Function
 from statebed.operators.expressions import BoundExpression, bind
+from statebed.spark.arrow_types import arrow_type
 from statebed.spark.column_text import column_text
 
 _BINARY_COLLATION = StringType().collation
@@ -154,7 +154,7 @@ def arrow_field(field: StructField, *, where: str) -> pa.Field:
     if isinstance(field.dataType, TimestampType):
         return pa.field(field.name, TIMESTAMP)
     try:
-        kind = to_arrow_type(field.dataType)
+        kind = arrow_type(field.dataType)
     except Exception as error:
         raise InputError(
             f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry",

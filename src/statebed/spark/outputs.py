@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from statebed.checkpoint import Guarantee, Sink
 from statebed.errors import InputError
@@ -14,6 +14,7 @@ from statebed.operators.operator import WEIGHT, Changes, Output
 from statebed.sinks import BaseSink, FunctionSink, TransformedSink
 from statebed.sinks.kinds import KINDS, Wanted
 from statebed.sinks.shape import Form, declared_key, make_shape
+from statebed.spark.arrow_types import arrow_schema
 from statebed.spark.format_sink import FormatSink, check_format, format_target
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -87,7 +88,7 @@ def _known(
     before = wanted.output
     weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if before.changes is Changes.CHANGELOG else []
     schema = pa.schema([*before.columns, *weight])
-    made = to_arrow_schema(transform(_frame(session, schema.empty_table())).schema, timezone="UTC")
+    made = arrow_schema(transform(_frame(session, schema.empty_table())).schema)
     if weight and (WEIGHT not in made.names or made.field(WEIGHT).type != pa.int64()):
         raise InputError(
             f"the stream is a changelog, and the function in transform() gives no {WEIGHT} (a bigint) with its rows",

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from statebed.errors import InputError
@@ -33,6 +33,7 @@ from statebed.inspect import StateTable, read_state
 from statebed.inspect.tables.pushdown import span_of
 from statebed.inspect.tables.request import instant_us
 from statebed.inspect.tables.shape import INTERNAL
+from statebed.spark.arrow_types import arrow_schema
 
 NAME = "statebed"
 OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal", "results")
@@ -57,7 +58,9 @@ class StateSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return from_arrow_schema(pa.schema([_known(field) for field in self._table().schema]))
+        return from_arrow_schema(
+            pa.schema([_known(field) for field in self._table().schema]), prefer_timestamp_ntz=True
+        )
 
     def reader(self, schema: StructType) -> "StateReader":
         return StateReader(self._table(), schema)
@@ -70,7 +73,7 @@ class StateReader(DataSourceReader):
     """Reads one table; made on the driver, and sent to executors with what each of them reads."""
 
     def __init__(self, table: StateTable, schema: StructType) -> None:
-        self._target = to_arrow_schema(schema, timezone="UTC")
+        self._target = arrow_schema(schema)
         # What is asked for by `.schema(...)` is what is read.
         self._table = table.select(*self._target.names)
         self.pushFilters = _Push(self)  # type: ignore[method-assign]  # see there

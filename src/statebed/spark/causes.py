@@ -4,8 +4,28 @@ import re
 
 _OF_THE_JVM = "Caused by: "
 _NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
+_UNREAD_FILE = re.compile(
+    r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (?P<path>\S+?)\.(?=\s|$)(?P<detail>[^\n]*?)"
+    r"(?:SQLSTATE: \w+)?\s*(?:\n|$)"
+)
+_PATH_GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>\S+?)\.(?=\s|$)")
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"[^\W\d][\w.<>]*(: .*)?$")
+
+
+def source_problem(text: str) -> str | None:
+    """Return which file or folder of a source Spark could not read, and why; None for any other error.
+
+    >>> source_problem("[PATH_NOT_FOUND] Path does not exist: file:/in. SQLSTATE: 42K03")
+    'the path of a source does not exist: file:/in'
+    """
+    gone = _PATH_GONE.search(text)
+    if gone is not None:
+        return f"the path of a source does not exist: {gone['path']}"
+    unread = _UNREAD_FILE.search(text)
+    if unread is None:
+        return None
+    return f"a file of a source cannot be read: {unread['path']}: {unread['detail'].strip() or 'no reason given'}"
 
 
 def cause_of(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
 from statebed.errors import (
     FencedError,
+    InputError,
     SparkStoppedError,
     StatebedError,
     StateGoneError,
@@ -30,7 +31,7 @@ from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Collect, Compact, Stop
 from statebed.spark.book import Book
-from statebed.spark.causes import cause_of
+from statebed.spark.causes import cause_of, source_problem
 from statebed.spark.collection import BackgroundCollection
 from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
@@ -174,6 +175,11 @@ class Controller:
             return end
         except StatebedError as error:
             self.book.told.warning("whether the run is still the live one is unknown: %s", error)
+        problem = None if self._failure is not None else source_problem(str(seen))
+        if problem is not None:
+            found = unreadable_source(problem, where=f"job {self._plan.job_id}")
+            found.__cause__ = seen
+            return found
         return self._failure or seen
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -336,6 +342,9 @@ class Controller:
                 except (PySparkException, Py4JError) as error:
                     cause = cause_of(error)
                     if attempt == attempts or self._halted or limit.expired:
+                        problem = source_problem(str(error))
+                        if problem is not None:
+                            raise unreadable_source(problem, where=where) from error
                         raise SubtaskError(
                             f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
                             where=where,
@@ -369,6 +378,16 @@ class Controller:
         """Begin to collect garbage beside the epochs."""
         self._collected = self._epochs
         self._collection.begin(self._compaction.in_flight)
+
+
+def unreadable_source(problem: str, *, where: str) -> InputError:
+    """Return the error of a source whose folder or files are gone, or are not what the job was told to read."""
+    return InputError(
+        problem,
+        where=where,
+        fix="put the file or folder back, or read it with the schema that it has: job.source(spark.readStream.schema("
+        "...)); after a start the job goes on from its last committed epoch",
+    )
 
 
 def _query_id(session: SparkSession) -> str:

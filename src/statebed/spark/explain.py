@@ -17,7 +17,7 @@ from statebed.sinks import BaseSink
 from statebed.spark.outputs import described as described_sink
 from statebed.spark.picture import Arrow, Box, Kind, drawn
 from statebed.spark.plan import JobPlan, unbounded_tables
-from statebed.spark.topology import Place
+from statebed.spark.topology import Place, SinkStream
 from statebed.state import TableConfig
 
 _WIDTH = 13
@@ -60,9 +60,21 @@ def _text(plan: JobPlan) -> str:
         lines += _operator(plan, place)
     for sink in plan.sinks:
         stream = plan.topology.sinks[sink.sink_id]
-        given = stream.operator_id + (f".{stream.stream}" if stream.stream else "") if stream.operator_id else "a union"
+        given = _delivered(plan, stream)
         lines.append(_line("sink", f"{sink.sink_id}: rows of {given}, {described_sink(sink)}"))
     return "\n".join(lines)
+
+
+def _delivered(plan: JobPlan, listened: SinkStream) -> str:
+    """Name the operators whose rows a sink gets; steps on the way have no names."""
+    if listened.operator_id:
+        return listened.operator_id + (f".{listened.stream}" if listened.stream else "")
+    names = [
+        place.operator.operator_id
+        for place in plan.topology.places
+        if any(outgoing.stream == listened.stream for outgoing in place.outgoing)
+    ]
+    return f"{' and '.join(names)}, after row-wise steps"
 
 
 def _line(what: str, text: str) -> str:

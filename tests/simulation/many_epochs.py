@@ -34,11 +34,16 @@ OUTBOX = encode_outbox(pa.table([["a"], [1]], schema=SCHEMA))
 
 
 class ForgetfulStore(MemoryStore):
-    """A table's folder that forgets data files, which nobody reads here: only the manifest takes memory."""
+    """A table's folder that keeps only the newest data file: nobody reads older ones, so the manifest alone grows."""
+
+    _newest = ""
 
     def put(self, path: str, data: bytes) -> None:
-        if not path.startswith("epoch="):
-            super().put(path, data)
+        super().put(path, data)
+        if path.startswith("epoch="):
+            if self._newest and self._newest != path:
+                self.delete(self._newest)
+            self._newest = path
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ builtin fits (`ValueError`, `FileNotFoundError`, `PermissionError`), it is a sec
 nothing of statebed still catch what they expect.
 """
 
+import linecache
+import traceback
+from pathlib import Path
 from typing import ClassVar
 
 FENCED_EXIT_CODE = 86
@@ -32,12 +35,85 @@ class StatebedError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive the default pickling of exceptions.
-        return (_rebuild, (type(self), self.what, self.where, self.fix))
+        # Keyword-only arguments and causes do not survive the default pickling of exceptions.
+        cause = None if self.__cause__ is None else RemoteTraceback.of(self.__cause__)
+        return (_rebuild, (type(self), self.what, self.where, self.fix, cause))
 
 
-def _rebuild(kind: type[StatebedError], what: str, where: str, fix: str) -> StatebedError:
-    return kind(what, where=where, fix=fix)
+def _rebuild(
+    kind: type[StatebedError], what: str, where: str, fix: str, cause: "RemoteTraceback | None" = None
+) -> StatebedError:
+    error = kind(what, where=where, fix=fix)
+    error.__cause__ = cause
+    return error
+
+
+# ---- causes --------------------------------------------------------------------------------------------------
+
+_OWN_CODE = str(Path(__file__).parent)
+_MOST_FRAMES = 40
+_MOST_LINE = 500
+_MOST_CHARACTERS = 8_000
+"""Of a traceback that travels, and of an exception's text in the text of another."""
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exception, as in multiprocessing
+    """The traceback of an exception that was raised in another process; its text is the traceback.
+
+    It is the `__cause__` of the error that travelled, so that Python prints it above that error. Frames are kept as
+    they are and written when they are shown: code of a notebook has its source on the driver alone.
+    """
+
+    def __init__(self, frames: tuple[tuple[str, int, str, str], ...], before: str, ending: str) -> None:
+        super().__init__(frames, before, ending)
+        self.frames = frames
+        """File, line number, function and source line of each."""
+        self._before = before
+        self._ending = ending
+
+    @classmethod
+    def of(cls, error: BaseException) -> "RemoteTraceback":
+        """The traceback of an exception, without our own frames that led to the user's code."""
+        if isinstance(error, RemoteTraceback):
+            return error
+        found = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES)
+        users = _users_frames(found.stack)
+        frames = tuple((one.filename, one.lineno or 0, one.name, (one.line or "")[:_MOST_LINE]) for one in users)
+        chained = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        before = "" if chained is None else "".join(traceback.format_exception(chained, limit=-_MOST_FRAMES))
+        return cls(frames, before[-_MOST_CHARACTERS:], "".join(found.format_exception_only())[:_MOST_CHARACTERS])
+
+    def __str__(self) -> str:
+        shown = [
+            (file, number, name, line or linecache.getline(file, number).strip())
+            for file, number, name, line in self.frames
+        ]
+        stack = traceback.StackSummary.from_list(shown).format()
+        above = f"{self._before}\nWhile that was handled, or because of it:\n\n" if self._before else ""
+        return f"\n{above}Traceback (most recent call last):\n{''.join(stack)}{self._ending.rstrip()}"
+
+
+def _users_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    """The frames from the first that is not ours on; all of them if all are ours."""
+    first = next((place for place, one in enumerate(stack) if not one.filename.startswith(_OWN_CODE)), 0)
+    return stack[first:]
+
+
+def error_text(error: BaseException) -> str:
+    """Type and message of any exception on one line, at most a few thousand characters."""
+    try:
+        text = str(error)
+    except Exception as failed:  # noqa: BLE001 - of any kind: the exception is a user's
+        text = f"<str() raised {type(failed).__name__}>"
+    cut = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
+    return f"{type(error).__name__}: {cut}" if cut else type(error).__name__
+
+
+def raised_at(error: BaseException) -> str:
+    """File, line and function where an exception was raised, or where the user's code called what raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [one for one in frames if not one.filename.startswith(_OWN_CODE)] or list(frames)
+    return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}" if users else "unknown"
 
 
 # ---- input ---------------------------------------------------------------------------------------------------

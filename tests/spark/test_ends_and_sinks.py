@@ -56,13 +56,22 @@ def test_p9_a_drain_asked_for_while_the_last_batch_runs_is_done_or_refused(rides
     assert queries[0].status.state is sb.QueryState.STOPPED
 
 
+def test_p9_a_drain_right_after_the_start_reads_what_was_available_first(rides: Any) -> None:
+    rides.add_files(3)
+    query = rides.job().start(available_now=True)
+    query.stop(drain=True, timeout=120)
+    assert rides.record().status == pb.DRAINED
+    assert sum(row[3] for row in rides.results()) == 3 * 120
+    assert query.status.state is sb.QueryState.STOPPED
+
+
 def test_p1_an_epoch_whose_function_failed_is_handed_over_again_before_any_other(rides: Any) -> None:
     def fail(_df: DataFrame, _epoch: int) -> None:
         raise ZeroDivisionError("division of the user's")
 
     rides.add_files(4)
     query = rides.job(sink=fail).start(available_now=True)
-    with pytest.raises(SinkError, match=r"sink extra failed with ZeroDivisionError: division of the user's") as caught:
+    with pytest.raises(SinkError, match=r"sink extra raised ZeroDivisionError: division of the user's") as caught:
         query.await_termination(120)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     failed = rides.record()

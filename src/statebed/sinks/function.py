@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statebed.checkpoint import Publication
-from statebed.errors import SinkError
+from statebed.errors import SinkError, error_text, raised_at
 from statebed.sinks.base import BaseSink
 from statebed.sinks.shape import Shape, shaped_rows
 
@@ -45,7 +45,7 @@ class FunctionSink(BaseSink):
             self._function(self._to_frame(rows), publication.epoch)
         except Exception as error:
             raise SinkError(
-                f"the function of sink {self._sink_id} failed with {type(error).__name__}: {error}",
-                where=f"epoch {publication.epoch}, {rows.num_rows} rows",
+                f"the function of sink {self._sink_id} raised {error_text(error)}",
+                where=f"epoch {publication.epoch}, {rows.num_rows} rows; {raised_at(error)}",
                 fix="mend the function and start the job again: the epoch is committed, and comes first then",
             ) from error

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from statebed.checkpoint import Publication
-from statebed.errors import InputError, SinkError
+from statebed.errors import InputError, SinkError, error_text, raised_at
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
 from statebed.operators.outbox import encode_outbox
@@ -92,8 +92,8 @@ class TransformedSink(BaseSink):
             made = self._transform(rows)
         except Exception as error:
             raise SinkError(
-                f"the function before sink {self._sink_id} failed with {type(error).__name__}: {error}",
-                where=where,
+                f"the function before sink {self._sink_id} raised {error_text(error)}",
+                where=f"{where}; {raised_at(error)}",
                 fix="mend the function and start the job again: the epoch is committed, and comes first then",
             ) from error
         try:

@@ -1,6 +1,9 @@
-"""The one line of Spark's long errors that says what happened."""
+"""What Spark's long errors say: the one line that says what happened, and the traceback of a Python worker."""
 
+import itertools
 import re
+
+from statebed.errors import RemoteTraceback
 
 _OF_THE_JVM = "Caused by: "
 _NAMES_AN_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
@@ -10,6 +13,8 @@ _UNREAD_FILE = re.compile(
 )
 _PATH_GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>\S+?)\.(?=\s|$)")
 _TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)')
+_OF_SPARK = re.compile(r"[/\\]pyspark[/\\]|pyspark\.zip")
 _RAISED = re.compile(r"[^\W\d][\w.<>]*(: .*)?$")
 
 
@@ -54,6 +59,18 @@ def traceback_in(text: str) -> str:
         if _RAISED.match(line):
             break
     return "\n".join([_TRACEBACK, *lines]).rstrip()
+
+
+def worker_traceback(error: BaseException) -> RemoteTraceback | None:
+    """The traceback of a Python worker in Spark's text, without frames of Spark's own worker; None: there is none."""
+    lines = traceback_in(str(error)).splitlines()
+    frames = []
+    for line, following in itertools.pairwise(lines):
+        if match := _FRAME.match(line):
+            source = "" if _FRAME.match(following) else following.strip()
+            frames.append((match["file"], int(match["line"]), match["name"], source))
+    users = [frame for frame in frames if not _OF_SPARK.search(frame[0])]
+    return RemoteTraceback(tuple(users or frames), "", lines[-1]) if lines else None
 
 
 def _raised(text: str) -> list[str]:

@@ -5,6 +5,7 @@ one report of each; commit the record, which is the commit point of everything; 
 same way with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own thread.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from statebed.operators import Clock
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Collect, Compact, Stop
 from statebed.spark.book import Book
-from statebed.spark.causes import cause_of, source_problem
+from statebed.spark.causes import cause_of, source_problem, worker_traceback
 from statebed.spark.collection import BackgroundCollection
 from statebed.spark.compaction import CompactionCounts, compaction_of
 from statebed.spark.deadline import deadline
@@ -54,7 +55,7 @@ from statebed.spark.watching import Watching
 
 
 class HaltedError(Exception):
-    """Ends Spark's stream thread after the query was stopped; never shown."""
+    """Ends a step of the controller after the query was stopped; never shown."""
 
 
 class Controller:
@@ -69,13 +70,16 @@ class Controller:
         projection: SparkProjection,
         environment: Environment,
         watching: Watching,
+        reads_once: bool = False,
     ) -> None:
+        """`reads_once`: the query reads what is available and ends, so a drain waits for that."""
         self._plan = plan
         self._run = run
         self._publisher = publisher
         self._projection = projection
         self._environment = environment
         self._compaction = compaction_of(plan, run.number)
+        self._reads_once = reads_once
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._halted = False
@@ -84,6 +88,7 @@ class Controller:
         self._last_epoch = time.monotonic()
         self._last_look = 0.0
         self._stop_wanted: Stop | None = None
+        self._input_ended = False
         self.stopped = False
         """A stop was asked for, and the record says so."""
         self.drained = False
@@ -110,6 +115,18 @@ class Controller:
     def stop_wanted(self) -> bool:
         return self._stop_wanted is not None
 
+    @property
+    def _drain_wanted(self) -> bool:
+        return self._stop_wanted is not None and self._stop_wanted.drain
+
+    @property
+    def _may_drain(self) -> bool:
+        """Whether a drain closes windows over all rows that the query is there to read."""
+        return self._input_ended or not self._reads_once
+
+    def _stop_is_due(self) -> bool:
+        return self._stop_wanted is not None and not self.stopped and (self._may_drain or not self._drain_wanted)
+
     def want_stop(self, *, drain: bool) -> None:
         """End with a record of its own, as soon as no batch is in the way; `drain` closes every window first."""
         self._stop_wanted = Stop(drain=drain)
@@ -132,15 +149,21 @@ class Controller:
         return self._compaction.counts
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """For foreachBatch."""
-        with self._lock:
-            self._guarded(lambda: self._batch(batch, batch_id))
+        """For foreachBatch.
+
+        After a stop it does nothing: an exception would be logged by Spark with a stack trace. Spark then takes the
+        batch for done, in a checkpoint folder of this run alone, which no later run reads.
+        """
+        with self._lock, contextlib.suppress(HaltedError):
+            if not self.stopped:
+                self._guarded(lambda: self._batch(batch, batch_id))
 
     def finish(self, session: SparkSession, *, close: bool) -> None:
         """After the last batch: stop as asked, or close what the watermark allows if the input has ended; collect."""
         with self._lock:
             # Spark ends a query without a word when a newer one in its session takes over the checkpoint.
             self._guarded(self._run.check_live)
+            self._input_ended = True
             if self._stop_wanted is not None and not self.stopped:
                 self._guarded(lambda: self._serve_requests(session))
             if close and not self.stopped:
@@ -349,7 +372,7 @@ class Controller:
                             f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
                             where=where,
                             fix="see the executors' logs; after a start the job goes on from its last committed epoch",
-                        ) from error
+                        ) from (worker_traceback(error) or error)
                     self.book.retried(epoch, attempt, cause)
         raise AssertionError
 
@@ -357,13 +380,16 @@ class Controller:
 
     def _serve_requests(self, session: SparkSession) -> None:
         """Grant what tools and the query itself ask for, with a record of its own."""
-        if self._stop_wanted is not None and not self.stopped:
-            self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._stop_wanted.drain)))
+        if self._stop_is_due():
+            self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._drain_wanted)))
         elif time.monotonic() - self._last_look < self._plan.settings.requests_every.total_seconds():
             return
         self._last_look = time.monotonic()
         effects = self._run.serve_requests()
         stops = [effect for effect in effects if isinstance(effect, Stop)]
+        if any(stop.drain for stop in stops) and not self._may_drain:
+            # Asked for by a tool, too: granted, and done when the input has ended.
+            self._stop_wanted, stops = Stop(drain=True), []
         if any(stop.drain for stop in stops):
             self._drain(session)
         elif effects:

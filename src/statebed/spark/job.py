@@ -274,6 +274,7 @@ class Job(SparkNames):
             projection=projection,
             environment=run.environment,
             watching=watching,
+            reads_once=trigger.available_now,
         )
         return Query.start(plan, controller, trigger, checkpoint_location=projection.location, reporter=reporter)
 

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ship
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statebed.errors import InputError, RequestTimeoutError
+from statebed.errors import InputError, RequestTimeoutError, StatebedError
 from statebed.flow.names import SparkNames
 from statebed.format import checkpoint_pb2 as pb
 from statebed.present import units
@@ -30,6 +30,10 @@ from statebed.spark.source_progress import SourceProgressBoard
 from statebed.spark.spark_progress import ProgressListener
 
 _POLL_SECONDS = 0.1
+_INTERRUPTED_SECONDS = 30.0
+"""How long an interrupted wait gives the query to stop."""
+_TRIGGER_SECONDS = 10.0
+"""How long a stop waits for the end of Spark's trigger, which does nothing any more."""
 _EPOCHS_SHOWN = 10
 """Of a query, in a notebook."""
 
@@ -192,10 +196,18 @@ class Query(SparkNames):
         )
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end, at most `timeout` seconds: True if it ended; raises what it failed with."""
-        ended = self._done.wait(timeout)
-        if self._failure is not None:
-            raise self._failure
+        """Wait for the end, at most `timeout` seconds: True if it ended; raises what it failed with.
+
+        Ctrl-C stops the query after the epoch in progress, and is raised again. A second one does not wait for it.
+        """
+        try:
+            ended = self._done.wait(timeout)
+        except (KeyboardInterrupt, SystemExit):
+            # Spark's stack traces would follow if the process ended in the middle of a batch.
+            self._controller.want_stop(drain=False)
+            self._done.wait(_INTERRUPTED_SECONDS)
+            raise
+        self._raise_failure()
         return ended
 
     def await_epoch(self, epoch: int, timeout: float | None = None) -> bool:
@@ -205,14 +217,22 @@ class Query(SparkNames):
             if self._done.is_set() or (deadline is not None and time.monotonic() >= deadline):
                 break
             time.sleep(_POLL_SECONDS / 2)
+        self._raise_failure()
+        return self._controller.epoch >= epoch
+
+    def _raise_failure(self) -> None:
+        """Raise what the query failed with; our errors without the frames of Spark's callbacks."""
+        if isinstance(self._failure, StatebedError):
+            raise self._failure.with_traceback(None)
         if self._failure is not None:
             raise self._failure
-        return self._controller.epoch >= epoch
 
     def stop(self, *, drain: bool = False, timeout: float = 60.0) -> None:
         """End after the epoch in progress, with a record that says so; `drain` closes every window first.
 
-        Returns when all has ended, or raises a TimeoutError. Rows of windows that a drain closed are late afterwards.
+        Returns when all has ended, or raises a TimeoutError. Rows of windows that a drain closed are late afterwards. A
+        query of `available_now` that is drained first reads all that was available when it started. Other queries are
+        drained as they are: rows that were not read yet are read after the next start.
         """
         if self._done.is_set() and not drain:
             return
@@ -268,7 +288,14 @@ class Query(SparkNames):
                 tended = time.monotonic()
             if self._controller.stopped and not self._controller.halted:
                 self._controller.halt()
+                self._let_trigger_end()
                 self._spark_query.stop()
+
+    def _let_trigger_end(self) -> None:
+        """Wait for Spark to come back from our callback: a stop interrupts it there, and is logged as a failure."""
+        deadline = time.monotonic() + _TRIGGER_SECONDS
+        while self._spark_query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS / 10)
 
     def _stop_spark(self) -> None:
         try:

@@ -1,11 +1,16 @@
 """The Spark session: make one where the user has none, and refuse what cannot work before anything is written."""
 
+import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark import SparkContext
 from pyspark import __version__ as spark_version
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statebed.errors import InputError
@@ -27,6 +32,8 @@ def default_session(name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
     use_java()
+    # The end of the JVM alone makes idle Python workers write tracebacks, below the error that a program ends with.
+    atexit.register(stop_spark)
     return (
         SparkSession.builder.master("local[*]")
         .appName(f"statebed {name}")
@@ -39,6 +46,14 @@ def default_session(name: str) -> SparkSession:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
+
+
+def stop_spark() -> None:
+    """Stop the Spark of this process, if it has one: at the end of a program."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - no public way to ask without making one
+    if context is not None:
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            context.stop()
 
 
 def active_session() -> SparkSession | None:

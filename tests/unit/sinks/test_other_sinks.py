@@ -44,7 +44,7 @@ def test_a_function_gets_the_rows_of_all_files_and_the_number_and_no_empty_epoch
 
 def test_a_function_that_fails_is_named_with_its_epoch_and_its_own_error() -> None:
     sink = FunctionSink(sink_id="f", function=lambda rows, _: rows["other"], to_frame=pa.Table.to_pydict)
-    with pytest.raises(SinkError, match="sink f failed with KeyError: 'other'") as caught:
+    with pytest.raises(SinkError, match="sink f raised KeyError: 'other'") as caught:
         sink.publish(publication(1, 2, 10, 11))
     assert caught.value.where == "epoch 2, 2 rows"
     assert isinstance(caught.value.__cause__, KeyError)

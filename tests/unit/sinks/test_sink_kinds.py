@@ -163,7 +163,7 @@ def test_a_function_before_a_table_gives_its_rows_and_the_table_keeps_its_guaran
 def test_a_function_before_a_table_that_fails_or_gives_other_columns_is_named() -> None:
     table = KINDS["memory"].made(wanted())
     failing = TransformedSink(table, lambda rows: rows["other"], schema=COLUMNS)
-    with pytest.raises(SinkError, match="the function before sink out failed with KeyError") as caught:
+    with pytest.raises(SinkError, match="the function before sink out raised KeyError") as caught:
         failing.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
     assert "epoch 2" in caught.value.where
     changing = TransformedSink(table, lambda rows: rows.rename_columns(["k", "m"]), schema=COLUMNS)

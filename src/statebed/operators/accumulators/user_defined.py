@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import AggregateError, InputError
+from statebed.errors import AggregateError, InputError, error_text, raised_at
 from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.operators.accumulators.base import check_weights
 from statebed.operators.grouping import Flags, Grouping, Integers
@@ -153,7 +153,11 @@ class UserDefined:
         try:
             given = getattr(self.user, method)(*arguments)
         except Exception as error:
-            raise AggregateError(f"it failed over {length} groups: {error!r}", where=where) from error
+            raise AggregateError(
+                f"{method} of {length} groups raised {error_text(error)}",
+                where=f"{where}; {raised_at(error)}",
+                fix="see the traceback of its cause; nothing of this epoch was stored",
+            ) from error
         arrays = [given] if isinstance(given, pa.Array | pa.ChunkedArray) else list(given)
         wanted = ", ".join(str(field.type) for field in fields)
         if len(arrays) != len(fields):

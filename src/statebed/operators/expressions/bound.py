@@ -7,7 +7,14 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from statebed.errors import InputError, UnsupportedTypeError
+from statebed.errors import (
+    ExpressionError,
+    InputError,
+    StatebedError,
+    UnsupportedTypeError,
+    error_text,
+    raised_at,
+)
 from statebed.format.columns import one_chunk
 from statebed.operators.expressions.binder import Binder
 from statebed.operators.expressions.language import FieldOf, Name, Node, parse
@@ -132,8 +139,17 @@ def _called(function: Expression, batch: pa.Table | pa.RecordBatch, kind: pa.Dat
     if isinstance(batch, pa.Table):
         columns = [one_chunk(column) for column in batch.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-    found = function(batch)
     name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        found = function(batch)
+    except StatebedError:
+        raise
+    except Exception as error:
+        raise ExpressionError(
+            f"the function {name} raised {error_text(error)}",
+            where=f"{where}; {raised_at(error)}" if where else raised_at(error),
+            fix="see the traceback of its cause",
+        ) from error
     if not isinstance(found, pa.Array | pa.ChunkedArray):
         raise InputError(f"{name} gave a {type(found).__name__}, no Arrow array", where=where, fix="give a pa.Array")
     if len(found) != batch.num_rows:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from statebed.errors import InputError, ProcessError, StatebedError
+from statebed.errors import InputError, ProcessError, StatebedError, error_text, raised_at
 from statebed.format import names
 from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP, check_user_columns
@@ -188,9 +188,9 @@ class ProcessOperator:
             raise
         except Exception as error:
             raise ProcessError(
-                f"{method} raised {type(error).__name__}: {error}",
-                where=where,
-                fix="see the error that caused this one; nothing of this epoch was stored",
+                f"{method} raised {error_text(error)}",
+                where=f"{where}; {raised_at(error)}",
+                fix="see the traceback of its cause; nothing of this epoch was stored",
             ) from error
         if self._pickled() != before:
             raise InputError(

@@ -1,0 +1,77 @@
+"""What a person sees when user code fails: its traceback and our error last; and nothing of Java when all went well."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DRIVER = Path(__file__).with_name("failing_driver.py")
+
+
+def ended(folder: Path, scenario: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "XDG_CACHE_HOME": str(folder / "cache")}
+    return subprocess.run(
+        [sys.executable, str(DRIVER), str(folder), scenario],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+
+
+def line_of(text: str) -> int:
+    return next(n for n, line in enumerate(DRIVER.read_text().splitlines(), 1) if line.strip() == text)
+
+
+RAISE = 'raise ValueError("three is not allowed")'
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code", "method"),
+    [
+        ("on_rows", "PROCESS", 'check(row["n"])'),
+        ("on_batch", "PROCESS", "check(n)"),
+        ("aggregate", "AGGREGATE", None),
+        ("udf", "SUBTASK", None),
+        ("sink", "SINK", None),
+    ],
+)
+def test_the_users_traceback_and_our_error_are_the_last_lines(
+    tmp_path: Path, scenario: str, code: str, method: str | None
+) -> None:
+    found = ended(tmp_path, scenario)
+    assert found.returncode == 1
+    lines = found.stderr.rstrip().splitlines()
+    # What Spark logs above may have the same lines: the last of each counts.
+    error = last_of(lines, lambda line: f"[{code}]" in line)
+    raised = last_of(lines[:error], lambda line: line == "ValueError: three is not allowed")
+    frame = f'  File "{DRIVER}", line {line_of(RAISE)}, in check'
+    at = last_of(lines[:raised], lambda line: line == frame)
+    assert lines[at + 1].strip() == RAISE
+    assert "three is not allowed" in lines[error]
+    assert error - at < 20, "nothing but our own call stands between the user's traceback and our error"
+    # Idle workers of Spark may say that their JVM is gone, when a program does not stop Spark before it ends.
+    assert lines[error + 2].startswith("  what to do: "), lines[error:]
+    assert scenario != "sink" or len(lines) == error + 3, lines[error:]
+    assert not any(line.startswith("\tat ") for line in lines[at:])
+    if method is not None:
+        assert method in "\n".join(lines[at - 5 : at])
+
+
+def last_of(lines: list[str], wanted: Callable[[str], bool]) -> int:
+    """The number of the last line that is wanted."""
+    found = [number for number, line in enumerate(lines) if wanted(line)]
+    assert found, "\n".join(lines[-60:])
+    return found[-1]
+
+
+@pytest.mark.parametrize(("scenario", "code"), [("ends", 0), ("stopped", 0), ("sigterm", 143), ("sigint", 130)])
+def test_a_clean_end_shows_no_stack_trace_of_java(tmp_path: Path, scenario: str, code: int) -> None:
+    found = ended(tmp_path, scenario)
+    assert found.returncode == code, found.stderr[-5000:]
+    assert "\tat " not in found.stderr
+    assert "Exception" not in found.stderr, found.stderr[-5000:]

@@ -197,7 +197,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
             .write("parquet", path=str(r.out), name="a")
             .write("parquet", path=f"{r.out}/", name="b")
         ),
-        "one inside the other",
+        "write to one place",
     ),
     "a number as a condition behind an operator": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).where("n"),

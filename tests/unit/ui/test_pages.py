@@ -92,8 +92,11 @@ def test_rows_are_searched_by_time_and_as_of_an_older_epoch(client: DashboardCli
     rows = "/jobs/rides/operators/per_minute/tables/partials/rows"
     early = client.get(rows, params={"epoch": "4", "until": "2026-01-01 12:01"})
     assert early.status_code == 200
-    assert "2026-01-01T12:00:00Z" in early.text
-    assert "2026-01-01T12:01:00Z" not in early.text
+    assert "2026-01-01T12:01:00Z" in early.text, "the end of the window that starts before"
+    assert "2026-01-01T12:02:00Z" not in early.text
+    partials = client.get(rows, params={"epoch": "4", "until": "2026-01-01 12:01", "stored": "1"}).text
+    assert "2026-01-01T12:00:00Z" in partials
+    assert "2026-01-01T12:01:00Z" not in partials
     assert client.get(rows, params={"from": "yesterday"}).status_code == 400
     older = client.get("/jobs/rides/operators/per_minute/tables/partials", params={"epoch": "4", "key0": "driver 7"})
     assert 'name="epoch" value="4"' in older.text

@@ -54,9 +54,8 @@ def test_the_users_traceback_and_our_error_are_the_last_lines(
     assert lines[at + 1].strip() == RAISE
     assert "three is not allowed" in lines[error]
     assert error - at < 20, "nothing but our own call stands between the user's traceback and our error"
-    # Idle workers of Spark may say that their JVM is gone, when a program does not stop Spark before it ends.
     assert lines[error + 2].startswith("  what to do: "), lines[error:]
-    assert scenario != "sink" or len(lines) == error + 3, lines[error:]
+    assert len(lines) == error + 3, lines[error:]
     assert not any(line.startswith("\tat ") for line in lines[at:])
     if method is not None:
         assert method in "\n".join(lines[at - 5 : at])

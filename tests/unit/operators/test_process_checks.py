@@ -119,7 +119,7 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
         "named 'late'": {"side_outputs": {"late": "n int"}},
         "and so has the key": {"state": ValueState("card string")},
         "names of timers": {"event_timers": ValueState("n int")},
-        "time to live": {"state": ValueState("n int", ttl="0s")},
+        "`ttl` must be positive": {"state": ValueState("n int", ttl="0s")},
         "cannot be part of a key": {"state": MapState(key="array<int>", value="int")},
     }
     for match, arguments in refused.items():

@@ -1,5 +1,7 @@
 """The function and the memory sink keep what they promise."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -46,7 +48,8 @@ def test_a_function_that_fails_is_named_with_its_epoch_and_its_own_error() -> No
     sink = FunctionSink(sink_id="f", function=lambda rows, _: rows["other"], to_frame=pa.Table.to_pydict)
     with pytest.raises(SinkError, match="sink f raised KeyError: 'other'") as caught:
         sink.publish(publication(1, 2, 10, 11))
-    assert caught.value.where == "epoch 2, 2 rows"
+    assert caught.value.where.startswith("epoch 2, 2 rows; ")
+    assert Path(__file__).name in caught.value.where
     assert isinstance(caught.value.__cause__, KeyError)
 
 

@@ -9,6 +9,7 @@ from statebed.checkpoint import CheckpointLog, DamagePolicy, RollbackPolicy, Run
 from statebed.checkpoint.log import APPEND_ATTEMPTS
 from statebed.errors import (
     BrokenLogError,
+    CorruptObjectError,
     CorruptRecordError,
     FencedError,
     MissingFileError,
@@ -225,6 +226,21 @@ def test_p7_a_record_that_names_a_missing_file_is_refused(
     record = place.commit(place.open())
     place.store.delete(path_of(record))
     assert path_of(record) in refused(place, MissingFileError).where
+
+
+def test_p7_a_record_that_names_a_file_of_another_size_is_refused(place: Place) -> None:
+    """Opening reads no data and no output: it compares sizes, and whoever reads a file compares its checksums."""
+    record = place.commit(place.open())
+    state = place.backend.load_operator_metadata("job", "op", record.epoch)
+    assert state is not None
+    files = [file.path for part in state.tables["t"].subtasks.values() for file in part.files]
+    for path in [*files, data_path(record), metadata_path(record)]:
+        kept = place.store.get(path)
+        for damaged in (b"", kept[:-1], kept + b"more"):
+            place.store.put(path, damaged)
+            assert path in refused(place, CorruptObjectError).where
+        place.store.put(path, kept)
+    place.open()
 
 
 @pytest.mark.parametrize("number", [1, 3, 4])

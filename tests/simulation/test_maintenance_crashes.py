@@ -30,6 +30,8 @@ Change = Callable[[CheckpointLog], object]
 DAMAGED_EPOCH = 5
 INTACT_EPOCH = 4
 
+RECORD = names.record(1).rsplit("/", 1)[1]
+
 
 def repaired(log: CheckpointLog) -> object:
     return repair(log, plan_repair(log, verify_log(log)))
@@ -92,12 +94,15 @@ def test_p1_p2_p5_a_tool_that_dies_anywhere_leaves_the_job_as_it_was_or_as_it_sh
     change(log_of(whole, counting))
     writes = [operation.number for operation in counting.log if operation.verb.writes]
     assert writes
+    committed = max(
+        (one.number for one in counting.log if one.verb.writes and one.path.endswith(RECORD)), default=writes[-1]
+    )
     plan: list[tuple[int, Fault]] = [(number, Fault.CRASH_BEFORE) for number in writes]
     for number, fault in [*plan, (writes[-1], Fault.CRASH_AFTER)]:
         job = copy_of(original, damaged=damaged)
         with pytest.raises(SimulatedCrash):
             change(log_of(job, FaultStore(job.store, {number: fault})))
-        changed = fault is Fault.CRASH_AFTER
+        changed = fault is Fault.CRASH_AFTER or number > committed
         if not damaged:
             check_job(job, data_epoch=DAMAGED_EPOCH)
         elif changed:

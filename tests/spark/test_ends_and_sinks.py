@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 import statebed as sb
 from statebed.checkpoint import Origin, RollbackPolicy, Run, RunOptions
-from statebed.errors import InputError, SinkError, SubtaskError
+from statebed.errors import InputError, SinkError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.sinks import ParquetTableSink
 from statebed.spark import controller as controller_module
@@ -127,7 +127,7 @@ def test_p2_p6_a_driver_that_dies_after_any_step_of_an_epoch_neither_loses_nor_r
 def test_an_input_that_cannot_be_read_is_named(rides: Any) -> None:
     rides.add_files(1)
     (rides.input / "0000.parquet").write_bytes(b"this is no file of the kind")
-    with pytest.raises(SubtaskError, match=r"0000\.parquet is not a Parquet file"):
+    with pytest.raises(InputError, match=r"cannot be read: .*0000\.parquet is not a Parquet file"):
         rides.run()
 
 

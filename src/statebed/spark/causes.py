@@ -30,7 +30,9 @@ def source_problem(text: str) -> str | None:
     unread = _UNREAD_FILE.search(text)
     if unread is None:
         return None
-    return f"a file of a source cannot be read: {unread['path']}: {unread['detail'].strip() or 'no reason given'}"
+    causes = [line.strip() for line in text.splitlines() if line.strip().startswith(_OF_THE_JVM)]
+    root = causes[-1].removeprefix(_OF_THE_JVM) if causes else "no reason given"
+    return f"a file of a source cannot be read: {unread['path']}: {unread['detail'].strip() or root}"
 
 
 def cause_of(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Windows that name their time column, in whole jobs: before and behind a join, and what explain says of them."""
 
 import datetime as dt
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ class Shop:
             (folder / name).mkdir()
             for minute in range(6):
                 times = pa.array([at(minute + later)], T)
-                pq.write_table(pa.table({"id": [minute], column: times}), folder / name / f"{minute}.parquet")
+                path = folder / name / f"{minute}.parquet"
+                pq.write_table(pa.table({"id": [minute], column: times}), path)
+                os.utime(path, (minute + 1, minute + 1))  # Spark reads files in the order of these times
 
     def source(self, job: sb.Job, name: str, column: str) -> Any:
         reader = self.spark.readStream.schema(f"id bigint, {column} timestamp").option("maxFilesPerTrigger", 1)

@@ -54,7 +54,7 @@ _OWN_CODE = str(Path(__file__).parent)
 _MOST_FRAMES = 40
 _MOST_LINE = 500
 _MOST_CHARACTERS = 8_000
-"""Of a traceback that travels, and of an exception's text in the text of another."""
+"""Limit, in characters, of a traceback that travels and of an exception text inside another."""
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exception, as in multiprocessing

@@ -20,7 +20,7 @@ class Environment:
     """The clock (microseconds since 1970), a source of unique ids, and a way to wait (seconds)."""
 
     now_us: Callable[[], int] = _now_us
-    """What the wall clock says; it may be set back or forward at any time."""
+    """Return the time of the wall clock, which may be set back or forward at any time."""
     steady_seconds: Callable[[], float] = time.monotonic
     """For durations and deadlines: never goes back."""
     fresh_id: Callable[[], str] = _fresh_id

@@ -1,4 +1,4 @@
-"""What the process of a run tells about the run: that it lives, and how it ended.
+"""Status objects that the process of a run writes: its heartbeat, and how the run ended.
 
 Two small objects for each run, beside the log: `runs/{run}/heartbeat.metadata`, replaced while the process lives, and
 `runs/{run}/end.metadata`, put once when the run ends. They are for people: no decision of the protocol reads them, and

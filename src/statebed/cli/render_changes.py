@@ -108,7 +108,7 @@ def verification_lines(found: Verification) -> list[str]:
 
 
 def table_lines(tables: Iterable[TableVerification]) -> list[str]:
-    """What the verification of sinks' tables found: a line per damaged object, then one per table."""
+    """Render the verification of sink tables: a line per damaged object, then one per table."""
     lines = []
     for table in tables:
         lines += [line for one in table.findings for line in (f"damaged: {one.where}", f"    {one.problem}")]

@@ -41,7 +41,7 @@ class Epoch:
     subtasks: Sequence[SubtaskSummary] = ()
     sources: Sequence[SourceState] = ()
     report: RunReport | None = None
-    """What became of the newest run, where the newest epoch is shown."""
+    """State of the newest run, where the newest epoch is shown."""
 
 
 def one_epoch(shown: Epoch) -> Iterator[Table | Text]:

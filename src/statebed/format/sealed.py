@@ -2,7 +2,7 @@
 
 Layout: the serialised message without field 15, then one byte 0x7D (field 15, four bytes wide), then the
 CRC-32C of everything before that byte, little endian. Opening checks, in this order: length and trailer,
-checksum, parse, format version, names; so a newer version is told apart from damage.
+checksum, parse, format version, names; so a newer version is not reported as damage.
 """
 
 from typing import TypeVar

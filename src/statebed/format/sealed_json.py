@@ -2,7 +2,7 @@
 
 Layout: the JSON object without its closing brace, then `,"crc32c":"` + the CRC-32C of all bytes before that comma in
 eight lower-case hexadecimal digits + `"}`. Opening checks, in this order: trailer, checksum, version, members, so that
-a newer version is told apart from damage.
+a newer version is not reported as damage.
 """
 
 import re

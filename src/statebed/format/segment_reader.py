@@ -28,7 +28,7 @@ class SegmentReader:
     """One data file, opened by its footer. Not thread-safe."""
 
     def __init__(self, entry: FileEntry, get_range: GetRange, *, forget: Forget | None = None) -> None:
-        """`forget` is told of a range that fails its check, before it is read again: it may be a bad copy."""
+        """`forget` is called with a range that fails its check, before it is read again: its copy may be damaged."""
         self.entry = entry
         self._get_range = get_range
         self._forget = forget

@@ -36,7 +36,7 @@ class JobSummary:
     savepoints: int = 0
     problem: str = ""
     run: RunReport | None = None
-    """What became of the newest run."""
+    """State of the newest run."""
 
 
 def open_log(state: str, job: str | None) -> CheckpointLog:

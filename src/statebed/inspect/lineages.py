@@ -29,7 +29,7 @@ class RunSummary:
     """Of its last record."""
     watermark_us: int | None
     report: RunReport | None = None
-    """What became of it, where it tells."""
+    """State of the run, if the run recorded one."""
 
 
 @dataclass(frozen=True)

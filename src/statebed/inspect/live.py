@@ -29,7 +29,7 @@ class LogTail:
         return list(self._records)
 
     def run(self, *, now_us: int) -> RunReport | None:
-        """What the run of the newest record is doing, as it tells itself; None before the first record."""
+        """State that the run of the newest record reports for itself; None before the first record."""
         return newest_run(self._log, self._records[-1], now_us=now_us) if self._records else None
 
     def _begin(self) -> None:
@@ -95,7 +95,7 @@ class JobPace:
     hosts: tuple[HostMemory, ...]
     compaction: CompactionWork | None
     report: RunReport | None = None
-    """What became of the newest run."""
+    """State of the newest run."""
 
 
 def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: RunReport | None = None) -> JobPace:

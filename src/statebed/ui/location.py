@@ -221,7 +221,7 @@ class JobReader:
         return self.gather(self._subtask, entry.subtasks)
 
     def run(self, *, now_us: int) -> RunReport:
-        """What became of the newest run."""
+        """State of the newest run."""
         return newest_run(self.log, self.newest(), now_us=now_us, status=self.status())
 
     def runs(self, *, now_us: int, limit: int) -> list[RunReport]:

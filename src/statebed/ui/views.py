@@ -94,7 +94,7 @@ class JobView:
     problem: str
     """Why the tables are not shown, where they are not."""
     run: RunReport
-    """What became of the newest run."""
+    """State of the newest run."""
     heartbeat: pb.RunHeartbeat | None
     """How its process is set up, where it tells."""
     sources: tuple[SourceState, ...]

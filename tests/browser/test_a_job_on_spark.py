@@ -51,6 +51,6 @@ def test_a_job_on_spark_appears_grows_and_tells_where_its_time_goes(
     graph.get_by_role("link", name="bids_per_auction").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("bids_per_auction")
     page.get_by_role("link", name="partials").click()
-    expect(page.get_by_role("group", name="Rows").get_by_role("row")).to_have_count(41)
+    expect(page.get_by_role("group", name="Rows").get_by_role("row")).to_have_count(51)
     page.goto(page.url.partition("/operators")[0] + "/epochs/3")
     expect(page.get_by_text("published", exact=True)).to_be_visible()

@@ -115,7 +115,7 @@ def test_rows_are_found_by_key_and_an_epoch_compares_its_rows(writer: Writer, ur
     expect(page.get_by_role("group", name="Rows").get_by_role("row")).to_have_count(2)
     expect(page.get_by_text("row group").first).to_be_visible()
     page.get_by_role("link", name="Clear").click()
-    expect(page.get_by_role("group", name="Rows").get_by_role("row")).to_have_count(51)
+    expect(page.get_by_role("group", name="Rows").get_by_role("row")).to_have_count(41)
     page.goto(f"{url}/jobs/rides/epochs/6")
     page.get_by_role("button", name="compare rows").first.click()
     expect(page.get_by_role("group", name="Changed rows")).to_be_visible()

@@ -1,4 +1,7 @@
-"""Epochs on their way to a sink, for tests of sinks: outbox files in a store of their own."""
+"""Epochs on their way to a sink, and tables of sinks as they read afterwards, for tests of sinks."""
+
+import json
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -6,6 +9,7 @@ from statebed.checkpoint import Publication
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
 from statebed.operators.outbox import encode_outbox
+from statebed.sinks import table_files
 from statebed.storage import MemoryStore
 
 EPOCH_TIME_US = 1_767_225_600_000_000
@@ -22,3 +26,19 @@ def publication(run: int, epoch: int, *tables: pa.Table) -> Publication:
         files.append(pb.OutboxFile(path=path, size=len(data), rows=table.num_rows, crc32c=crc32c(data)))
     record = pb.CheckpointMetadata(epoch=epoch, run=run, epoch_time_us=EPOCH_TIME_US)
     return Publication(run=run, epoch=epoch, record=record, files=tuple(files), commit_data=(), store=store)
+
+
+def debezium_rows(path: str) -> dict[str, int]:
+    """Apply the messages of a Debezium table with the columns `k` and `n`, and return `n` by `k`.
+
+    A message that takes away a row which is not there fails.
+    """
+    rows: dict[str, int] = {}
+    for file in table_files(path):
+        for line in Path(file).read_text().splitlines():
+            message = json.loads(line)
+            if message["before"]:
+                assert rows.pop(message["before"]["k"]) == message["before"]["n"]
+            if message["after"]:
+                rows[message["after"]["k"]] = message["after"]["n"]
+    return rows

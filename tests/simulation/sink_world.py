@@ -5,7 +5,6 @@ alone. The state is in memory; the sink's target is real and can be copied, move
 """
 
 import contextlib
-import json
 import shutil
 import sqlite3
 from collections import Counter
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from published import debezium_rows
 
 from statebed.checkpoint import (
     EpochDraft,
@@ -33,7 +33,7 @@ from statebed.format import names
 from statebed.format.digest import crc32c, digest
 from statebed.operators.operator import Changes, Output
 from statebed.operators.outbox import encode_outbox
-from statebed.sinks import BaseSink, DebeziumFilesSink, Envelope, MemorySink, ParquetTableSink, read_table, table_files
+from statebed.sinks import BaseSink, DebeziumFilesSink, Envelope, MemorySink, ParquetTableSink, read_table
 from statebed.sinks.sql import SQLite, SqlTable, SqlTableSink, TableName
 from statebed.storage import MemoryStore, ObjectStore, ScopedStore, SimulatedCrash
 
@@ -276,7 +276,7 @@ class SinkWorld:
             for row in read_table(str(self.path)).to_pylist():
                 found[row["k"], row["n"]] += row["_weight"]
             return Counter({row: weight for row, weight in found.items() if weight})
-        return _applied(str(self.path))
+        return Counter(debezium_rows(str(self.path)).items())
 
     def check(self) -> None:
         """The sink holds exactly the rows of the model."""
@@ -302,15 +302,3 @@ def _file(path: str, data: bytes, rows: int, index: int) -> pb.OutboxFile:
     return pb.OutboxFile(
         operator_id="op", subtask_index=index, path=path, size=len(data), rows=rows, crc32c=crc32c(data)
     )
-
-
-def _applied(path: str) -> Rows:
-    found: dict[str, int] = {}
-    for file in table_files(path):
-        for line in Path(file).read_text().splitlines():
-            message = json.loads(line)
-            if message["before"]:
-                assert found.pop(message["before"]["k"]) == message["before"]["n"]
-            if message["after"]:
-                found[message["after"]["k"]] = message["after"]["n"]
-    return Counter(found.items())

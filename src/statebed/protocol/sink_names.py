@@ -7,7 +7,7 @@ all the same (a second sink is added, two lines change places), and old jobs hav
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from statebed.format import checkpoint_pb2 as pb
@@ -54,10 +54,15 @@ def settled_names(
     """
     free = {history.sink_id: history for history in known if history.sink_id not in given}
     names: dict[str, str] = {}
-    for find in (_by_target, _by_owner, _by_name, _by_operator):
+    searches: tuple[Callable[[DerivedSink], str], ...] = (
+        lambda sink: _with_target(sink, free),
+        lambda sink: sink.owner,
+        lambda sink: sink.sink_id,
+        lambda sink: _only_one_of_operator(sink, free, [other for other in derived if other.sink_id not in names]),
+    )
+    for search in searches:
         for sink in derived:
-            unsettled = [one for one in derived if one.sink_id not in names]
-            name = find(sink, free, unsettled) if sink in unsettled else ""
+            name = "" if sink.sink_id in names else search(sink)
             if name in free:
                 names[sink.sink_id] = name
                 del free[name]
@@ -70,24 +75,17 @@ def settled_names(
     return names
 
 
-_Free = Mapping[str, pb.SinkHistory]
-
-
-def _by_target(sink: DerivedSink, free: _Free, unsettled: Sequence[DerivedSink]) -> str:  # noqa: ARG001 - one signature
+def _with_target(sink: DerivedSink, free: Mapping[str, pb.SinkHistory]) -> str:
+    """Return the free name whose sink wrote to the same target; empty if there is none."""
     same = (name for name, history in free.items() if (history.kind, history.target) == (sink.kind, sink.target))
     return next(same, "") if sink.target else ""
 
 
-def _by_owner(sink: DerivedSink, free: _Free, unsettled: Sequence[DerivedSink]) -> str:  # noqa: ARG001 - one signature
-    return sink.owner
-
-
-def _by_name(sink: DerivedSink, free: _Free, unsettled: Sequence[DerivedSink]) -> str:  # noqa: ARG001 - one signature
-    return sink.sink_id
-
-
-def _by_operator(sink: DerivedSink, free: _Free, unsettled: Sequence[DerivedSink]) -> str:
-    rivals = [one for one in unsettled if one.operator_id == sink.operator_id]
+def _only_one_of_operator(
+    sink: DerivedSink, free: Mapping[str, pb.SinkHistory], unsettled: Sequence[DerivedSink]
+) -> str:
+    """Return the free positional name behind the sink's operator if both are the only ones there; else empty."""
+    rivals = [other for other in unsettled if other.operator_id == sink.operator_id]
     old = [
         name
         for name, history in free.items()

@@ -70,8 +70,8 @@ class Page(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     pages: tuple[PageReference, ...] = ()
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One entry of the log."""
+class EntryHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fields that entries of every version begin with."""
 
     version: int
     number: Number
@@ -82,6 +82,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     epoch: Number
     """Newest epoch that the table has."""
     nonce: str
+
+
+class Entry(EntryHeader, frozen=True, omit_defaults=True):
+    """One entry of the log."""
+
     base: Number
     """Number of the base that this entry builds on; its own number if it is a base."""
     generation: Number = 0

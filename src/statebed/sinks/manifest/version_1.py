@@ -6,12 +6,11 @@ writes a sealed base with all its files.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 
 from statebed.errors import CorruptObjectError
-from statebed.sinks.manifest.entries import FIX, Number, TableFile, check_files
+from statebed.sinks.manifest.entries import FIX, EntryHeader, Number, TableFile, check_files
 
 VERSION = 1
 SUMMARY_EVERY = 32
@@ -27,16 +26,9 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[TableFile, ...] = ()
 
 
-class UnsealedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UnsealedEntry(EntryHeader, frozen=True):
     """One entry of version 1."""
 
-    version: int
-    number: Number
-    kind: Literal["open", "epoch", "rollback"]
-    owner: str
-    run: Number
-    epoch: Number
-    nonce: str
     generation: Number = 0
     schema: str = ""
     files: tuple[TableFile, ...] = ()

@@ -1,4 +1,4 @@
-"""docs/format.md says what the code does: its example, its test vectors and its numbers."""
+"""docs/format.md agrees with the code: its example, its test vectors and its numbers."""
 
 import datetime as dt
 import json
@@ -78,7 +78,7 @@ def test_the_test_vectors_of_the_key_hash_are_what_we_compute() -> None:
 def test_the_numbers_of_the_specification_are_those_of_the_code() -> None:
     assert f"at most {segment_writer.ROW_GROUP_ROWS} rows and about {segment_writer.ROW_GROUP_BYTES >> 20} MiB" in TEXT
     assert f"at most {segment_writer.PACKED_ROWS} rows together" in TEXT
-    assert f"from {FIRST_USER_FIELD_ID} on for those of users" in TEXT
+    assert f"from {FIRST_USER_FIELD_ID} on for user columns" in TEXT
     for name, number in RESERVED_FIELD_IDS.items():
         assert re.search(rf"^\| `{name}` \| [^|]+ \| {number} \|", TEXT, re.MULTILINE), name
 

@@ -130,7 +130,7 @@ def title_of(table: StateTable) -> str:
     """Which table it is, for people."""
     at = f"epoch {table.epoch}" if table.savepoint is None else f"savepoint {table.savepoint} (epoch {table.epoch})"
     what = "results" if table.finished else table.kind
-    return f"{table.operator}.{table.table} of {table.job} at {at}, {what}"
+    return f"{table.operator_name}.{table.table} of {table.job} at {at}, {what}"
 
 
 def columns_of(schema: pa.Schema) -> list[dict[str, str]]:

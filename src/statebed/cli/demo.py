@@ -17,6 +17,7 @@ from statebed.demo.crash import CrashOutcome, run_crash_demo
 from statebed.demo.job import JOB, OPERATOR, DemoFolder
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import contents, records
+from statebed.inspect.operator_names import OperatorNames
 from statebed.present.units import number
 from statebed.protocol.records import data_epoch_of
 
@@ -132,7 +133,8 @@ def _show_state(screen: Console, folder: DemoFolder) -> None:
     log = folder.log()
     head = records.record_at(log, None)
     tables = contents.contents_of(log, head).tables
-    screen.print(render.state_table(tables, title=f"state of {OPERATOR} by tier, at epoch {head.epoch}"))
+    title = f"state of {OPERATOR} by tier, at epoch {head.epoch}"
+    screen.print(render.state_table(tables, title=title, names=OperatorNames.of(head)))
     epochs = records.summarise_epochs(log)
     newest = f", the newest {_SHOWN_EPOCHS} of {len(epochs)}" if len(epochs) > _SHOWN_EPOCHS else ""
     screen.print(render.work_table(epochs[-_SHOWN_EPOCHS:], title=f"epochs of {JOB}{newest}"))

@@ -8,6 +8,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import diff_state
 from statebed.inspect.job_diff import JobDiff, TableChange, diff_job
 from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import newest, record_at
 from statebed.inspect.savepoints import savepoint_record
 from statebed.present.units import NOTHING, instant, number, size
@@ -57,7 +58,7 @@ def print_rows(
     rows.print_table(
         changes.to_batches(),
         changes.schema,
-        title=f"{changes.operator}.{changes.table} of {job} from epoch {changes.since} to {changes.until}",
+        title=f"{changes.operator_name}.{changes.table} of {job} from epoch {changes.since} to {changes.until}",
         keys=[CHANGE, *changes.key_columns],
         limit=shown.limit,
     )
@@ -77,6 +78,7 @@ def _epoch_or_savepoint(text: str) -> int | str:
 
 
 def _print_job(found: JobDiff) -> None:
+    names = OperatorNames(found.operator_names)
     output.say(
         f"{found.job} from epoch {found.since} ({instant(found.before_finish_time_us)} UTC) "
         f"to epoch {found.until} ({instant(found.after_finish_time_us)} UTC)"
@@ -86,7 +88,7 @@ def _print_job(found: JobDiff) -> None:
         ["operator", "change", "subtasks", "watermark before (UTC)", "watermark after (UTC)"],
         [
             (
-                one.operator,
+                names(one.operator),
                 one.change,
                 _from_to(one.parallelism_before, one.parallelism_after),
                 instant(one.before_watermark_us),
@@ -99,16 +101,16 @@ def _print_job(found: JobDiff) -> None:
     tables = table(
         "tables, as their files have them",
         ["operator", "table", "change", "rows", "", "size", " ", "files added", "files removed", "tombstones"],
-        [_table_row(one) for one in found.tables],
+        [_table_row(one, names) for one in found.tables],
         right=["rows", "", "size", " ", "files added", "files removed", "tombstones"],
     )
     output.print_table(tables, (), least=("tombstones",))
     output.say("--operator and --table show the rows of one table that changed")
 
 
-def _table_row(one: TableChange) -> tuple[object, ...]:
+def _table_row(one: TableChange, names: OperatorNames) -> tuple[object, ...]:
     return (
-        one.operator,
+        names(one.operator),
         one.table,
         one.change,
         number(one.rows_after),

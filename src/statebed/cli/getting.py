@@ -11,6 +11,7 @@ from statebed.cli.questions import GLOBAL_KEYED, Question, keys_of
 from statebed.errors import InputError
 from statebed.format.json_values import json_objects
 from statebed.inspect import StateTable
+from statebed.inspect.operator_names import OperatorNames
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _one_key(table: StateTable, typed: Sequence[str]) -> list[object]:
     if len(keys) > 1 and table.kind != GLOBAL_KEYED:
         raise InputError(
             f"{' '.join(map(repr, typed))} are several keys of the key columns {table.key_columns}",
-            where=f"operator {table.operator!r}, table {table.table!r}",
+            where=f"operator {table.operator_name!r}, table {table.table!r}",
             fix="look one key up; `statebed state` takes several with --key",
         )
     return keys
@@ -92,11 +93,13 @@ def _print(lookup: Lookup, key: Sequence[str]) -> None:
             )
             if one.more:
                 output.say(f"the first {one.rows.num_rows:,} rows; --limit 0 shows all")
-    empty = [f"{one.table.operator}.{one.table.table}" for one in lookup.found if not one.rows.num_rows]
+    empty = [f"{one.table.operator_name}.{one.table.table}" for one in lookup.found if not one.rows.num_rows]
     if empty:
         output.say(f"no row of {' '.join(key)} in: {', '.join(empty)}")
     if lookup.unfit:
-        output.say(f"other keys have: {', '.join(f'{operator}.{table}' for operator, table, _ in lookup.unfit)}")
+        names = OperatorNames.of(lookup.moment.record)
+        others = names.listed(f"{operator}.{table}" for operator, table, _ in lookup.unfit)
+        output.say(f"other keys have: {others}")
 
 
 def _document(lookup: Lookup, key: Sequence[str]) -> dict[str, object]:

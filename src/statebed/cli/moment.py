@@ -9,6 +9,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.contents import metadata_of
 from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import newest, record_at
 from statebed.inspect.savepoints import savepoint_record
 
@@ -41,14 +42,18 @@ class Moment:
         )
 
     def only(self, operator: str | None, table: str | None) -> "Moment":
-        """Only tables of this operator and of this name; there must be some."""
-        found = tuple((one, name) for one, name in self.tables if operator in {None, one} and table in {None, name})
+        """Keep only tables of this operator and of this name; there must be some."""
+        names = OperatorNames.of(self.record)
+        where = f"{self.state}, job {self.job!r}, epoch {self.record.epoch}"
+        found = tuple(
+            (one, name) for one, name in self.tables if operator in {None, one, names(one)} and table in {None, name}
+        )
         if not found:
             asked = ".".join(part for part in (operator, table) if part) or "a table"
-            there = ", ".join(f"{one}.{name}" for one, name in self.tables)
+            there = names.listed(f"{one}.{name}" for one, name in self.tables)
             raise StateNotFoundError(
                 f"there is no {asked} (there are: {there or 'no tables'})",
-                where=f"{self.state}, job {self.job!r}, epoch {self.record.epoch}",
+                where=where,
                 fix="name one of these with --operator and --table",
             )
         return dataclasses.replace(self, tables=found)

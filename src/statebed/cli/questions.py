@@ -10,6 +10,7 @@ from statebed.cli.moment import at
 from statebed.errors import InputError, StateNotFoundError
 from statebed.inspect import StateTable, read_state
 from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
 
 GLOBAL_KEYED = "global keyed"
 
@@ -72,8 +73,9 @@ class Question:
         """Say in the words of the command line that there are several tables to choose from."""
         moment = at(self.state, job, epoch=self.epoch, savepoint=self.savepoint).only(self.operator, self.table)
         if len(moment.tables) > 1:
+            names = OperatorNames.of(moment.record)
             raise InputError(
-                f"there are several tables: {', '.join(f'{operator}.{table}' for operator, table in moment.tables)}",
+                f"there are several tables: {names.listed(f'{operator}.{table}' for operator, table in moment.tables)}",
                 where=f"{self.state}, job {job!r}, epoch {moment.record.epoch}",
                 fix="name one with --operator (and --table)",
             )
@@ -90,7 +92,7 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
     if not columns:
         raise InputError(
             "the rows of this table have no key",
-            where=f"operator {table.operator!r}, table {table.table!r}",
+            where=f"operator {table.operator_name!r}, table {table.table!r}",
             fix="ask with --where, --from and --to",
         )
     values: dict[str, list[str]] = {column: [] for column in columns}
@@ -108,7 +110,7 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
     elif unnamed or not all(values.values()):
         raise InputError(
             f"{' '.join(map(repr, given))} is no key of the key columns {columns}",
-            where=f"operator {table.operator!r}, table {table.table!r}",
+            where=f"operator {table.operator_name!r}, table {table.table!r}",
             fix=f"give a value for each: {' '.join(f'{column}=...' for column in columns)}",
         )
     return [dict(zip(columns, key, strict=True)) for key in itertools.product(*values.values())]

@@ -11,6 +11,7 @@ from statebed.cli.output import age, status, table
 from statebed.inspect.contents import TableSummary
 from statebed.inspect.jobs import JobSummary
 from statebed.inspect.lineages import LineageSummary, RunSummary
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import EpochSummary
 from statebed.inspect.run_states import RunReport, problem_lines
 from statebed.inspect.savepoints import SavepointSummary
@@ -222,11 +223,14 @@ def _work(epoch: EpochSummary) -> Sequence[object]:
     return [epoch.batch, number(epoch.rows_in), number(epoch.rows_late), number(epoch.rows_out)]
 
 
-def state_table(tables: Iterable[TableSummary], *, title: str) -> Table:
+def state_table(tables: Iterable[TableSummary], *, title: str, names: OperatorNames) -> Table:
     return table(
         title,
         ["operator", "table", "kind", "tier", "files", "by level", "rows", "size"],
-        [(t.operator, t.table, t.kind, t.tier, t.files, _levels(t), number(t.rows), size(t.bytes)) for t in tables],
+        [
+            (names(t.operator), t.table, t.kind, t.tier, t.files, _levels(t), number(t.rows), size(t.bytes))
+            for t in tables
+        ],
         right=["files", "rows", "size"],
     )
 

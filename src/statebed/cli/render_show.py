@@ -12,6 +12,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary, SubtaskSummary
 from statebed.inspect.figures import Figures, HostMemory, OperatorWork, TierSizes
 from statebed.inspect.files import FileSummary, Referrers, ranges
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import EpochSummary
 from statebed.inspect.run_states import RunReport
 from statebed.inspect.schemas import SchemaSummary
@@ -45,29 +46,30 @@ class Epoch:
 
 
 def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
-    """An epoch, piece by piece."""
+    """Render an epoch, piece by piece."""
+    names = OperatorNames.of(shown.record)
     yield from _heading(shown)
     if shown.sources:
         yield _sources_table(shown.sources)
     if shown.contents.operators:
-        yield _operators_table(shown)
+        yield _operators_table(shown, names)
     if shown.contents.tables:
-        yield state_table(shown.contents.tables, title="state")
+        yield state_table(shown.contents.tables, title="state", names=names)
     if shown.subtasks:
-        yield _subtasks_table(shown.subtasks)
+        yield _subtasks_table(shown.subtasks, names)
     for schema in shown.schemas:
-        yield from _schema(schema)
+        yield from _schema(schema, names)
     if shown.files:
-        yield files_table(shown.files, title="files, below the job's folder")
+        yield files_table(shown.files, title="files, below the job's folder", names=names)
         if shown.referrers is not None and not shown.referrers.complete:
             looked = shown.referrers.looked_at
             yield line(
                 f"who needs them was looked for in epochs {ranges(looked)} and all savepoints; there are older epochs"
             )
     if shown.contents.sinks:
-        yield _sinks_table(shown.contents.sinks)
+        yield _sinks_table(shown.contents.sinks, names)
     if shown.figures is not None:
-        yield from _figures(shown.figures)
+        yield from _figures(shown.figures, names)
 
 
 def _heading(shown: Epoch) -> Iterator[Text]:
@@ -114,7 +116,7 @@ def _sources_table(sources: Iterable[SourceState]) -> Table:
     )
 
 
-def _operators_table(shown: Epoch) -> Table:
+def _operators_table(shown: Epoch, names: OperatorNames) -> Table:
     operators: Iterable[OperatorSummary] = shown.contents.operators
     is_epoch = shown.summary.kind == "epoch"
     return table(
@@ -122,8 +124,8 @@ def _operators_table(shown: Epoch) -> Table:
         ["operator", "reads", "subtasks", "in", "late", "out", "watermark (UTC)", "of its output (UTC)"],
         [
             (
-                o.operator,
-                ", ".join(o.reads) or NOTHING,
+                names(o.operator),
+                names.listed(o.reads) or NOTHING,
                 o.parallelism,
                 *map(number, (o.rows_in, o.rows_late, o.rows_out)),
                 precise(o.watermark_us),
@@ -135,13 +137,13 @@ def _operators_table(shown: Epoch) -> Table:
     )
 
 
-def _subtasks_table(subtasks: Iterable[SubtaskSummary]) -> Table:
+def _subtasks_table(subtasks: Iterable[SubtaskSummary], names: OperatorNames) -> Table:
     return table(
         "subtasks",
         ["operator", "subtask", "key hashes", "share", "files", "rows", "size", "tombstones"],
         [
             (
-                s.operator,
+                names(s.operator),
                 s.subtask,
                 f"{s.owned_first:016x}-{s.owned_last:016x}",
                 f"{(s.owned_last - s.owned_first + 1) / _HASHES:.1%}",
@@ -156,14 +158,14 @@ def _subtasks_table(subtasks: Iterable[SubtaskSummary]) -> Table:
     )
 
 
-def _sinks_table(sinks: Iterable[SinkSummary]) -> Table:
+def _sinks_table(sinks: Iterable[SinkSummary], names: OperatorNames) -> Table:
     return table(
         "sinks",
         ["sink", "from", "files", "rows", "size", "published"],
         [
             (
                 s.sink,
-                f"{s.operator}.{s.stream}" if s.stream else s.operator,
+                names(f"{s.operator}.{s.stream}" if s.stream else s.operator),
                 s.files,
                 number(s.rows),
                 size(s.bytes),
@@ -175,9 +177,9 @@ def _sinks_table(sinks: Iterable[SinkSummary]) -> Table:
     )
 
 
-def _schema(schema: SchemaSummary) -> Iterator[Table | Text]:
+def _schema(schema: SchemaSummary, names: OperatorNames) -> Iterator[Table | Text]:
     yield table(
-        f"columns of {schema.operator}.{schema.table}",
+        f"columns of {names(schema.operator)}.{schema.table}",
         ["column", "type", "key", "null", "id"],
         [(c.column, c.type, "yes" if c.key else "", "yes" if c.nullable else "", c.field_id) for c in schema.columns],
         right=["id"],
@@ -195,7 +197,7 @@ def _schema(schema: SchemaSummary) -> Iterator[Table | Text]:
     yield line("  " + ", ".join(part for part in said if part))
 
 
-def files_table(files: Sequence[FileSummary], *, title: str) -> Table:
+def files_table(files: Sequence[FileSummary], *, title: str, names: OperatorNames) -> Table:
     """The files of tables; who needs them, where it was looked for."""
     needed = any(file.epochs or file.savepoints for file in files)
     timed = any(file.min_event_time_us is not None for file in files)
@@ -205,7 +207,7 @@ def files_table(files: Sequence[FileSummary], *, title: str) -> Table:
         [*columns, *(["event times (UTC)"] if timed else []), *(["needed by"] if needed else []), "path"],
         [
             (
-                f.operator,
+                names(f.operator),
                 f.table,
                 f.level,
                 number(f.rows),
@@ -236,13 +238,13 @@ def _needed_by(file: FileSummary) -> str:
     return "; ".join([*named, *(f"savepoint {name}" for name in file.savepoints)])
 
 
-def _figures(figures: Figures) -> Iterator[Table | Text]:
+def _figures(figures: Figures, names: OperatorNames) -> Iterator[Table | Text]:
     if figures.tables:
-        yield tiers_table(figures.tables, title="state by tier, at the end of the epoch's work")
+        yield tiers_table(figures.tables, title="state by tier, at the end of the epoch's work", names=names)
     if figures.operators:
-        yield _work_table(figures.operators)
+        yield _work_table(figures.operators, names)
     if figures.hosts:
-        yield memory_table(figures.hosts)
+        yield memory_table(figures.hosts, names)
     if figures.compaction is not None:
         done = figures.compaction
         yield line(
@@ -253,7 +255,7 @@ def _figures(figures: Figures) -> Iterator[Table | Text]:
         yield line("rows were added up by the JVM first")
 
 
-def tiers_table(tables: Iterable[TierSizes], *, title: str) -> Table:
+def tiers_table(tables: Iterable[TierSizes], *, title: str, names: OperatorNames) -> Table:
     """State by operator, table and tier."""
     return table(
         title,
@@ -273,7 +275,7 @@ def tiers_table(tables: Iterable[TierSizes], *, title: str) -> Table:
         ],
         [
             (
-                t.operator,
+                names(t.operator),
                 t.table,
                 number(t.rows),
                 *map(size, (t.memory_bytes, t.disk_bytes, t.store_bytes)),
@@ -286,13 +288,13 @@ def tiers_table(tables: Iterable[TierSizes], *, title: str) -> Table:
     )
 
 
-def _work_table(operators: Iterable[OperatorWork]) -> Table:
+def _work_table(operators: Iterable[OperatorWork], names: OperatorNames) -> Table:
     return table(
         "work of operators",
         ["operator", "slowest subtask", "written", "expired", "retractions dropped"],
         [
             (
-                o.operator,
+                names(o.operator),
                 duration(o.busy_us),
                 size(o.bytes_written),
                 *map(number, (o.rows_expired, o.retractions_dropped)),
@@ -303,7 +305,7 @@ def _work_table(operators: Iterable[OperatorWork]) -> Table:
     )
 
 
-def memory_table(hosts: Iterable[HostMemory]) -> Table:
+def memory_table(hosts: Iterable[HostMemory], names: OperatorNames) -> Table:
     """Who holds the memory of each worker."""
     return table(
         "memory of workers, at its fullest",
@@ -313,8 +315,9 @@ def memory_table(hosts: Iterable[HostMemory]) -> Table:
                 h.host,
                 size(h.peak_bytes),
                 size(h.budget_bytes),
-                ", ".join(f"{name} {size(held)}" for name, held in h.holders.items()) or NOTHING,
-                ", ".join(f"{name} {size(h.held[name])} of {size(part)}" for name, part in h.shares.items()) or NOTHING,
+                ", ".join(f"{names(name)} {size(held)}" for name, held in h.holders.items()) or NOTHING,
+                ", ".join(f"{names(name)} {size(h.held[name])} of {size(part)}" for name, part in h.shares.items())
+                or NOTHING,
                 size(h.cache_bytes),
                 size(h.cache_limit_bytes),
                 size(h.spilled_bytes),

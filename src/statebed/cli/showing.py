@@ -1,7 +1,6 @@
 """`statebed show`: reads what was asked for about one epoch, and prints it."""
 
 import dataclasses
-import difflib
 import time
 
 from rich.text import Text
@@ -9,12 +8,13 @@ from rich.text import Text
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output
 from statebed.cli.render_show import LEAST, Epoch, one_epoch
-from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
+from statebed.errors import EpochNotRetainedError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.files import files_of, referrers
 from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
 from statebed.inspect.run_states import newest_run, run_status
 from statebed.inspect.savepoints import savepoint_record
@@ -107,8 +107,10 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: Wanted) -> 
         savepoints=savepoints_by_epoch(record).get(record.epoch, ()),
     )
     if wanted.operator is not None:
-        contents, figures = _only(contents, figures, wanted.operator, where=f"{log.store.url}, epoch {record.epoch}")
-        metadata = {wanted.operator: metadata[wanted.operator]}
+        where = f"{log.store.url}, epoch {record.epoch}"
+        operator = OperatorNames.of(record).id_of(wanted.operator, where=where)
+        contents, figures = _only(contents, figures, operator)
+        metadata = {operator: metadata[operator]}
     found = referrers(log, newest(log) or record, limit=wanted.referrers) if wanted.referrers else None
     files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)] if wanted.files else []
     is_newest = wanted.epoch is None and wanted.savepoint is None
@@ -127,16 +129,8 @@ def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: Wanted) -> 
     )
 
 
-def _only(contents: Contents, figures: Figures | None, operator: str, *, where: str) -> tuple[Contents, Figures | None]:
-    """The same, of one operator."""
-    known = [one.operator for one in contents.operators]
-    if operator not in known:
-        close = difflib.get_close_matches(operator, known, n=1)
-        raise StateNotFoundError(
-            f"there is no operator {operator!r} (there are: {', '.join(known) or 'none'})",
-            where=where,
-            fix=f"did you mean {close[0]!r}?" if close else "name one of these operators",
-        )
+def _only(contents: Contents, figures: Figures | None, operator: str) -> tuple[Contents, Figures | None]:
+    """Reduce contents and figures to one operator."""
     narrowed = dataclasses.replace(
         contents,
         operators=tuple(one for one in contents.operators if one.operator == operator),

@@ -20,6 +20,7 @@ from statebed.cli.signals import interrupted_by_signals
 from statebed.errors import JobNotFoundError, StatebedError
 from statebed.inspect.jobs import open_log
 from statebed.inspect.live import JobPace, LogTail, OperatorPace, pace_of
+from statebed.inspect.operator_names import OperatorNames
 from statebed.present.units import NOTHING, duration, instant, number, rate, size
 
 LEAST = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
@@ -105,13 +106,14 @@ def _leaves(keys: bool, every: float) -> bool:
 
 
 def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
-    pieces: list[RenderableType] = [*_heading(pace), _operators(pace.operators)]
+    names = OperatorNames(pace.operator_names)
+    pieces: list[RenderableType] = [*_heading(pace), _operators(pace.operators, names)]
     if pace.phases_us:
         pieces.append(_phases(pace.phases_us))
     if pace.tables:
-        pieces.append(tiers_table(pace.tables, title="state by tier"))
+        pieces.append(tiers_table(pace.tables, title="state by tier", names=names))
     if pace.hosts:
-        pieces.append(memory_table(pace.hosts))
+        pieces.append(memory_table(pace.hosts, names))
     if pace.compaction is not None:
         done = pace.compaction
         pieces.append(
@@ -146,13 +148,13 @@ def _heading(pace: JobPace) -> Iterator[Text]:
     )
 
 
-def _operators(operators: Sequence[OperatorPace]) -> Table:
+def _operators(operators: Sequence[OperatorPace], names: OperatorNames) -> Table:
     return table(
         "operators",
         ["operator", "subtasks", "rows in", "rows out", "late", "watermark (UTC)", "slowest subtask"],
         [
             (
-                one.operator,
+                names(one.operator),
                 one.subtasks,
                 rate(one.rows_in_per_second),
                 rate(one.rows_out_per_second),

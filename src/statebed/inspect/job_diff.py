@@ -1,11 +1,12 @@
 """What changed in a whole job between two epochs, by the metadata alone: no data file is opened."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import metadata_of
 from statebed.inspect.files import FileSummary, files_of
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import input_watermark
 
 ADDED = "added"
@@ -54,6 +55,8 @@ class JobDiff:
     after_finish_time_us: int
     operators: tuple[OperatorChange, ...]
     tables: tuple[TableChange, ...]
+    operator_names: dict[str, str] = field(default_factory=dict)
+    """Names of operators for people, by id."""
 
 
 def diff_job(log: CheckpointLog, before: pb.CheckpointMetadata, after: pb.CheckpointMetadata) -> JobDiff:
@@ -69,6 +72,7 @@ def diff_job(log: CheckpointLog, before: pb.CheckpointMetadata, after: pb.Checkp
         before_finish_time_us=before.finish_time_us,
         after_finish_time_us=after.finish_time_us,
         operators=tuple(_operator(name, entries[0].get(name), entries[1].get(name)) for name in names),
+        operator_names=dict(OperatorNames.of(before, after).by_id),
         tables=tuple(_table(key, sides[0].get(key), sides[1].get(key)) for key in tables),
     )
 

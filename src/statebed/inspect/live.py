@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import EpochNotRetainedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import CompactionWork, HostMemory, TierSizes, figures_of, phases_of
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import input_watermark, newest, readable, slowest_watermark
 from statebed.inspect.run_states import RunReport, newest_run, state_of_job
 from statebed.protocol.records import data_epoch_of
@@ -96,6 +97,8 @@ class JobPace:
     compaction: CompactionWork | None
     report: RunReport | None = None
     """State of the newest run."""
+    operator_names: dict[str, str] = field(default_factory=dict)
+    """Names of operators for people, by id."""
 
 
 def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: RunReport | None = None) -> JobPace:
@@ -130,6 +133,7 @@ def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: Ru
         hosts=figures.hosts if figures else (),
         compaction=figures.compaction if figures else None,
         report=report,
+        operator_names=dict(OperatorNames.of(head).by_id),
     )
 
 

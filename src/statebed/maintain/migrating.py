@@ -17,6 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import register_schema
 from statebed.maintain.rewriting import OPTIONS, OnSubtask, Rewritten, commit_operators, rewrite
 from statebed.maintain.runs import own_run, whole_head
+from statebed.operators.labels import stored_label
 from statebed.state import CommitData, MigratableState, TableData, TableManager, TaskInfo, operator_entry
 from statebed.state.manager.evolved_parts import file_schema
 from statebed.state.migration import decoder
@@ -49,7 +50,7 @@ def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdat
         parts = [fetch_subtask(log.store, reference) for reference in entry.subtasks]
         for name in sorted({name for part in parts for name in part.tables}):
             declared = left.pop((entry.operator_id, name), None)
-            one = _outdated(entry.operator_id, name, parts, declared)
+            one = _outdated(entry, name, parts, declared)
             if one is not None:
                 found.append(one)
     if left:
@@ -106,10 +107,11 @@ def load_type(text: str) -> Any:
 
 
 def _outdated(
-    operator_id: str, name: str, parts: list[pb.OperatorCheckpointMetadata], declared: Any
+    entry: pb.OperatorEntry, name: str, parts: list[pb.OperatorCheckpointMetadata], declared: Any
 ) -> Outdated | None:
     tables = [part.tables[name] for part in parts if name in part.tables]
-    where = f"operator {operator_id}, table {name!r}"
+    operator_id = entry.operator_id
+    where = f"{stored_label(operator_id, entry.definition)}, table {name!r}"
     if tables[0].config.WhichOneof("kind") == "global_keyed":
         if declared is None:
             return None

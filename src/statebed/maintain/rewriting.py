@@ -14,6 +14,7 @@ from statebed.checkpoint.objects import fetch_subtask, store_subtask
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.maintain.runs import Changed, Through, end_run, own_run, whole_head
+from statebed.operators.labels import written_name
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, TableManager, TaskInfo, Tiers
 from statebed.state.memory.budget import budget_of
 from statebed.state.stored_edit import edited
@@ -91,7 +92,8 @@ def rewrite(
                     wrote = True
                 done += 1
                 if on_subtask is not None:
-                    on_subtask(done, total, f"{entry.operator_id}, subtask {reference.subtask_index}")
+                    name = written_name(entry.operator_id, entry.definition)
+                    on_subtask(done, total, f"{name}, subtask {reference.subtask_index}")
             entries.append(entry)
     if not wrote:
         end_run(run)

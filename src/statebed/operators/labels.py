@@ -1,33 +1,72 @@
-"""How errors and warnings call an operator: by its name, or if it was given none, by what the user wrote."""
+"""Names of operators in errors, warnings and pages: the given name, or if there is none, what the user wrote."""
 
+import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from statebed.errors import StatebedError
+from statebed.operators.windows import SessionWindow, Window
 
 _DEFAULTS = "window|top|over|aggregate|deduplicate|process|join|forward"
 _GENERATED = re.compile(rf"({_DEFAULTS})(_[0-9a-f]{{10}})?")
 """Names of operators that were given none: a kind, and behind it a digest of the definition."""
-_KINDS = {
-    "WindowAggregate": "group_by({keys}).agg",
-    "SessionAggregate": "group_by({keys}).agg",
-    "WindowTopN": "group_by({keys}).top",
-    "WindowFunctions": "group_by({keys}).over",
-    "UpdatingAggregate": "key_by({keys}).agg",
-    "TopN": "key_by({keys}).top",
-    "Deduplicate": "deduplicate({keys})",
-    "ProcessOperator": "key_by({keys}).process",
-    "Forward": "the rows of a source",
+_METHODS = {
+    "window_aggregate": "group_by({parts}).agg",
+    "session_aggregate": "group_by({parts}).agg",
+    "window_top_n": "group_by({parts}).top",
+    "window_functions": "group_by({parts}).over",
+    "updating_aggregate": "key_by({parts}).agg",
+    "top_n": "key_by({parts}).top",
+    "deduplicate": "deduplicate({parts})",
+    "process": "key_by({parts}).process",
+    "interval_join": "join(on={parts})",
+    "window_join": "join(on={parts})",
+    "as_of_join": "join(on={parts})",
+    "updating_join": "join(on={parts})",
+    "forward": "the rows of a source",
 }
+"""How users write an operator, by the kind that its definition names."""
 
 
 def operator_label(operator: Any) -> str:
-    """Return `operator 'per_minute'`, or `group_by(driver, tumbling window of 1 minute).agg` if it has no name."""
-    name = operator.operator_id
-    if not _GENERATED.fullmatch(name):
-        return f"operator {name!r}"
+    """Return `operator 'per_minute'`, or `group_by(driver, tumbling window of 1 minute).agg` if it has no name.
+
+    Called for errors about what is wrong with an operator, so it looks at keys and window alone.
+    """
+    if not has_generated_name(operator.operator_id):
+        return f"operator {operator.operator_id!r}"
+    kind = re.sub("(?<!^)(?=[A-Z])", "_", type(operator).__name__).lower().removesuffix("_operator")
     window = getattr(operator, "window", None)
-    parts = [*_keys(operator), *([] if window is None else [window.described()])]
-    text = _KINDS.get(type(operator).__name__, "join(on={keys})")
-    return text.replace("{keys}", ", ".join(parts))
+    return _label(kind, _keys(operator), "" if window is None else window.described())
+
+
+def stored_label(operator_id: str, definition: str) -> str:
+    """Return the label of an operator of which a record is at hand, with its definition as JSON."""
+    if not has_generated_name(operator_id):
+        return f"operator {operator_id!r}"
+    return written_name(operator_id, definition)
+
+
+def written_name(operator_id: str, definition: str) -> str:
+    """Return an operator's name as pages show it: the given one, or what the user wrote.
+
+    A definition that cannot be understood, such as one of a later version, leaves the id as it is.
+    """
+    if not has_generated_name(operator_id):
+        return operator_id
+    try:
+        described = json.loads(definition)
+        keys = described["keys"] if "keys" in described else described["left"]["keys"]
+        texts = [str(key[0]) if isinstance(key, list) else str(key) for key in keys]
+        return _label(described["kind"], texts, _stored_window(described))
+    except (ValueError, TypeError, KeyError, StatebedError):
+        return operator_id
+
+
+def has_generated_name(operator_id: str) -> bool:
+    """Whether the user gave the operator no name, so that its id is a kind and a digest."""
+    return _GENERATED.fullmatch(operator_id) is not None
 
 
 def step_label(method: str, name: str | None) -> str:
@@ -41,3 +80,13 @@ def _keys(operator: Any) -> list[str]:
         return [key.name for key in keys]
     one = getattr(operator, "input", None) or operator.left
     return list(one.keys)
+
+
+def _label(kind: str, keys: Sequence[str], window: str) -> str:
+    return _METHODS[kind].replace("{parts}", ", ".join([*keys, window] if window else keys))
+
+
+def _stored_window(described: Mapping[str, Any]) -> str:
+    if "gap" in described:
+        return SessionWindow(int(described["gap"]), described.get("on")).described()
+    return Window.from_data(described["window"]).described() if "window" in described else ""

@@ -20,6 +20,7 @@ from statebed.operators.aggregates import BoundAggregate, bound_from_description
 from statebed.operators.aggregation import WINDOW_START, Emit
 from statebed.operators.arithmetic import Function
 from statebed.operators.keyed_rows import EVERYTHING
+from statebed.operators.labels import stored_label
 from statebed.operators.numbering import Numbering
 from statebed.operators.operator import MAIN, Changes, Input
 from statebed.operators.ordering import order_by
@@ -224,7 +225,7 @@ def _bound(
 
 
 def _check_user(name: str, description: list[float | str], user: UserAggregate | None, stored: StoredTable) -> None:
-    where = f"operator {stored.operator_id!r}"
+    where = stored_label(stored.operator_id, stored.definition)
     trailing = description[: -1 if description[-1] == "changelog" else None]
     kept = tuple(map(str, trailing[-4:]))
     if user is None:
@@ -249,7 +250,7 @@ def _check_all_used(users: UserAggregates, names: Iterable[str], stored: StoredT
     if unused:
         raise InputError(
             f"there is no user-defined aggregate {', '.join(map(repr, unused))}",
-            where=f"operator {stored.operator_id!r}",
+            where=stored_label(stored.operator_id, stored.definition),
             fix=f"name those that it has: {', '.join(names) or 'none'}",
         )
 

@@ -29,6 +29,7 @@ from statebed.errors import (
 from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks, source_entry
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock
+from statebed.operators.labels import operator_label
 from statebed.protocol import Replay, decide_replay
 from statebed.protocol.requests import Collect, Compact, Stop
 from statebed.spark.book import Book
@@ -285,7 +286,8 @@ class Controller:
         fed = self._feeding.of_nothing(session) if batch is None else self._feeding.of_batch(batch, clocks, meter)
         if fed.added_up is not None:
             levels[0] = of_groups(levels[0], fed.added_up)
-        taken = accepted(self._act(fed.frame, levels), operators=plan.operators, parallelism=plan.parallelism)
+        labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
+        taken = accepted(self._act(fed.frame, levels), operators=labels, parallelism=plan.parallelism)
         self._feeding.reduction.observe(taken.reports)
         figures = book.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
         position = head.source_position

@@ -18,6 +18,7 @@ from statebed.errors import InputError
 from statebed.flow.graph import Edge
 from statebed.flow.steps import Feed
 from statebed.format.schema import TIME
+from statebed.operators.labels import operator_label
 from statebed.operators.windows import duration_text
 from statebed.protocol.projection import offset_names
 from statebed.spark.expressions import analysed, column_of, input_error, named_column
@@ -109,7 +110,7 @@ def feeding(
     `leaves` are for each frame the sources of the streams that it reads: a DataFrame may be a union of several.
     """
     columns = {
-        branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, operator {branch.operator_id!r}")
+        branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, {operator_label(branch.operator)}")
         for branch in branches
     }
     slots = _Slots()

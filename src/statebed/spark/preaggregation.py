@@ -152,7 +152,7 @@ def preaggregation_of(
     branch = topology.branches[0]
     if branch.feed.time is not None:  # groups carry the greatest event time of their rows, by which panes are checked
         return None
-    place = next(one for one in topology.places if one.operator.operator_id == branch.operator_id)
+    place = next(one for one in topology.places if one.operator.operator_id == branch.operator.operator_id)
     operator = place.operator
     if not isinstance(operator, WindowAggregate | UpdatingAggregate):
         return None

@@ -1,7 +1,7 @@
 """What subtasks report, and what an epoch makes of it: one report each, summed for the record and for people."""
 
 import pickle
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,8 +108,11 @@ class Accepted:
     """The greatest event time of each source that gave rows."""
 
 
-def accepted(rows: Iterable[Any], *, operators: Collection[str], parallelism: int) -> Accepted:
-    """Exactly one report per operator and subtask; what a subtask raised is raised here."""
+def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: int) -> Accepted:
+    """Collect exactly one report per operator and subtask, and raise what a subtask raised.
+
+    `operators` has the label of each operator by its id.
+    """
     found: dict[tuple[str, int], SubtaskReport] = {}
     seen: dict[str, int] = {}
     failures: list[StatebedError] = []
@@ -118,7 +121,7 @@ def accepted(rows: Iterable[Any], *, operators: Collection[str], parallelism: in
         if row[BRANCH] == FAILED:
             failures.append(_shipped_error(payload))
         elif row[BRANCH] == REPORT:
-            _take(found, SubtaskReport.from_bytes(payload))
+            _take(found, SubtaskReport.from_bytes(payload), operators)
         else:
             for source, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():
                 seen[source] = max(latest, seen.get(source, latest))
@@ -128,20 +131,26 @@ def accepted(rows: Iterable[Any], *, operators: Collection[str], parallelism: in
     missing, surplus = sorted(wanted - set(found)), sorted(set(found) - wanted)
     if missing or surplus:
         raise SubtaskError(
-            f"of {len(wanted)} subtasks, {missing or 'none'} did not report, and {surplus or 'none'} should not exist",
-            where=f"operators {', '.join(operators)}",
+            f"of {len(wanted)} subtasks, {_listed(missing, operators)} did not report, and "
+            f"{_listed(surplus, operators)} should not exist",
+            where=", ".join(operators.values()),
             fix="start the job again; if it happens again, report it with the Spark version",
         )
     reports = {name: [found[name, index] for index in range(parallelism)] for name in operators}
     return Accepted(reports, seen)
 
 
-def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport) -> None:
+def _listed(subtasks: Sequence[tuple[str, int]], labels: Mapping[str, str]) -> str:
+    return "; ".join(f"subtask {index} of {labels.get(name, name)}" for name, index in subtasks) or "none"
+
+
+def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, labels: Mapping[str, str]) -> None:
     other = found.setdefault((report.operator_id, report.subtask_index), report)
     if other.reference != report.reference or other.outbox != report.outbox:
         raise NondeterminismError(
             f"two attempts at subtask {report.subtask_index} gave different results",
-            where=f"operator {report.operator_id}: {other.reference.path} and {report.reference.path}",
+            where=f"{labels.get(report.operator_id, report.operator_id)}: "
+            f"{other.reference.path} and {report.reference.path}",
             fix="look for functions that are not deterministic, such as a Python UDF that reads a clock",
         )
 

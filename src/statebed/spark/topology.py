@@ -27,7 +27,8 @@ class Branch:
 
     number: int
     edge: Edge
-    operator_id: str
+    operator: Operator
+    """The one that takes the rows."""
     feed: Feed
     sources: tuple[str, ...]
     """From which rows come."""
@@ -151,7 +152,7 @@ def topology(graph: Graph, frames: Collection[Edge], sinks: Mapping[str, Edge]) 
             for origin, steps in ways(graph, frames, edge):
                 if origin in frames:
                     found = sources_of(graph, origin)
-                    branches.append(Branch(count, origin, node.operator.operator_id, feed, found))
+                    branches.append(Branch(count, origin, node.operator, feed, found))
                 else:
                     levels[number] = max(levels[number], levels[origin.node] + 1)
                     routes.setdefault(origin.node, []).append(Route(count, origin.output, steps, feed))

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.operator_names import OperatorNames
 from statebed.present import units
 from statebed.ui import texts
 from statebed.ui.definitions import kind
@@ -81,6 +82,7 @@ def graph_of(
 
     `published` is the newest record with output, which knows the sinks: starts of runs, stops and tools have none.
     """
+    names = OperatorNames.of(record)
     operators = [entry for entry in record.operators if not entry.retired]
     ids = {entry.operator_id for entry in operators}
     sources = [_source(one) for one in record.sources]
@@ -92,7 +94,8 @@ def graph_of(
             if not sources:
                 boxes += [Box(f"s:{one.input}", "source", one.input, ()) for one in entry.inputs]
             reads = [box.key for box in boxes if box.style == "source"]
-        boxes.append(_operator(entry, state.get(entry.operator_id), tuple(reads), link))
+        name = names(entry.operator_id)
+        boxes.append(_operator(entry, name, state.get(entry.operator_id), tuple(reads), link))
     published = published or record
     for sink in published.sinks:
         origins = [_operator_key(one) for one in _feeding(published, sink, ids)]
@@ -126,7 +129,7 @@ def _source(one: pb.SourceWatermark) -> Box:
     return Box(f"s:{one.source}", "source", one.source, (newest, mark))
 
 
-def _operator(entry: pb.OperatorEntry, state: StateTotals | None, reads: tuple[str, ...], link: str) -> Box:
+def _operator(entry: pb.OperatorEntry, name: str, state: StateTotals | None, reads: tuple[str, ...], link: str) -> Box:
     lines = [kind(entry.definition), f"{units.short(entry.rows_in)} in, {units.short(entry.rows_out)} out"]
     if entry.rows_late:
         lines[-1] += f", {units.short(entry.rows_late)} late"
@@ -135,7 +138,7 @@ def _operator(entry: pb.OperatorEntry, state: StateTotals | None, reads: tuple[s
         lines.append(f"{units.size(state.store_bytes)} in {units.plural(state.files, 'file')}")
         tiers = (state.memory_bytes, state.disk_bytes, state.store_bytes)
     address = f"{link}/{quote(entry.operator_id, safe='')}"
-    return Box(_operator_key(entry.operator_id), "operator", entry.operator_id, tuple(lines), address, tiers, reads)
+    return Box(_operator_key(entry.operator_id), "operator", name, tuple(lines), address, tiers, reads)
 
 
 # ---- drawing ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.run_states import RunReport, RunState
 from statebed.present import units
 from statebed.present.colours import PHASE_COLOURS
@@ -123,7 +124,7 @@ def _watermark(point: Point | None) -> str:
 # ---- plots -----------------------------------------------------------------------------------------------------------
 
 
-def charts(points: Sequence[Point]) -> list[Chart]:
+def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
     """The plots of a job; those of figures that its records lack are left out."""
     shown = [point for point in points if point.is_epoch]
     if not shown:
@@ -158,13 +159,19 @@ def charts(points: Sequence[Point]) -> list[Chart]:
             Unit.COUNT,
             *_rates(shown),
         ),
-        lines("lag", "Watermark lag", "The clock minus the watermark of each operator.", Unit.DURATION, *_lags(shown)),
+        lines(
+            "lag",
+            "Watermark lag",
+            "The clock minus the watermark of each operator.",
+            Unit.DURATION,
+            *_lags(shown, names),
+        ),
         lines(
             "watermark",
             "Watermark",
             "Up to where windows are closed, and the newest event time that any source gave.",
             Unit.TIME,
-            *_watermarks(shown),
+            *_watermarks(shown, names),
         ),
         lines(
             "state",
@@ -226,20 +233,20 @@ def _names(shown: Sequence[Point]) -> list[str]:
     return list(found)[:_MOST_OPERATORS]
 
 
-def _lags(shown: Sequence[Point]) -> tuple[Series, ...]:
+def _lags(shown: Sequence[Point], names: OperatorNames) -> tuple[Series, ...]:
     def lag(point: Point, name: str) -> int | None:
         mark = point.watermarks.get(name)
         return None if mark is None or point.epoch_time_us is None else max(point.epoch_time_us - mark, 0)
 
     return tuple(
-        Series(name, tuple(lag(point, name) for point in shown), _LINES[number])
+        Series(names(name), tuple(lag(point, name) for point in shown), _LINES[number])
         for number, name in enumerate(_names(shown))
     )
 
 
-def _watermarks(shown: Sequence[Point]) -> tuple[Series, ...]:
+def _watermarks(shown: Sequence[Point], names: OperatorNames) -> tuple[Series, ...]:
     marks = tuple(
-        Series(name, tuple(point.watermarks.get(name) for point in shown), _LINES[number])
+        Series(names(name), tuple(point.watermarks.get(name) for point in shown), _LINES[number])
         for number, name in enumerate(_names(shown))
     )
     events = Series("newest event", tuple(point.newest_event_us for point in shown), 7)

@@ -27,6 +27,7 @@ from statebed.errors import (
     UnknownTableError,
 )
 from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.operator_names import OperatorNames
 from statebed.present import units
 from statebed.present.colours import tone_of
 from statebed.ui import addresses, definitions, rows, texts, views
@@ -228,6 +229,8 @@ class Pages:
         if reader is not None:
             values["job"] = reader.log.job_id
             values["live"] = _address("EVENTS", job=reader.log.job_id) if is_live else ""
+        record = getattr(values.get("view"), "record", None)
+        values["called"] = OperatorNames.of() if record is None else OperatorNames.of(record)
         template = self._templates.get_template(f"{name}.html")
         return HTMLResponse(template.render(page=name, now_us=self._now_us(), **values))
 

@@ -10,10 +10,12 @@ from statebed.inspect.contents import SinkSummary, SubtaskSummary, sink_of, subt
 from statebed.inspect.figures import Figures, figures_of
 from statebed.inspect.jobs import check_location
 from statebed.inspect.lineages import LineageSummary, RunSummary, lineages_behind, runs_behind, with_reports
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import ABANDONED
 from statebed.inspect.run_states import RunReport
 from statebed.inspect.savepoints import SavepointSummary, summarise_savepoints
 from statebed.inspect.sources import SourceState, sources_of
+from statebed.operators.labels import stored_label
 from statebed.protocol.records import data_epoch_of
 from statebed.ui import addresses, overview
 from statebed.ui.charts import Chart
@@ -123,7 +125,7 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
         liveness=overview.liveness(points, run, now_us=now_us),
         tiles=tuple(overview.tiles(readable, whole, now_us=now_us)),
         graph=graph_of(record, state, operators, published=_with_sinks(reader, points)),
-        charts=tuple(overview.charts(points)),
+        charts=tuple(overview.charts(points, OperatorNames.of(record))),
         memory=memory(figures),
         figures=figures_of(record),
         newest=tuple(reversed(points[-NEWEST:])),
@@ -268,7 +270,7 @@ def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> 
     record = _record(reader, epoch)
     entry = next((one for one in record.operators if one.operator_id == operator_id), None)
     if entry is None:
-        known = [one.operator_id for one in record.operators]
+        known = list(OperatorNames.of(record).by_id.values())
         raise _unknown(reader, f"epoch {record.epoch} has no operator {operator_id[:200]!r}", "operators", known)
     figures = record.figures if record.HasField("figures") else None
     metadata = reader.subtasks(entry)
@@ -291,7 +293,12 @@ def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | 
     found = next((one for one in operator.tables if one.name == table), None)
     if found is None:
         known = [one.name for one in operator.tables]
-        raise _unknown(reader, f"the operator {operator_id!r} has no table {table[:200]!r}", "tables", known)
+        raise _unknown(
+            reader,
+            f"{stored_label(operator_id, operator.entry.definition)} has no table {table[:200]!r}",
+            "tables",
+            known,
+        )
     return operator, found
 
 

@@ -45,7 +45,7 @@ def test_an_operator_is_one_level_behind_the_last_that_it_reads() -> None:
 
 def test_every_branch_knows_its_frame_and_its_sources() -> None:
     _, edges = rides()
-    found = {branch.operator_id: (branch.edge, branch.sources) for branch in placed().branches}
+    found = {branch.operator.operator_id: (branch.edge, branch.sources) for branch in placed().branches}
     assert found == {
         "windows": (edges["dear"], ("trips",)),
         "joined": (edges["fares"], ("fares",)),

@@ -4,6 +4,7 @@ import dataclasses
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import Chain
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import unreadable
 from statebed.ui.overview import charts, liveness, tiles
 from statebed.ui.points import Point, memory, phases, point_of, totals, with_abandoned
@@ -79,10 +80,16 @@ def test_state_and_memory_are_summed_and_unknown_without_figures() -> None:
 
 def test_a_job_without_figures_has_the_plots_that_records_alone_can_fill() -> None:
     points = [point_of(record(epoch)) for epoch in range(2, 6)]
-    names = [chart.name for chart in charts(points)]
+    names = [chart.name for chart in charts(points, OperatorNames({}))]
     assert names == ["phases", "rows", "rates", "lag", "watermark"]
-    assert charts(points)[0].series[0].name == "whole epoch"
-    assert [chart.latest for chart in charts(points)] == ["1 s", "100", "100", "1 min", "2026-01-01 11:59:49"]
+    assert charts(points, OperatorNames({}))[0].series[0].name == "whole epoch"
+    assert [chart.latest for chart in charts(points, OperatorNames({}))] == [
+        "1 s",
+        "100",
+        "100",
+        "1 min",
+        "2026-01-01 11:59:49",
+    ]
     assert [tile.value for tile in tiles(points, None, now_us=NOON_US + 60 * SECOND)] == [
         "5", "100/s", "12.9/s", "1 s", "1 min", "-", "8",
     ]  # fmt: skip

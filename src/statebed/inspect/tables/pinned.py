@@ -23,9 +23,11 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.keyhash import HASH_NAME, HASH_VERSION
 from statebed.inspect.jobs import job_names
+from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
 from statebed.inspect.tables.at_once import at_once
+from statebed.operators.labels import stored_label
 from statebed.operators.results import result_table
 from statebed.storage import ScopedStore, get_storage_provider
 
@@ -173,16 +175,27 @@ def _table_of(
             fix="upgrade statebed",
         )
     entries = {entry.operator_id: entry for entry in record.operators}
+    written = OperatorNames.of(record)
+    if operator is not None and entries:
+        operator = written.id_of(operator, where=where)
     if operator is None and table is not None and len(entries) > 1:
         holding = [name for name, entry in entries.items() if table in _tables(location, entry)]
         entries = {name: entries[name] for name in holding or entries}
     if not entries:
         raise StateNotFoundError("the epoch has no operators", where=where, fix="read an epoch after the first")
-    chosen = entries[_only(sorted(entries), operator, "operator", where=where)]
+    if operator is None and len(entries) > 1:
+        raise InputError(
+            f"there are {len(entries)} operators: {written.listed(sorted(entries))}",
+            where=where,
+            fix="name one: operator=...",
+        )
+    chosen = entries[operator or next(iter(entries))]
     tables = _tables(location, chosen)
     if results and table is None and (made_of := result_table(chosen.definition)) in tables:
         table = made_of
-    name = _only(sorted(tables), table, "table", where=f"{where}, operator {chosen.operator_id!r}")
+    name = _only(
+        sorted(tables), table, "table", where=f"{where}, {stored_label(chosen.operator_id, chosen.definition)}"
+    )
     config, parts = tables[name]
     return PinnedTable(
         pinned=Pinned(location, record.epoch, _shown_epoch(location.log, record), savepoint, record.finish_time_us),

@@ -21,6 +21,7 @@ from statebed.inspect.tables.frames import Answer
 from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
 from statebed.inspect.tables.request import Key, Request
 from statebed.inspect.tables.shape import TIME_KEYED, TableShape
+from statebed.operators.labels import written_name
 
 
 class StateDiff(Answer):
@@ -63,6 +64,12 @@ class StateDiff(Answer):
     @property
     def operator(self) -> str:
         return self._found[1].operator
+
+    @property
+    def operator_name(self) -> str:
+        """Name of the operator for people: the given one, or what the user wrote."""
+        found = self._found[1]
+        return written_name(found.operator, found.entry.definition)
 
     @property
     def schema(self) -> pa.Schema:
@@ -110,7 +117,7 @@ class StateDiff(Answer):
         """Job, operator, table and epochs."""
         found = self._found[1]
         job = found.pinned.location.job
-        return f"{job} / {found.operator} / {found.table}, changes from epoch {self.since} to {self.until}"
+        return f"{job} / {self.operator_name} / {found.table}, changes from epoch {self.since} to {self.until}"
 
     @property
     def _shape(self) -> TableShape:

@@ -27,6 +27,7 @@ from statebed.inspect.tables.rows import rows_of_part
 from statebed.inspect.tables.scan import Scan
 from statebed.inspect.tables.shape import TableShape
 from statebed.inspect.tables.slices import Slice, answers_of_part, slices_of
+from statebed.operators.labels import stored_label, written_name
 from statebed.operators.results import StoredTable, UserAggregates, results_of
 
 
@@ -50,6 +51,12 @@ class StateTable(Answer):
     @property
     def operator(self) -> str:
         return self._found.operator
+
+    @property
+    def operator_name(self) -> str:
+        """Name of the operator for people: the given one, or what the user wrote."""
+        found = self._found
+        return written_name(found.operator, found.entry.definition)
 
     @property
     def table(self) -> str:
@@ -184,7 +191,7 @@ class StateTable(Answer):
     def title(self) -> str:
         """Job, operator, table and epoch."""
         what = "results" if self.finished else self.kind
-        return f"{self.job} / {self.operator} / {self.table} at epoch {self.epoch} ({what})"
+        return f"{self.job} / {self.operator_name} / {self.table} at epoch {self.epoch} ({what})"
 
     def _with(self, request: Request, finished: Finished | None = None) -> "StateTable":
         return StateTable(self._found, request, finished)
@@ -284,5 +291,5 @@ def _finished(found: PinnedTable, shape: TableShape, users: UserAggregates | Non
     results = results_of(found.table, stored, users)
     if results is None:
         return None
-    where = f"operator {found.operator!r}, table {found.table!r}"
+    where = f"{stored_label(found.operator, found.entry.definition)}, table {found.table!r}"
     return Finished(results, tuple(results.columns.names), where=where)

@@ -1,0 +1,52 @@
+"""Names of a job's operators as people read them: the given name, or what the user wrote instead of a generated id."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from statebed.errors import StateNotFoundError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.operators.labels import written_name
+
+
+@dataclass(frozen=True)
+class OperatorNames:
+    """Maps ids of operators to names for people, and back."""
+
+    by_id: Mapping[str, str]
+
+    @staticmethod
+    def of(*records: pb.CheckpointMetadata) -> "OperatorNames":
+        """Name the operators of records; of two definitions of one operator the later record's counts.
+
+        Two operators that were written alike get their ids behind their names, in brackets.
+        """
+        definitions = {entry.operator_id: entry.definition for record in records for entry in record.operators}
+        names = {operator: written_name(operator, text) for operator, text in definitions.items()}
+        count = Counter(names.values())
+        return OperatorNames({one: name if count[name] == 1 else f"{name} [{one}]" for one, name in names.items()})
+
+    def __call__(self, text: str) -> str:
+        """Return the name of an operator, or of one of its tables or streams: `id`, `id.table`."""
+        if text in self.by_id:
+            return self.by_id[text]
+        operator, dot, rest = text.partition(".")
+        return f"{self.by_id.get(operator, operator)}{dot}{rest}"
+
+    def listed(self, texts: Iterable[str]) -> str:
+        return ", ".join(map(self, texts))
+
+    def id_of(self, wanted: str, *, where: str) -> str:
+        """Return the id of the operator that a user names, by its id or by the name that pages show."""
+        ids = {name: operator for operator, name in self.by_id.items()}
+        if wanted in self.by_id:
+            return wanted
+        if wanted not in ids:
+            close = difflib.get_close_matches(wanted, ids, n=1)
+            raise StateNotFoundError(
+                f"there is no operator {wanted!r} (there are: {', '.join(ids) or 'none'})",
+                where=where,
+                fix=f"did you mean {close[0]!r}?" if close else "name one of these operators",
+            )
+        return ids[wanted]

@@ -78,62 +78,54 @@ doctor: env  ## check Java, Python, disk and put-if-absent on this machine
 	$(WITH_JAVA) $(BIN)/statebed doctor
 
 # ---- tests -----------------------------------------------------------------------------------------------
-# Each part prints its time; `make test` runs them all. `|| exit`: a shell with -e goes on when one of `a && b` fails.
+# scripts/run_suite.py says what the parts are. It runs two commands at once, and ends with a table of their times.
 
 PYTEST := $(BIN)/python -m pytest -q
-# Tests of one part run in two processes: whole files for those with a Spark of their own, else whichever is next.
-BOTH_CORES := -n 2 --dist worksteal
-BOTH_CORES_BY_FILE := -n 2 --dist loadfile
-# A third of the processor time of a Spark that lives for seconds: no second compiler, no parallel collector, and classes
-# from an archive. An archive that does not fit is ignored; its warnings would stand in what Spark's scripts read.
-SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
-ARCHIVE := $(VENV)/spark-classes.jsa
-QUICK_JAVA := JAVA_TOOL_OPTIONS="$(SHORT_LIVED) -XX:SharedArchiveFile=$(abspath $(ARCHIVE))" $(WITH_JAVA)
-
-$(ARCHIVE): $(STAMP) scripts/spark_classes.py
-	@echo "statebed: making $@, which lets the Sparks of tests start faster"
-	JAVA_TOOL_OPTIONS="$(SHORT_LIVED)" $(WITH_JAVA) $(BIN)/python scripts/spark_classes.py $@ >$(VENV)/spark-classes.log 2>&1 ||
-	  { echo "statebed: it cannot be made here (see $(VENV)/spark-classes.log); tests go on without"; touch $@; }
+SUITE := $(BIN)/python scripts/run_suite.py
 
 define timed
 	@start=$$(date +%s); { $(2); } || exit $$?; echo "== $(1): $$(( $$(date +%s) - start )) s"
 endef
 
-test: check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs docs  ## set up everything and run the whole suite (about 35 minutes on two slow cores)
-	@echo "== whole suite passed"
+quick: env  ## after every edit: check, most unit tests, crash tests (less than 3 minutes on two cores)
+	@$(SUITE) quick
 
-check: env  ## ruff, mypy strict, import directions
-	$(call timed,check,$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(PYTEST) tests/architecture)
+test: env  ## before every merge, and in CI: set up everything and run the whole suite (20 minutes on two cores)
+	@$(SUITE) test
+
+test-long: env  ## before a release: deep crash sweeps, thousands of epochs, ten times the examples of property tests
+	@$(SUITE) long
+
+check: env  ## ruff, mypy strict, import directions, house rules
+	@$(SUITE) check
 
 test-unit: env  ## unit and model tests; those of keyed tables also with compiled loops for the smallest batches
-	$(call timed,unit,$(PYTEST) $(BOTH_CORES) tests/model tests/unit)
-	$(call timed,unit compiled,STATEBED_COMPILED=always $(PYTEST) $(BOTH_CORES) tests/model/test_engine_model.py tests/model/test_keyed_view.py tests/unit/state/test_keyed*)
+	@$(SUITE) unit
 
 test-crash: env  ## simulation: a crash at every store operation, zombies, forks, races
-	$(call timed,crash sweep,$(PYTEST) $(BOTH_CORES) tests/simulation)
+	@$(SUITE) crash
 
 MUTANTS ?=
 mutants: env  ## bring known failures back, one at a time, and require that a test finds each (MUTANTS="08 17")
 	$(call timed,mutants,$(BIN)/python scripts/run_mutants.py $(MUTANTS))
 
 test-s3: env  ## storage and protocol on a real S3 server (seaweedfs, started on loopback)
-	$(call timed,s3,$(PYTEST) $(BOTH_CORES) tests/s3)
+	@$(SUITE) s3
 
 test-conformance: env  ## files read back with nothing but protobuf and DuckDB; operators and Nexmark against DuckDB
-	$(call timed,conformance,$(PYTEST) $(BOTH_CORES) tests/conformance)
+	@$(SUITE) conformance
 
-test-spark: env $(ARCHIVE)  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
-	$(call timed,spark,$(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not cluster and not long" tests/spark)
+test-spark: env  ## the pipeline on a local Spark: replay, restart, crash, equality with DuckDB
+	@$(SUITE) spark
 
-test-cluster: env $(ARCHIVE)  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
-	$(call timed,cluster,$(QUICK_JAVA) $(PYTEST) -m "cluster and not long" tests/spark)
+test-cluster: env  ## the pipeline on a Spark cluster whose processes die, its state on a real S3 server
+	@$(SUITE) cluster
 
-test-browser: env $(ARCHIVE)  ## the dashboard in a real browser, while jobs write, one of them on Spark
-	$(call timed,browser,scripts/find-chromium >/dev/null && $(QUICK_JAVA) $(PYTEST) $(BOTH_CORES_BY_FILE) -m "not alone and not long" tests/browser)
-	$(call timed,browser alone,$(PYTEST) -m alone tests/browser)
+test-browser: env  ## the dashboard in a real browser, while jobs write, one of them on Spark
+	@$(SUITE) browser
 
-test-docs: env $(ARCHIVE)  ## every code block of README and docs
-	$(call timed,docs,$(QUICK_JAVA) $(PYTEST) $(BOTH_CORES) tests/docs)
+test-docs: env  ## every code block of README and docs
+	@$(SUITE) docs
 
 test-azure: env  ## storage on Azure's emulator (npm azurite; not part of make test)
 	$(call timed,azure,$(PYTEST) tests/azure)
@@ -142,12 +134,8 @@ KILLS ?= 50
 test-kills: env  ## the crash demo with 50 kills (KILLS=50), compared with a batch recomputation
 	$(call timed,kills,$(WITH_JAVA) $(BIN)/statebed demo --crash --kills $(KILLS) --state artifacts/kills)
 
-soak-cluster: env $(ARCHIVE)  ## executors, Python workers, tasks and drivers of a cluster die 50 times (KILLS=50), at random and at exact points
-	$(call timed,soak,KILLS=$(KILLS) $(QUICK_JAVA) $(PYTEST) -s -m "cluster and long" tests/spark)
-
-test-long: env  ## what takes longer: deep crash sweeps, thousands of epochs, ten times the examples of property tests
-	$(call timed,long,$(WITH_JAVA) $(PYTEST) -m long tests)
-	$(call timed,property tests at length,TEST_EFFORT=10 $(PYTEST) $(BOTH_CORES) -o timeout=3600 tests/model tests/unit)
+soak-cluster: env  ## executors, Python workers, tasks and drivers of a cluster die 50 times (KILLS=50), at random and at exact points
+	@KILLS=$(KILLS) $(SUITE) soak
 
 # ---- benchmarks ------------------------------------------------------------------------------------------
 
@@ -156,4 +144,4 @@ BENCH ?= engine --quick
 bench: env  ## measure against other stores (BENCH="engine --quick"; not part of make test)
 	$(BIN)/python -m bench $(BENCH)
 
-.PHONY: help docs env java lock proto clean demo demo-crash doctor test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench
+.PHONY: help docs env java lock proto clean demo demo-crash doctor quick test check test-unit test-crash mutants test-s3 test-conformance test-spark test-cluster test-browser test-docs test-azure test-kills soak-cluster test-long bench

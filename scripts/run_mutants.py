@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "tests" / "mutants"
 FAILURES = range(1, 19)
 """Ways in which earlier systems break; tests/mutants/README.md has the list."""
-AT_ONCE = 2
 TEST_SECONDS = 120
 HEADER = re.compile(r"^(Failure|Here|Test|Error): (.+)$", re.MULTILINE)
 
@@ -147,9 +146,11 @@ def chosen(names: list[str]) -> list[Mutant]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="bring known failures back, and require that tests find them")
     parser.add_argument("names", nargs="*", help="beginnings of names of patches; none: all")
-    mutants = chosen(parser.parse_args().names)
+    parser.add_argument("--at-once", type=int, default=2, help="mutants that are tested at the same time (2)")
+    arguments = parser.parse_args()
+    mutants = chosen(arguments.names)
     begin = time.monotonic()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(arguments.at_once) as pool:
         unpatched = pool.submit(check_unpatched, mutants)
         waiting = [pool.submit(check_mutant, mutant) for mutant in mutants]
         problems = []

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from model.engine_model import COUNTERS, KEYED, TABLES, TIME_KEYED, TIMED, Model, Row, Rows
 from model.engine_shape import Shape
-from model.engine_world import JOB
 from model.test_engine_model import KEYS, PICKS, EngineMachine, many_rows, tables
 
 from statebed.checkpoint import CheckpointLog
@@ -28,8 +27,9 @@ class ReadingMachine(EngineMachine):
 
     @property
     def location(self) -> Location:
-        location = Location("memory://", JOB)
-        location.__dict__["log"] = CheckpointLog(ScopedStore(self.world.disk, JOB), JOB)
+        job = self.world.job  # a clone is another job
+        location = Location("memory://", job)
+        location.__dict__["log"] = CheckpointLog(ScopedStore(self.world.disk, job), job)
         return location
 
     def table(self, name: str, **where: Any) -> StateTable:

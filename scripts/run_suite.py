@@ -1,0 +1,288 @@
+"""Run parts of the test suite on all cores, and print how long each of them took.
+
+    python scripts/run_suite.py quick             what to run after every edit
+    python scripts/run_suite.py test              everything that CI runs
+    python scripts/run_suite.py unit crash        the named parts
+
+A part is a command, or a folder of tests that is dealt into several commands. Two commands run at once, the longest
+first, so that neither core waits for the other. A command that passes prints one line; one that fails prints all its
+output. After a failure no further command starts.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LANES = 2
+BIN = Path(sys.executable).parent
+ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+"""Java options for a Spark that lives for seconds: one compiler and one collector take a third of the processor time.
+
+An archive of classes that does not fit is ignored; warnings about it would stand in what Spark's scripts read.
+"""
+PASSED = re.compile(r"(\d+) passed")
+NOT_LONG = "not long"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the suite."""
+
+    name: str
+    seconds: int
+    """Roughly how long it takes on one core. It decides only what starts first."""
+    command: tuple[str, ...] = ()
+    """Run this, if the part is not made of tests."""
+    paths: tuple[str, ...] = ()
+    """Patterns of test files."""
+    chunks: int = 1
+    """Number of commands that share the files."""
+    marks: str = NOT_LONG
+    java: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+    alone: bool = False
+    """Nothing else runs at the same time."""
+    live: bool = False
+    """Show its output while it runs."""
+    options: tuple[str, ...] = ()
+    """Further options of pytest."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process that the suite starts."""
+
+    part: Part
+    name: str
+    arguments: list[str]
+
+    @property
+    def seconds(self) -> float:
+        return self.part.seconds / self.part.chunks
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    command: Command
+    status: int
+    seconds: float
+    output: str
+
+    @property
+    def tests(self) -> int:
+        passed = PASSED.findall(self.output)
+        return int(passed[-1]) if passed else 0
+
+
+KEYED = ("tests/model/test_engine_model.py", "tests/model/test_keyed_view.py", "tests/unit/state/test_keyed*.py")
+SPARK_CLASSES = Part(
+    "spark classes",
+    10_000,
+    command=("bash", "-c", f"scripts/with-java {sys.executable} scripts/spark_classes.py {ARCHIVE} || touch {ARCHIVE}"),
+    environment=(("JAVA_TOOL_OPTIONS", SHORT_LIVED),),
+)
+"""Archives the classes that Spark loads; tests go on without where that cannot be done."""
+PARTS = (
+    Part("ruff", 2, command=("bash", "-c", f"{BIN}/ruff check . && {BIN}/ruff format --check .")),
+    Part("mypy", 40, command=(str(BIN / "mypy"),)),
+    Part("house rules", 10, paths=("tests/architecture",)),
+    Part("unit", 560, paths=("tests/model", "tests/unit"), chunks=8),
+    Part("keyed, compiled", 60, paths=KEYED, environment=(("STATEBED_COMPILED", "always"),)),
+    Part("crash", 120, paths=("tests/simulation",), chunks=2),
+    Part("mutants", 90, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1")),
+    Part("s3", 30, paths=("tests/s3",)),
+    Part("conformance", 110, paths=("tests/conformance",), chunks=2),
+    Part("spark", 800, paths=("tests/spark",), chunks=6, marks=f"not cluster and {NOT_LONG}", java=True),
+    Part("cluster", 150, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
+    Part("browser", 150, paths=("tests/browser",), marks=f"not alone and {NOT_LONG}", java=True),
+    Part("browser alone", 10, paths=("tests/browser",), marks="alone", alone=True),
+    Part("docs", 300, paths=("tests/docs",), chunks=3, java=True),
+    Part("docs site", 60, command=("make", "-s", "docs")),
+)
+"""Everything that `make test` runs."""
+QUICK = (
+    *PARTS[:3],
+    Part("unit", 200, paths=("tests/model", "tests/unit"), marks=f"not slow and {NOT_LONG}", chunks=4),
+    Part("crash", 40, paths=("tests/simulation",), marks=f"not slow and {NOT_LONG}"),
+)
+LONG = (
+    Part("long", 3000, paths=("tests",), marks="long", java=True, chunks=2),
+    Part(
+        "property tests",
+        3000,
+        paths=("tests/model", "tests/unit", "tests/simulation"),
+        environment=(("TEST_EFFORT", "10"),),
+        options=("-o", "timeout=3600"),
+        chunks=8,
+    ),
+)
+SOAK = (Part("soak", 3000, paths=("tests/spark",), marks="cluster and long", options=("-s",), java=True, live=True),)
+TIERS: dict[str, tuple[Part, ...]] = {
+    "quick": QUICK,
+    "test": PARTS,
+    "long": LONG,
+    "soak": SOAK,
+    "check": PARTS[:3],
+    "unit": PARTS[3:5],
+    "browser": tuple(part for part in PARTS if part.name.startswith("browser")),
+}
+OUTSIDE = ("tests/azure/",)
+"""Tests that no part runs: they need more than `make env` can install."""
+
+
+def files_of(part: Part) -> list[str]:
+    """Return the test files of a part."""
+    found: set[Path] = set()
+    for pattern in part.paths:
+        path = ROOT / pattern
+        found.update(path.rglob("test_*.py") if path.is_dir() else ROOT.glob(pattern))
+    return sorted(file.relative_to(ROOT).as_posix() for file in found)
+
+
+def commands_of(part: Part) -> Iterator[Command]:
+    """Yield the commands of a part; its files are dealt like cards, so that each command gets some of every folder."""
+    if part.command:
+        yield Command(part, part.name, [str(word) for word in part.command])
+        return
+    files = files_of(part)
+    if not files:
+        raise SystemExit(f"part {part.name!r} has no test files: {', '.join(part.paths)}")
+    for number in range(part.chunks):
+        arguments = [sys.executable, "-m", "pytest", "-q", "--color=yes" if sys.stdout.isatty() else "--color=no"]
+        arguments += [*part.options, "-m", part.marks, *files[number :: part.chunks]]
+        if part.java:
+            arguments = [str(ROOT / "scripts" / "with-java"), *arguments]
+        yield Command(part, f"{part.name} {number + 1}/{part.chunks}" if part.chunks > 1 else part.name, arguments)
+
+
+def run(command: Command) -> Result:
+    """Run a command to its end."""
+    environment = os.environ | dict(command.part.environment)
+    if command.part.java:
+        environment["JAVA_TOOL_OPTIONS"] = f"{SHORT_LIVED} -XX:SharedArchiveFile={ARCHIVE}"
+    begin = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        printed = None if command.part.live else output
+        status = subprocess.run(
+            command.arguments,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=printed,
+            check=False,
+        ).returncode
+        output.seek(0)
+        return Result(command, status, time.monotonic() - begin, output.read())
+
+
+class Suite:
+    """Runs commands in `LANES` threads and keeps their results."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self.waiting = sorted(commands, key=lambda command: command.seconds, reverse=True)
+        self.running: list[Command] = []
+        self.results: list[Result] = []
+        self.changed = threading.Condition()
+
+    def run(self) -> int:
+        """Run everything; the number of commands that failed, or did not start because another failed."""
+        lanes = [threading.Thread(target=self._lane) for _ in range(LANES)]
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
+        return len(self.waiting) + sum(result.status != 0 for result in self.results)
+
+    def _lane(self) -> None:
+        while (command := self._next()) is not None:
+            result = run(command)
+            with self.changed:
+                self.running.remove(command)
+                self.results.append(result)
+                _report(result)
+                self.changed.notify_all()
+
+    def _next(self) -> Command | None:
+        """Take the next command that may start now, waiting for it where necessary; None at the end."""
+        with self.changed:
+            while True:
+                if not self.waiting or any(result.status for result in self.results):
+                    return None
+                command = next((command for command in self.waiting if self._may_start(command)), None)
+                if command is not None:
+                    self.waiting.remove(command)
+                    self.running.append(command)
+                    return command
+                self.changed.wait()
+
+    def _may_start(self, command: Command) -> bool:
+        if any(other.part.alone for other in self.running):
+            return False
+        if command.part.alone:
+            return not self.running and all(other.part.alone for other in self.waiting)
+        return not (command.part.java and any(other.part is SPARK_CLASSES for other in [*self.waiting, *self.running]))
+
+
+def _report(result: Result) -> None:
+    if result.status:
+        print(f"\n== {result.command.name} FAILED after {result.seconds:.0f} s\n{result.output}", flush=True)
+        return
+    tests = f"{result.tests:5} tests" if result.tests else ""
+    print(f"== {result.command.name:22} {result.seconds:5.0f} s  {tests}", flush=True)
+
+
+def table(results: Sequence[Result], seconds: float) -> str:
+    """Lay out the seconds that all commands of each part took together, and the number of tests."""
+    lines = [f"{'part':18} {'seconds':>8} {'tests':>6}"]
+    for part in dict.fromkeys(result.command.part for result in results):
+        of_part = [result for result in results if result.command.part is part]
+        took, tests = sum(result.seconds for result in of_part), sum(result.tests for result in of_part)
+        lines.append(f"{part.name:18} {took:8.0f} {tests or '':>6}")
+    lines.append(f"{'by the clock':18} {seconds:8.0f} {sum(result.tests for result in results):>6}")
+    return "\n".join(lines)
+
+
+def check_complete() -> None:
+    """Refuse to run `test` if a test file belongs to no part: its tests would be lost without notice."""
+    known = {file for part in PARTS for file in files_of(part)}
+    every = {file.relative_to(ROOT).as_posix() for file in (ROOT / "tests").rglob("test_*.py")}
+    lost = sorted(file for file in every - known if not file.startswith(OUTSIDE))
+    if lost:
+        raise SystemExit(f"no part of scripts/run_suite.py runs {', '.join(lost)}")
+
+
+def main() -> int:
+    names = sorted({*TIERS, *(part.name for part in PARTS)})
+    parser = argparse.ArgumentParser(description="run parts of the test suite on all cores")
+    parser.add_argument("names", nargs="+", choices=names, metavar="PART", help=", ".join(names))
+    wanted = parser.parse_args().names
+    if "test" in wanted:
+        check_complete()
+    parts = [part for name in wanted for part in TIERS.get(name, [part for part in PARTS if part.name == name])]
+    if any(part.java for part in parts) and not ARCHIVE.exists():
+        parts.append(SPARK_CLASSES)
+    suite = Suite([command for part in dict.fromkeys(parts) for command in commands_of(part)])
+    begin = time.monotonic()
+    failed = suite.run()
+    print(f"\n{table(suite.results, time.monotonic() - begin)}")
+    if failed:
+        left = ", ".join(command.name for command in suite.waiting)
+        print(f"FAILED: {', '.join(r.command.name for r in suite.results if r.status)}; not started: {left or 'none'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,7 @@ import pytest
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed import returning
+from statebed.format.keyhash import Hashes
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.slots import Slot
@@ -306,8 +307,8 @@ def test_a_block_whose_file_is_dropped_when_an_operation_begins_is_read_as_a_who
     dropping = threading.Thread(target=tiers.cache.add, args=(tiers.cache.capacity, lambda: None))
     lock, fetch = SlowLock(dropping), Blocks.fetch
 
-    def fetched(blocks: Blocks, slot: Slot) -> bool:
-        moved = fetch(blocks, slot)
+    def fetched(blocks: Blocks, slot: Slot, hashes: Hashes | None = None) -> bool:
+        moved = fetch(blocks, slot, hashes)
         lock.go.set()
         dropping.join(20)
         return moved

@@ -18,7 +18,7 @@ from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state import KeyedView, TableConfig, Tiers, multiset_table_config
 from statebed.state.evolution.evolve import evolve
 from statebed.state.keyed.extents import Extents
-from statebed.state.memory.controller import MemoryController
+from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.storage import MemoryStore
 
 SCHEMA = pa.schema([("key", pa.int64()), ("element", pa.string()), ("count", pa.int64())])
@@ -285,3 +285,66 @@ def test_extents_are_cut_where_the_rows_are() -> None:
     assert (parts[0].first, parts[-1].last) == (0, (1 << 64) - 1)
     assert all(one.last + 1 == other.first for one, other in itertools.pairwise(parts))
     assert max(extents.bytes_in(part) for part in parts) < 1100
+
+
+def hot_world(tiers: Tiers, size: int) -> tuple[World, pb.TableSubtaskCheckpointMetadata]:
+    """A stored group of `size` elements, in several files."""
+    world = World(tiers)
+    for start in range(0, size, size // 4):
+        elements = [f"element {n:06d}" for n in range(start, start + size // 4)]
+        world.upsert(np.full(len(elements), HOT), elements, np.arange(start, start + len(elements)))
+        metadata = world.commit()
+    return world, metadata
+
+
+@pytest.fixture
+def large_tiers(tmp_path: Path) -> Iterator[Tiers]:
+    """With blocks of 2 MB."""
+    made = Tiers(MemoryController(8 * BUDGET), folder=tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_lookup_after_a_restore_loads_a_small_part_of_a_block(large_tiers: Tiers) -> None:
+    tiers = large_tiers
+    world, metadata = hot_world(tiers, 40_000)
+    world.view = world.restored([metadata])
+    before = tiers.memory.used
+    found = world.view.get(rows_of([HOT], ["element 000123"]))[0]
+    assert found["count"].to_pylist() == [123]
+    loaded = tiers.memory.used - before
+    list(world.view.elements(groups_of([HOT])))
+    assert loaded < 400_000 < tiers.memory.used - before
+    assert world.view.count_elements(groups_of([HOT]), np.array([40_000])).tolist() == [40_000]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lookups_writes_and_scans_between_parts_of_a_block_see_all_rows(large_tiers: Tiers, seed: int) -> None:
+    tiers = large_tiers
+    rng = np.random.default_rng(seed)
+    world, metadata = hot_world(tiers, 20_000)
+    model: Model = {(HOT, f"element {n:06d}"): n for n in range(20_000)}
+    for _ in range(3):
+        world.view = world.restored([metadata])
+        for step in range(30):
+            names_of = [f"element {n:06d}" for n in rng.integers(0, 21_000, int(rng.integers(1, 4)))]
+            values, found = world.view.get(rows_of([HOT] * len(names_of), names_of))
+            expected = [model.get((HOT, name)) for name in names_of]
+            assert values["count"].to_pylist() == expected
+            assert found.tolist() == [one is not None for one in expected]
+            if step % 3 == 0:
+                world.upsert(np.full(len(names_of), HOT), names_of, np.full(len(names_of), -step))
+                model |= dict.fromkeys(((HOT, name) for name in names_of), -step)
+            elif step % 3 == 1:
+                world.view.delete(rows_of([HOT] * len(names_of), names_of))
+                for name in names_of:
+                    model.pop((HOT, name), None)
+            if step == 20:
+                spill_everything(tiers)
+        assert read(world.view, [HOT]) == model
+        metadata = world.commit()
+
+
+def spill_everything(tiers: Tiers) -> None:
+    with tiers.memory.reserve("test", Purpose.READS, tiers.memory.budget):
+        pass

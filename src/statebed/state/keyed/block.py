@@ -39,9 +39,17 @@ class Block:
     """One range of hashes of a keyed table."""
 
     def __init__(
-        self, owned: pb.HashRange, table: KeyedTable, *, main: Run | None = None, frozen: tuple[FrozenRun, ...] = ()
+        self,
+        owned: pb.HashRange,
+        table: KeyedTable,
+        *,
+        main: Run | None = None,
+        frozen: tuple[FrozenRun, ...] = (),
+        split_depth: int = 0,
     ) -> None:
         self.owned = owned
+        self.split_depth = split_depth
+        """How often it was split before it was loaded, for lookups of a few keys."""
         self._table = table
         self._loose = LooseRuns(owned, main)
         """What is in memory."""

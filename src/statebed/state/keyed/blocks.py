@@ -22,7 +22,7 @@ from statebed.errors import InputError, SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.keyhash import Hashes
 from statebed.state.keyed.block import BLOCK_BYTES, Block
-from statebed.state.keyed.cuts import joined
+from statebed.state.keyed.cuts import joined, ranges_between
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges, memory_in
 from statebed.state.keyed.returning import Returning
@@ -41,6 +41,13 @@ MOST_SPILLED_BYTES = 256 << 20
 """Of mapped files of a block, which may be as large as the budget: each batch pays for every block that it touches."""
 RESTORED_BLOCKS = 4
 """A block of restored state that cannot be in memory as a whole is so many times as large."""
+SPLIT_PARTS = 16
+"""A lookup of a few keys in a block that is not loaded loads parts of about this fraction of a block's size."""
+LEAST_PART_BYTES = 64 << 10
+SPLIT_SHARE = 4
+"""Parts are loaded only if all of them together are at most this fraction of the block."""
+MOST_SPLITS = 3
+"""How often a block is split for a lookup; each part decodes its row groups, so many parts cost more than the whole."""
 _PATIENCE_SECONDS = 1.0
 """A view that is in use for longer keeps its block: there may be others that can leave."""
 _LOAN_SECONDS = 0.002
@@ -144,18 +151,47 @@ class Blocks:
     def available(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
         """As `of`, with the rows of all those blocks in memory or in mapped files. Without the lock."""
         found = self.of(hashes)
-        moved = [slot for slot, _, _ in found if self.fetch(slot)]
+        moved = [slot for slot, start, end in found if self.fetch(slot, hashes[start:end])]
         return self.of(hashes) if moved else found
 
-    def fetch(self, slot: Slot) -> bool:
-        """Have the rows of a block here; True when it may have been split for that."""
+    def fetch(self, slot: Slot, hashes: Hashes | None = None) -> bool:
+        """Have the rows of a block here; True when it may have been split for that.
+
+        If only the rows of a few ascending `hashes` are wanted, the rest of the block may stay where it is.
+        """
         block = slot.block
         if block.present:
             self.counts.hits += 1
             return block.spilled and block.asked > block.rows and self._thaw(slot)
         self.counts.misses += 1
-        self.load(slot)
+        for part in [slot] if hashes is None else self._parts_around(slot, hashes):
+            self.load(part)
         return True
+
+    def _parts_around(self, slot: Slot, hashes: Hashes) -> list[Slot]:
+        """Split a block that is not loaded so that a few hashes are in small blocks of their own, and return these.
+
+        Return the block itself where loading all of it costs about as much. Without the lock.
+        """
+        changes, owned, depth = slot.changes, slot.block.owned, slot.block.split_depth
+        if self._durable.has_copies or depth >= MOST_SPLITS or len(hashes) * SPLIT_SHARE > SPLIT_PARTS:
+            return [slot]
+        part_bytes = max(self.block_bytes // SPLIT_PARTS, LEAST_PART_BYTES)
+        if memory_in(self._durable.files, owned, row_bytes=self._table.row_bytes) < SPLIT_SHARE * part_bytes:
+            return [slot]
+        parts = self._durable.reader_of(owned).parts(owned, part_bytes=part_bytes)
+        firsts = np.array([part.first for part in parts[1:]], dtype=np.uint64)
+        wanted = np.unique(np.searchsorted(firsts, hashes, side="right"))
+        if len(wanted) * SPLIT_SHARE > len(parts):
+            return [slot]
+        edges = np.unique(np.concatenate([wanted, wanted + 1]))
+        edges = firsts.take(edges[(edges > 0) & (edges < len(parts))] - 1)
+        with self.locked():
+            if slot.gone or slot.block.present or slot.changes != changes:
+                return [slot]
+            ranges = ranges_between(owned, edges)
+            made = self._replaced(slot, [Block(one, self._table, split_depth=depth + 1) for one in ranges])
+        return [made[at] for at in np.unique(np.searchsorted(edges, hashes, side="right")).tolist()]
 
     def await_loans(self, hashes: Hashes) -> None:
         """Before a write: while memory is short, wait for a checkpoint to be done with blocks that would be copied.

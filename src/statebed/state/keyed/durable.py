@@ -147,6 +147,11 @@ class DurableRows:
         """Whether rows are looked up in copies of files, which take no memory."""
         return self._images is not None and self._images.mapped
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether files may be read from copies on this host instead of being decoded."""
+        return self._images is not None
+
     def copies(self, owned: pb.HashRange) -> tuple[FrozenRun, ...]:
         """The rows of a range of hashes in copies of the files, newest first; none: they have to be loaded."""
         if self._images is None:

@@ -82,6 +82,10 @@ class RangeReader:
         for piece in self._extents(wanted).cut(wanted, piece_bytes=piece_bytes):
             yield newest_rows(self._table, self.read(piece))
 
+    def parts(self, wanted: pb.HashRange, *, part_bytes: int) -> list[pb.HashRange]:
+        """The range cut into neighbours whose rows take about `part_bytes` of memory each."""
+        return self._extents(wanted).cut(wanted, piece_bytes=part_bytes)
+
     def memory_in(self, wanted: pb.HashRange) -> float:
         """About what the rows of a range take in memory."""
         return self._extents(wanted).bytes_in(wanted)

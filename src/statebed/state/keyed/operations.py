@@ -335,7 +335,7 @@ class KeyedOperations:
         groups: Groups,
         function: Callable[[Block, list[Found]], T],
         *,
-        enough: Callable[[int], bool] = lambda _: False,
+        enough: Callable[[int], bool] | None = None,
     ) -> Iterator[T]:
         """What a function makes of the rows of groups, page by page; it is called with the lock held.
 
@@ -346,7 +346,9 @@ class KeyedOperations:
             # What is deleted in mapped files is laid over them.
             with self._blocks.operation(2 * self._memory.segment_bytes):
                 low = int(groups.firsts[at]) if first is None else first
-                self._blocks.fetch(self._blocks.at(low))
+                # Where a first page may be enough, the rest of a large block need not be loaded.
+                wanted = None if enough is None else np.array([low], dtype=np.uint64)
+                self._blocks.fetch(self._blocks.at(low), wanted)
                 slot = self._blocks.at(low)
                 with self._blocks.locked():
                     span = self._span(slot.block, groups, at, low)
@@ -354,7 +356,7 @@ class KeyedOperations:
                     self._blocks.settle([slot])
             yield result
             last, end = int(span.lasts[-1]), at + len(span)
-            if last < int(groups.lasts[end - 1]) and not enough(end - 1):
+            if last < int(groups.lasts[end - 1]) and not (enough is not None and enough(end - 1)):
                 at, first = end - 1, last + 1
             else:
                 at, first = end, None

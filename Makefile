@@ -50,6 +50,9 @@ lock: env  ## resolve the lock files again (names no index)
 proto: env  ## generate the protobuf code again from its schema
 	$(BIN)/python scripts/generate_proto.py
 
+dist: env  ## build the wheel and the source distribution into artifacts/dist
+	$(BIN)/uv build -q --no-build-isolation --python $(BIN)/python -o artifacts/dist
+
 clean:  ## remove the environment, caches and demo state
 	rm -rf $(VENV) $(DOCS_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis artifacts demo-state spark-warehouse
 

@@ -1,7 +1,7 @@
 """State ten times the memory budget: how much memory a process takes, how fast it is, and whether it lives under a cap.
 
 Each run is a process of its own. Its anonymous and shared memory is looked at from outside all the time; clean pages of
-mapped files are not part of it, because the kernel takes them back whenever it likes. What is promised:
+mapped files are not part of it, because the kernel takes them back whenever it likes. The goal:
 
     peak <= base + budget + one batch + one row group + what the allocator keeps
 
@@ -79,14 +79,14 @@ def _measure(case: str, work: str, budget: int, report: Report) -> None:
     bounded, unbounded = _finished(case, work, budget, budget), _finished(case, work, budget, _NEVER_REACHED)
     keeps = int(_ALLOCATOR_KEEPS * budget)
     base, batch = bounded.said["base"], bounded.said["batch"]
-    promised = base + budget + batch + ROW_GROUP_BYTES + keeps
+    goal = base + budget + batch + ROW_GROUP_BYTES + keeps
     terms = {"base": base, "budget": budget, "batch": batch, "row group": ROW_GROUP_BYTES, "allocator": keeps}
     report.note(
-        f"  {case}: promised " + " + ".join(f"{name} {size / _MIB:.0f}" for name, size in terms.items()) + " MiB"
+        f"  {case}: goal " + " + ".join(f"{name} {size / _MIB:.0f}" for name, size in terms.items()) + " MiB"
     )
     report.note(f"  charged at most {bounded.said['charged'] / _MIB:.0f} MiB; {bounded.said['events']}")
     report.note(f"  the unbounded process took {unbounded.peak / _MIB:.0f} MiB")
-    report.add(smaller(case, "promised", "peak memory", ours=bounded.peak, theirs=promised, unit="bytes", target=1.0))
+    report.add(smaller(case, "goal", "peak memory", ours=bounded.peak, theirs=goal, unit="bytes", target=1.0))
     report.add(
         faster(
             case,

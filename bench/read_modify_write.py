@@ -22,7 +22,7 @@ _WARM_UP = 2
 """Batches that are not counted."""
 _MILLION = 1_000_000
 _AT_LEAST = {("int64", _MILLION): 25.0, ("string", _MILLION): 20.0}
-"""How many times the speed of rocksdict is promised, by kind of key and number of keys."""
+"""Goal as a multiple of the speed of rocksdict, by kind of key and number of keys."""
 _AT_LEAST_BEYOND = 15.0
 
 

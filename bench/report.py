@@ -17,7 +17,7 @@ class Result:
     ratio: float
     unit: str
     target: float | None = None
-    """The least ratio that is promised; None: nothing is."""
+    """Smallest ratio that meets the goal, or None if there is no goal."""
 
     @property
     def missed(self) -> bool:
@@ -61,7 +61,7 @@ class Report:
         for result in self.missed:
             print(
                 f"MISSED: {result.case}, {result.metric} against {result.baseline}: "
-                f"{result.ratio:.2f}x, promised {result.target:.2f}x",
+                f"{result.ratio:.2f}x, goal {result.target:.2f}x",
                 file=sys.stderr,
             )
         return 1 if check and self.missed else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TOP_LEVEL = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+TOP_LEVEL = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
 
 _FENCE = re.compile(r"^ {0,3}(```+)\s*(\S*)\s*$")
 _NOT_RUN = re.compile(r"^<!-- not run: (?P<reason>\S.*) -->$")

@@ -81,9 +81,7 @@ def _measure(case: str, work: str, budget: int, report: Report) -> None:
     base, batch = bounded.said["base"], bounded.said["batch"]
     goal = base + budget + batch + ROW_GROUP_BYTES + keeps
     terms = {"base": base, "budget": budget, "batch": batch, "row group": ROW_GROUP_BYTES, "allocator": keeps}
-    report.note(
-        f"  {case}: goal " + " + ".join(f"{name} {size / _MIB:.0f}" for name, size in terms.items()) + " MiB"
-    )
+    report.note(f"  {case}: goal " + " + ".join(f"{name} {size / _MIB:.0f}" for name, size in terms.items()) + " MiB")
     report.note(f"  charged at most {bounded.said['charged'] / _MIB:.0f} MiB; {bounded.said['events']}")
     report.note(f"  the unbounded process took {unbounded.peak / _MIB:.0f} MiB")
     report.add(smaller(case, "goal", "peak memory", ours=bounded.peak, theirs=goal, unit="bytes", target=1.0))

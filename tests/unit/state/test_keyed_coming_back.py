@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from statebed.format.keyhash import Hashes
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed import returning
-from statebed.format.keyhash import Hashes
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.run import Run
 from statebed.state.keyed.slots import Slot

@@ -1,8 +1,8 @@
-"""Hooks of the documentation site: pages and files that docs/ does not hold itself.
+"""Hooks of the documentation site: add pages and files that are not in docs/.
 
-Pages link to tests, sources and the README, which lie outside docs/ and which a reader of the repository can open. The
-site carries a copy of each file that a page links to, below `source/`. The page of docstrings is generated from the
-public names of the package, so that it never lacks one.
+Pages link to tests, sources and the README, which are outside docs/ and can be opened in the repository. The site has a
+copy of each linked file below `source/`. The page of docstrings is generated from the public names of the package, so
+that it is always complete.
 """
 
 import ast
@@ -39,7 +39,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to files outside docs/ at their copies."""
+    """Point links to files outside docs/ at their copies; hide the sidebar of pages that have no siblings."""
+    if page.parent is None:
+        page.meta.setdefault("hide", ["navigation"])
 
     def pointed(match: re.Match[str]) -> str:
         target = copied(page.file.src_uri, match.group(2))
@@ -52,7 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def with_blank_lines_before_lists(markdown: str) -> str:
-    """Separate lists from the paragraph above them, as this renderer requires and others do not."""
+    """Insert a blank line between a paragraph and a list, which this renderer requires, unlike others."""
     lines: list[str] = []
     fenced = False
     for line in markdown.split("\n"):
@@ -78,7 +80,7 @@ def on_post_build(config: Any) -> None:
 
 
 def copied(page: str, link: str) -> tuple[str, Path] | None:
-    """Where the site keeps its copy of a linked file, and the file; None for pages and for files that are missing."""
+    """Return the path of the site's copy of a linked file, and the file; None for pages and missing files."""
     path = ((DOCS / page).parent / link).resolve()
     if not path.is_file() or (path.is_relative_to(DOCS) and path.suffix in {".md", ".svg", ".png"}):
         return None
@@ -86,7 +88,7 @@ def copied(page: str, link: str) -> tuple[str, Path] | None:
 
 
 def docstrings_page() -> str:
-    """The page of docstrings, one section for each public name."""
+    """Return the page of docstrings, with one section per public name."""
     tree = ast.parse((ROOT / "src" / PUBLIC / "__init__.py").read_text(encoding="utf-8"))
     names = next(
         ast.literal_eval(node.value)

@@ -32,6 +32,8 @@ An archive of classes that does not fit is ignored; warnings about it would stan
 """
 PASSED = re.compile(r"(\d+) passed")
 NOT_LONG = "not long"
+TOOLS = "tools"
+FIND_JAVA, FIND_POSTGRES, FIND_CHROMIUM = "with-java true", "find-postgres", "find-chromium"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Part:
     """Number of commands that share the files."""
     marks: str = NOT_LONG
     java: bool = False
+    tools: tuple[str, ...] = ()
+    """Scripts that find or install what it needs of the system."""
     environment: tuple[tuple[str, str], ...] = ()
     alone: bool = False
     """Nothing else runs at the same time."""
@@ -56,6 +60,10 @@ class Part:
     """Show its output while it runs."""
     options: tuple[str, ...] = ()
     """Further options of pytest."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (*self.tools, FIND_JAVA, FIND_POSTGRES) if self.java else self.tools
 
 
 @dataclass(frozen=True)
@@ -92,29 +100,39 @@ SPARK_CLASSES = Part(
     10_000,
     command=("bash", "-c", f"scripts/with-java {sys.executable} scripts/spark_classes.py {ARCHIVE} || touch {ARCHIVE}"),
     environment=(("JAVA_TOOL_OPTIONS", SHORT_LIVED),),
+    tools=(FIND_JAVA,),
 )
 """Archives the classes that Spark loads; tests go on without where that cannot be done."""
 PARTS = (
     Part("ruff", 2, command=("bash", "-c", f"{BIN}/ruff check . && {BIN}/ruff format --check .")),
     Part("mypy", 40, command=(str(BIN / "mypy"),)),
     Part("house rules", 10, paths=("tests/architecture",)),
-    Part("unit", 560, paths=("tests/model", "tests/unit"), chunks=8),
+    Part("unit", 560, paths=("tests/model", "tests/unit"), chunks=8, tools=(FIND_POSTGRES,)),
     Part("keyed, compiled", 60, paths=KEYED, environment=(("STATEBED_COMPILED", "always"),)),
     Part("crash", 120, paths=("tests/simulation",), chunks=2),
     Part("mutants", 90, command=(sys.executable, "scripts/run_mutants.py", "--at-once", "1")),
     Part("s3", 30, paths=("tests/s3",)),
     Part("conformance", 110, paths=("tests/conformance",), chunks=2),
-    Part("spark", 800, paths=("tests/spark",), chunks=6, marks=f"not cluster and {NOT_LONG}", java=True),
+    Part("spark", 700, paths=("tests/spark",), chunks=4, marks=f"not cluster and {NOT_LONG}", java=True),
     Part("cluster", 150, paths=("tests/spark",), marks=f"cluster and {NOT_LONG}", java=True),
-    Part("browser", 150, paths=("tests/browser",), marks=f"not alone and {NOT_LONG}", java=True),
-    Part("browser alone", 10, paths=("tests/browser",), marks="alone", alone=True),
-    Part("docs", 300, paths=("tests/docs",), chunks=3, java=True),
+    Part(
+        "browser", 150, paths=("tests/browser",), marks=f"not alone and {NOT_LONG}", java=True, tools=(FIND_CHROMIUM,)
+    ),
+    Part("browser alone", 10, paths=("tests/browser",), marks="alone", alone=True, tools=(FIND_CHROMIUM,)),
+    Part("docs", 200, paths=("tests/docs",), java=True),
     Part("docs site", 60, command=("make", "-s", "docs")),
 )
 """Everything that `make test` runs."""
 QUICK = (
     *PARTS[:3],
-    Part("unit", 200, paths=("tests/model", "tests/unit"), marks=f"not slow and {NOT_LONG}", chunks=4),
+    Part(
+        "unit",
+        200,
+        paths=("tests/model", "tests/unit"),
+        marks=f"not slow and {NOT_LONG}",
+        chunks=4,
+        tools=(FIND_POSTGRES,),
+    ),
     Part("crash", 40, paths=("tests/simulation",), marks=f"not slow and {NOT_LONG}"),
 )
 LONG = (
@@ -233,7 +251,10 @@ class Suite:
             return False
         if command.part.alone:
             return not self.running and all(other.part.alone for other in self.waiting)
-        return not (command.part.java and any(other.part is SPARK_CLASSES for other in [*self.waiting, *self.running]))
+        awaited = {other.part.name for other in [*self.waiting, *self.running]}
+        if command.part.needs and TOOLS in awaited:
+            return False
+        return not (command.part.java and SPARK_CLASSES.name in awaited)
 
 
 def _report(result: Result) -> None:
@@ -255,6 +276,13 @@ def table(results: Sequence[Result], seconds: float) -> str:
     return "\n".join(lines)
 
 
+def tools_of(parts: Sequence[Part]) -> list[Part]:
+    """Find or install what the parts need of the system, one tool after another: two installers at once collide."""
+    scripts = dict.fromkeys(tool for part in parts for tool in part.needs)
+    command = " && ".join(f"scripts/{script} >/dev/null" for script in scripts)
+    return [Part(TOOLS, 20_000, command=("bash", "-c", command))] if scripts else []
+
+
 def check_complete() -> None:
     """Refuse to run `test` if a test file belongs to no part: its tests would be lost without notice."""
     known = {file for part in PARTS for file in files_of(part)}
@@ -274,6 +302,7 @@ def main() -> int:
     parts = [part for name in wanted for part in TIERS.get(name, [part for part in PARTS if part.name == name])]
     if any(part.java for part in parts) and not ARCHIVE.exists():
         parts.append(SPARK_CLASSES)
+    parts += tools_of(parts)
     suite = Suite([command for part in dict.fromkeys(parts) for command in commands_of(part)])
     begin = time.monotonic()
     failed = suite.run()

@@ -12,5 +12,5 @@ pytest_plugins = ("s3.server", "postgres.server")
 settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
-# Hypothesis would look for a smaller example until pytest's time-out ends the test, and so hide the failure that it found.
+# Hypothesis would look for a smaller example until pytest's time-out ends the test, and so hide the failure it found.
 engine.MAX_SHRINKING_SECONDS = 60

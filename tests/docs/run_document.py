@@ -7,6 +7,7 @@ process; the traceback names the document's own line.
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import traceback
@@ -19,6 +20,7 @@ def main() -> int:
     """Run the steps; 1 if one failed or printed something else than its document says."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     try:
+        _connect_to_shared_java()
         for step in json.load(sys.stdin):
             printed = _python(step, namespace) if step["kind"] == "python" else _command(step)
             sys.stdout.write(printed)
@@ -52,13 +54,22 @@ def _command(step: dict[str, Any]) -> str:
     return done.stdout
 
 
+def _connect_to_shared_java() -> None:
+    """Use the Java of `shared_java.py`, if there is one, here but not in the processes that the document starts."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from pyspark import SparkContext  # noqa: PLC0415 - only where it is used
+
+        SparkContext._ensure_initialized()
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+
+
 def _stop_spark() -> None:
     if "pyspark" in sys.modules:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - only where a document used it
+        from pyspark import SparkContext  # noqa: PLC0415 - only where a document used it
 
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            session.stop()
+        context = SparkContext._active_spark_context
+        if context is not None:
+            context.stop()
 
 
 if __name__ == "__main__":

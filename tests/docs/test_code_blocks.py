@@ -1,6 +1,6 @@
 """Every fenced block of README and docs is run, or says why it is not.
 
-- python: run top to bottom, one namespace and one temporary folder for each document;
+- python: run top to bottom in a process of its own and an empty folder;
 - bash, console: `statebed ...` and `.venv/bin/...` are run in the same folder, between the python blocks; `make TARGET`
   must be a target of the Makefile; anything else needs a marker;
 - text: shows output or a folder; with the marker `<!-- output -->` it must be what the block before it printed.
@@ -12,11 +12,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from docs.markdown import ROOT, Block, blocks, documents, name_of
+from docs.shared_java import SharedJava
 
 SHELLS = {"bash", "console"}
 RUN = {"python", *SHELLS}
@@ -81,19 +83,35 @@ def _step(block: Block, **more: Any) -> dict[str, Any]:
 RUNNABLE = [path for path in documents() if name_of(path) not in HELD_BY_OTHER_TESTS and steps(path)]
 
 
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedJava]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", os.environ.get("JAVA_TOOL_OPTIONS", SHORT_LIVED_JAVA))
+        shared = SharedJava(tmp_path_factory.mktemp("page"), tmp_path_factory.mktemp("java") / "log.txt")
+        yield shared
+        shared.stop()
+
+
 @pytest.mark.parametrize("document", RUNNABLE, ids=name_of)
-def test_the_blocks_of_a_document_run_from_top_to_bottom(document: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUNNER)],
-        input=json.dumps(steps(document)),
-        cwd=tmp_path,
-        env={"JAVA_TOOL_OPTIONS": SHORT_LIVED_JAVA, **os.environ, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{name_of(document)}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
+def test_the_blocks_of_a_document_run_from_top_to_bottom(document: Path, java: SharedJava) -> None:
+    java.empty_folder()
+    passed = False
+    try:
+        done = subprocess.run(
+            [sys.executable, str(RUNNER)],
+            input=json.dumps(steps(document)),
+            cwd=java.folder,
+            env={**os.environ, **java.variables()},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        passed = done.returncode == 0
+        assert passed, f"{name_of(document)}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}\nJava:\n{java.tail()}"
+    finally:
+        if not passed:
+            java.stop()
 
 
 @pytest.mark.parametrize("document", documents(), ids=name_of)

@@ -343,7 +343,7 @@ def moderate_rows(random_: random.Random, rows: int, around: int) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_closed_windows_equal_duckdbs_batch_answer_over_admitted_rows(seed: int) -> None:
     random_ = random.Random(seed)
     pipeline = Pipeline()

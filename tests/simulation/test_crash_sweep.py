@@ -63,7 +63,7 @@ def test_the_workload_is_long_enough_and_holds_without_a_crash() -> None:
     world.check_sinks()
 
 
-@pytest.mark.parametrize("part", range(SLICES))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, SLICES))])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_p1_p2_p3_p5_hold_after_a_crash_at_every_operation(fault: Fault, part: int) -> None:
     operations = operations_of(World())

@@ -20,8 +20,13 @@ from statebed.checkpoint.cloning import clone_job
 from statebed.format import checkpoint_pb2 as pb
 from statebed.storage import ScopedStore, get_storage_provider
 
+LONG = pytest.mark.long
+# Each test runs with one of the two sources in `make test`, and with the other one in `make test-long`.
+files_first = pytest.mark.parametrize("world", [FileWorld, pytest.param(NumberedWorld, marks=LONG)], indirect=True)
+numbers_first = pytest.mark.parametrize("world", [pytest.param(FileWorld, marks=LONG), NumberedWorld], indirect=True)
 
-@pytest.fixture(params=[FileWorld, NumberedWorld])
+
+@pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Iterator[World]:
     modules = (faults_job, faults_source)  # Spark's workers cannot import the tests
     for module in modules:
@@ -91,6 +96,7 @@ def batches(query: sb.Query) -> list[int]:
     return [progress.batch_id for progress in query.recent_progress if progress.batch_id is not None]
 
 
+@numbers_first
 def test_p2_a_fork_from_three_epochs_back_reads_the_batches_since_then_again(world: World, spark: SparkSession) -> None:
     feed(world, spark, 5)
     told = head(world)
@@ -103,6 +109,7 @@ def test_p2_a_fork_from_three_epochs_back_reads_the_batches_since_then_again(wor
     world.check()
 
 
+@files_first
 def test_p2_a_savepoint_is_gone_back_to_after_the_job_has_gone_on(world: World, spark: SparkSession) -> None:
     feed(world, spark, 3, savepoint="before_the_third")
     keeps_one = sb.RunOptions(retention=sb.Retention(epochs=1, reader_grace_us=0))
@@ -115,6 +122,7 @@ def test_p2_a_savepoint_is_gone_back_to_after_the_job_has_gone_on(world: World, 
     world.check()
 
 
+@files_first
 def test_p2_a_clone_goes_on_from_where_it_was_made(world: World, spark: SparkSession, tmp_path: Path) -> None:
     feed(world, spark, 3)
     given = world.results()
@@ -129,6 +137,7 @@ def test_p2_a_clone_goes_on_from_where_it_was_made(world: World, spark: SparkSes
     assert given != []
 
 
+@numbers_first
 def test_p2_without_sparks_checkpoint_the_job_goes_on_from_the_record(world: World, spark: SparkSession) -> None:
     feed(world, spark, 3)
     shutil.rmtree(world.state / JOB / "spark")

@@ -172,8 +172,15 @@ def test_p6_every_batch_puts_out_what_sparks_own_join_puts_out(
 
 
 # A semi join of Spark's misses pairs of one batch whose window the watermark of that batch closes.
-@pytest.mark.parametrize("slide", [20, 10], ids=["tumbling", "sliding"])
-@pytest.mark.parametrize(("kinds", "keys"), [MOST, FULL])
+@pytest.mark.parametrize(
+    ("kinds", "keys", "slide"),
+    [
+        pytest.param(*MOST.values, 20, id="most-tumbling"),
+        pytest.param(*FULL.values, 10, id="full-sliding"),
+        pytest.param(*MOST.values, 10, id="most-sliding", marks=pytest.mark.long),
+        pytest.param(*FULL.values, 20, id="full-tumbling", marks=pytest.mark.long),
+    ],
+)
 def test_p6_windows_hold_in_the_end_what_sparks_own_join_on_a_column_of_windows_holds(
     spark: SparkSession, tmp_path: Path, kinds: Sequence[JoinKind], keys: Sequence[int | None], slide: int
 ) -> None:

@@ -56,7 +56,19 @@ def job_of(rides: Any, state: Any, below: int) -> sb.Job:
     return sb.Job("rides", state=state, spark=rides.spark, parallelism=2, settings=settings)
 
 
-@pytest.mark.parametrize("kind", ["windows", "sliding", "running", "forgetting", "all rows", "sketches", "nested"])
+@pytest.mark.parametrize(
+    "kind",
+    # Forgetting is running with a time to live.
+    [
+        "windows",
+        "sliding",
+        pytest.param("running", marks=pytest.mark.long),
+        "forgetting",
+        "all rows",
+        "sketches",
+        "nested",
+    ],
+)
 def test_p6_results_and_state_are_the_same_whether_the_jvm_adds_rows_up_or_not(
     rides: Any, tmp_path: Any, kind: str
 ) -> None:

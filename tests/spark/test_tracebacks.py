@@ -33,7 +33,7 @@ RAISE = 'raise ValueError("three is not allowed")'
 @pytest.mark.parametrize(
     ("scenario", "code", "method"),
     [
-        ("on_rows", "PROCESS", 'check(row["n"])'),
+        pytest.param("on_rows", "PROCESS", 'check(row["n"])', marks=pytest.mark.long),  # on_batch goes the same way
         ("on_batch", "PROCESS", "check(n)"),
         ("aggregate", "AGGREGATE", None),
         ("udf", "SUBTASK", None),
@@ -68,7 +68,10 @@ def last_of(lines: list[str], wanted: Callable[[str], bool]) -> int:
     return found[-1]
 
 
-@pytest.mark.parametrize(("scenario", "code"), [("ends", 0), ("stopped", 0), ("sigterm", 143), ("sigint", 130)])
+@pytest.mark.parametrize(
+    ("scenario", "code"),
+    [("ends", 0), pytest.param("stopped", 0, marks=pytest.mark.long), ("sigterm", 143), ("sigint", 130)],
+)
 def test_a_clean_end_shows_no_stack_trace_of_java(tmp_path: Path, scenario: str, code: int) -> None:
     found = ended(tmp_path, scenario)
     assert found.returncode == code, found.stderr[-5000:]

@@ -1,0 +1,89 @@
+"""The script behind `make quick` and `make test`: it runs every test file, and starts nothing after a failure."""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scripts import run_suite
+from scripts.run_suite import LONG, PARTS, QUICK, Command, Part, Suite, commands_of, tools_of
+
+ROOT = Path(__file__).parents[3]
+
+
+def command(name: str, shell: str, seconds: int = 1, *, alone: bool = False) -> Command:
+    return Command(Part(name, seconds, command=("bash", "-c", shell), alone=alone), name, ["bash", "-c", shell])
+
+
+def test_every_test_file_belongs_to_a_part_and_is_run_once() -> None:
+    run_suite.check_complete()
+    for part in (*PARTS, *QUICK, *LONG):
+        files = Counter(
+            word for command in commands_of(part) for word in command.arguments if word.startswith("tests/")
+        )
+        assert sorted(files) == (sorted(run_suite.files_of(part)) if part.paths else [])
+        assert set(files.values()) <= {1}
+
+
+def test_a_file_that_no_part_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_suite, "PARTS", tuple(part for part in PARTS if part.name != "s3"))
+    with pytest.raises(SystemExit, match=r"no part .* runs tests/s3/"):
+        run_suite.check_complete()
+
+
+def test_tests_that_a_part_leaves_out_are_those_of_another_part_or_marked_long() -> None:
+    left_out = {part.name: part.marks for part in PARTS if part.paths and part.marks != "not long"}
+    assert left_out == {
+        "spark": "not cluster and not long",
+        "cluster": "cluster and not long",
+        "browser": "not alone and not long",
+        "browser alone": "alone",
+    }
+    assert LONG[0].paths == ("tests",)
+    assert LONG[0].marks == "long"
+
+
+def test_two_commands_run_at_once_and_the_longest_start_first(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    # Each waits until the other has begun.
+    wait = "for _ in $(seq 400); do [ $(wc -l < {log}) -ge 2 ] && exit 0; sleep 0.05; done; exit 1"
+    both = [command(name, f"echo {name} >> {log}; " + wait.format(log=log), 10) for name in ("first", "second")]
+    suite = Suite([command("short", f"echo short >> {log}", 1), *both])
+    assert suite.run() == 0
+    assert sorted(log.read_text().split()[:2]) == ["first", "second"]
+    assert log.read_text().split()[2] == "short"
+
+
+def test_after_a_failure_nothing_starts_and_all_output_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    suite = Suite(
+        [command("bad", "echo why; exit 3", 10), command("beside", "sleep 0.3", 9), command("later", "true", 1)]
+    )
+    assert suite.run() >= 1
+    printed = capsys.readouterr().out
+    assert "bad FAILED" in printed
+    assert "why" in printed
+    assert [waiting.name for waiting in suite.waiting] == ["later"]
+
+
+def test_a_part_that_runs_alone_waits_for_the_others(tmp_path: Path) -> None:
+    busy = tmp_path / "busy"
+    others = [command(name, f"touch {busy}{name}; sleep 0.2; rm {busy}{name}") for name in ("a", "b", "c")]
+    alone = command("alone", f'[ -z "$(ls {tmp_path})" ]', 100, alone=True)
+    assert Suite([alone, *others]).run() == 0
+
+
+def test_what_needs_a_tool_starts_when_tools_are_there(tmp_path: Path) -> None:
+    tools = Part(run_suite.TOOLS, 10, command=("bash", "-c", f"sleep 0.3; touch {tmp_path}/tool"))
+    user = Part("user", 5, command=("bash", "-c", f"[ -e {tmp_path}/tool ]"), tools=("x",))
+    begin = time.monotonic()
+    assert Suite([one for part in (user, tools) for one in commands_of(part)]).run() == 0
+    assert time.monotonic() - begin >= 0.3
+
+
+def test_the_tools_of_parts_are_looked_for_once() -> None:
+    (tools,) = tools_of(PARTS)
+    shell = tools.command[-1]
+    assert shell.count("with-java") == shell.count("find-postgres") == shell.count("find-chromium") == 1
+    assert all((ROOT / word).exists() for word in shell.split() if word.startswith("scripts/"))
+    assert tools_of([Part("none", 1, command=("true",))]) == []

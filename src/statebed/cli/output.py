@@ -59,6 +59,11 @@ def problem(text: str) -> Text:
     return Text("\n".join(map(plain, text.splitlines())), style=TERMINAL_STYLES[Tone.BAD])
 
 
+def caution(text: str) -> Text:
+    """Render lines that deserve a look but stop nothing, in yellow; as plain as `line`."""
+    return Text("\n".join(map(plain, text.splitlines())), style=TERMINAL_STYLES[Tone.WARN])
+
+
 def say(text: str) -> None:
     """One line on standard output, as wide as it is."""
     sys.stdout.write(f"{plain(text)}\n")

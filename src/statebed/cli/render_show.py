@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from statebed.cli.output import age, line, problem, status, table
+from statebed.cli.output import age, caution, line, problem, status, table
 from statebed.cli.render import failure, state_table
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary, SubtaskSummary
@@ -17,6 +17,7 @@ from statebed.inspect.records import EpochSummary
 from statebed.inspect.run_states import RunReport
 from statebed.inspect.schemas import SchemaSummary
 from statebed.inspect.sources import SourceState
+from statebed.operators.joins.matches import entry_warning
 from statebed.present.units import NOTHING, duration, number, precise, rate, size
 
 _HASHES = 1 << 64
@@ -53,6 +54,7 @@ def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
         yield _sources_table(shown.sources)
     if shown.contents.operators:
         yield _operators_table(shown, names)
+        yield from _cautions(shown.record, names)
     if shown.contents.tables:
         yield state_table(shown.contents.tables, title="state", names=names)
     if shown.subtasks:
@@ -70,6 +72,12 @@ def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
         yield _sinks_table(shown.contents.sinks, names)
     if shown.figures is not None:
         yield from _figures(shown.figures, names)
+
+
+def _cautions(record: pb.CheckpointMetadata, names: OperatorNames) -> Iterator[Text]:
+    for entry in record.operators:
+        if (warning := entry_warning(entry)) is not None:
+            yield caution(f"{names(entry.operator_id)}: {warning}")
 
 
 def _heading(shown: Epoch) -> Iterator[Text]:

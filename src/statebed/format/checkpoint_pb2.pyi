@@ -334,6 +334,7 @@ class OperatorEntry(_message.Message):
     DEFINITION_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
     THEN_STOP_FIELD_NUMBER: _builtins.int
+    MATCHES_FIELD_NUMBER: _builtins.int
     operator_id: _builtins.str
     fingerprint: _builtins.str
     """of inputs, keys, kind and configuration"""
@@ -356,6 +357,10 @@ class OperatorEntry(_message.Message):
     def subtasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubtaskReference]: ...
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputWatermark]: ...
+    @_builtins.property
+    def matches(self) -> Global___JoinMatches:
+        """of a join by time: what met so far, since it was first counted"""
+
     def __init__(
         self,
         *,
@@ -373,13 +378,16 @@ class OperatorEntry(_message.Message):
         definition: _builtins.str = ...,
         retired: _builtins.bool = ...,
         then_stop: _builtins.bool = ...,
+        matches: Global___JoinMatches | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "highest_closed_end_us", b"highest_closed_end_us", "next_timer_us", b"next_timer_us", "output_watermark_us", b"output_watermark_us"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_matches", b"_matches", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "highest_closed_end_us", b"highest_closed_end_us", "matches", b"matches", "next_timer_us", b"next_timer_us", "output_watermark_us", b"output_watermark_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "definition", b"definition", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "retired", b"retired", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks", "then_stop", b"then_stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us", "_matches", b"_matches", "_next_timer_us", b"_next_timer_us", "_output_watermark_us", b"_output_watermark_us", "definition", b"definition", "fingerprint", b"fingerprint", "highest_closed_end_us", b"highest_closed_end_us", "inputs", b"inputs", "matches", b"matches", "next_timer_us", b"next_timer_us", "operator_id", b"operator_id", "output_watermark_us", b"output_watermark_us", "parallelism", b"parallelism", "retired", b"retired", "rows_in", b"rows_in", "rows_late", b"rows_late", "rows_out", b"rows_out", "subtasks", b"subtasks", "then_stop", b"then_stop"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__highest_closed_end_us: _TypeAlias = _typing.Literal["highest_closed_end_us"]  # noqa: Y015
     _WhichOneofArgType__highest_closed_end_us: _TypeAlias = _typing.Literal["_highest_closed_end_us", b"_highest_closed_end_us"]  # noqa: Y015
+    _WhichOneofReturnType__matches: _TypeAlias = _typing.Literal["matches"]  # noqa: Y015
+    _WhichOneofArgType__matches: _TypeAlias = _typing.Literal["_matches", b"_matches"]  # noqa: Y015
     _WhichOneofReturnType__next_timer_us: _TypeAlias = _typing.Literal["next_timer_us"]  # noqa: Y015
     _WhichOneofArgType__next_timer_us: _TypeAlias = _typing.Literal["_next_timer_us", b"_next_timer_us"]  # noqa: Y015
     _WhichOneofReturnType__output_watermark_us: _TypeAlias = _typing.Literal["output_watermark_us"]  # noqa: Y015
@@ -387,11 +395,75 @@ class OperatorEntry(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__highest_closed_end_us) -> _WhichOneofReturnType__highest_closed_end_us | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__matches) -> _WhichOneofReturnType__matches | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__next_timer_us) -> _WhichOneofReturnType__next_timer_us | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output_watermark_us) -> _WhichOneofReturnType__output_watermark_us | None: ...
 
 Global___OperatorEntry: _TypeAlias = OperatorEntry  # noqa: Y015
+
+@_typing.final
+class JoinMatches(_message.Message):
+    """What the two inputs of a join by time brought, and how many pairs it found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAIRS_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    RIGHT_FIELD_NUMBER: _builtins.int
+    pairs: _builtins.int
+    @_builtins.property
+    def left(self) -> Global___InputTimes: ...
+    @_builtins.property
+    def right(self) -> Global___InputTimes: ...
+    def __init__(
+        self,
+        *,
+        pairs: _builtins.int = ...,
+        left: Global___InputTimes | None = ...,
+        right: Global___InputTimes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["left", b"left", "right", b"right"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left", b"left", "pairs", b"pairs", "right", b"right"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___JoinMatches: _TypeAlias = JoinMatches  # noqa: Y015
+
+@_typing.final
+class InputTimes(_message.Message):
+    """Rows of an input that were not late, and the range of their event times."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    FIRST_US_FIELD_NUMBER: _builtins.int
+    LAST_US_FIELD_NUMBER: _builtins.int
+    rows: _builtins.int
+    first_us: _builtins.int
+    last_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        rows: _builtins.int = ...,
+        first_us: _builtins.int | None = ...,
+        last_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_us", b"_first_us", "_last_us", b"_last_us", "first_us", b"first_us", "last_us", b"last_us"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_us", b"_first_us", "_last_us", b"_last_us", "first_us", b"first_us", "last_us", b"last_us", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_us: _TypeAlias = _typing.Literal["first_us"]  # noqa: Y015
+    _WhichOneofArgType__first_us: _TypeAlias = _typing.Literal["_first_us", b"_first_us"]  # noqa: Y015
+    _WhichOneofReturnType__last_us: _TypeAlias = _typing.Literal["last_us"]  # noqa: Y015
+    _WhichOneofArgType__last_us: _TypeAlias = _typing.Literal["_last_us", b"_last_us"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_us) -> _WhichOneofReturnType__first_us | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_us) -> _WhichOneofReturnType__last_us | None: ...
+
+Global___InputTimes: _TypeAlias = InputTimes  # noqa: Y015
 
 @_typing.final
 class SubtaskReference(_message.Message):

@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from statebed.format import checkpoint_pb2 as pb
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView
 
@@ -99,6 +100,8 @@ class StepResult:
     """What else it counted, by name, such as retractions that found nothing."""
     next_timer_us: int | None = None
     """The first processing time at which a step is due, rows or not; None: there is none."""
+    matches: pb.JoinMatches | None = None
+    """Of a join by time: rows and event times of both inputs, and pairs found."""
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ class _ReportWire(msgspec.Struct, array_like=True, frozen=True):
     reference: bytes
     outbox: list[bytes]
     numbers: dict[str, int | None]
+    matches: bytes | None
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ class SubtaskReport:
     """Of how many groups the rows were, where the operator groups them."""
     next_timer_us: int | None = None
     """The first processing time at which a step is due, rows or not."""
+    matches: pb.JoinMatches | None = None
+    """Of a join by time: what met in this epoch."""
 
     def to_bytes(self) -> bytes:
         wire = _ReportWire(
@@ -134,6 +137,7 @@ class SubtaskReport:
             reference=self.reference.SerializeToString(deterministic=True),
             outbox=[file.SerializeToString(deterministic=True) for file in self.outbox],
             numbers={name: getattr(self, name) for name in _NUMBERS},
+            matches=None if self.matches is None else self.matches.SerializeToString(deterministic=True),
         )
         return msgspec.msgpack.encode(wire)
 
@@ -146,6 +150,7 @@ class SubtaskReport:
             epoch=wire.epoch,
             reference=pb.SubtaskReference.FromString(wire.reference),
             outbox=tuple(pb.OutboxFile.FromString(file) for file in wire.outbox),
+            matches=None if wire.matches is None else pb.JoinMatches.FromString(wire.matches),
             **wire.numbers,  # type: ignore[arg-type]  # the names are this class's own fields
         )
 
@@ -260,6 +265,7 @@ def _report(
         edits_applied=manager.edits_applied,
         groups_in=result.counts.get(GROUPS_IN, 0),
         next_timer_us=result.next_timer_us,
+        matches=result.matches,
     )
 
 

@@ -16,6 +16,8 @@ from statebed.logs import id_logger
 from statebed.metrics.job_metrics import Event
 from statebed.metrics.telemetry import EpochSpan, Phase
 from statebed.operators import Clock
+from statebed.operators.joins.matches import entry_warning
+from statebed.operators.labels import stored_label
 from statebed.spark.compaction import CompactionCounts
 from statebed.spark.figures import COMMIT, PLANNING, PUBLISH, Meter
 from statebed.spark.plan import JobPlan
@@ -69,6 +71,8 @@ class Book:
 
     def __post_init__(self) -> None:
         self.told = _logger.about(job=self.plan.job_id, run=self.run)
+        self._cautioned: set[str] = set()
+        """Operators whose warning was logged: once in a run is enough."""
         self._clock = _SteadyClock(self.environment)
 
     def begin(self, epoch: int) -> Meter:
@@ -134,6 +138,11 @@ class Book:
             PUBLISH: times.published_us - times.committed_us,
         }
         self.watching.metrics.observe(record, self._previous)
+        for entry in record.operators:
+            if entry.operator_id not in self._cautioned and (text := entry_warning(entry)) is not None:
+                self._cautioned.add(entry.operator_id)
+                label = stored_label(entry.operator_id, entry.definition)
+                self.told.about(epoch=record.epoch, operator=entry.operator_id).warning("%s: %s", label, text)
 
     def ended(
         self, record: pb.CheckpointMetadata, reports: Reports, clocks: Mapping[str, Clock], batch_id: int | None

@@ -45,6 +45,7 @@ from statebed.spark.projection import SparkProjection
 from statebed.spark.reports import (
     accepted,
     new_entry,
+    operator_entry,
     source_clocks_of,
     timer_is_due,
     watermarks_of,
@@ -302,6 +303,7 @@ class Controller:
                 clocks[name],
                 origins=plan.graph.origins(name),
                 parallelism=plan.parallelism,
+                before=operator_entry(head, name),
                 drained=status == pb.DRAINED,
             )
             for name, operator in plan.operators.items()

@@ -11,6 +11,7 @@ from statebed.errors import NondeterminismError, StatebedError, SubtaskError
 from statebed.flow.clocks import SourceClock
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators import Clock, Operator, SubtaskReport
+from statebed.operators.joins.matches import added_up
 from statebed.present import units
 from statebed.spark import notebook
 from statebed.spark.pieces import BRANCH, FAILED, PAYLOAD, REPORT
@@ -189,9 +190,16 @@ def new_entry(
     *,
     origins: Sequence[Sequence[str]],
     parallelism: int,
+    before: pb.OperatorEntry | None = None,
     drained: bool = False,
 ) -> pb.OperatorEntry:
-    """The operator's entry in the epoch's record; `origins` are the names of what each of its inputs reads."""
+    """Build the operator's entry in the epoch's record.
+
+    `origins` are the names of what each of its inputs reads; `before` is its entry in the record before.
+    """
+    counted = [report.matches for report in reports if report.matches is not None]
+    if counted and before is not None and before.HasField("matches"):
+        counted.append(before.matches)
     mark = clock.watermark_us
     timers = [report.next_timer_us for report in reports if report.next_timer_us is not None]
     return pb.OperatorEntry(
@@ -210,6 +218,7 @@ def new_entry(
         rows_late=sum(report.rows_late for report in reports),
         rows_out=sum(report.rows_out for report in reports),
         next_timer_us=min(timers, default=None),
+        matches=added_up(counted),
     )
 
 

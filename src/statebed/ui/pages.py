@@ -28,6 +28,7 @@ from statebed.errors import (
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.operator_names import OperatorNames
+from statebed.operators.joins.matches import entry_warning
 from statebed.present import units
 from statebed.present.colours import tone_of
 from statebed.ui import addresses, definitions, rows, texts, views
@@ -230,7 +231,12 @@ class Pages:
             values["job"] = reader.log.job_id
             values["live"] = _address("EVENTS", job=reader.log.job_id) if is_live else ""
         record = getattr(values.get("view"), "record", None)
-        values["called"] = OperatorNames.of() if record is None else OperatorNames.of(record)
+        names = OperatorNames.of() if record is None else OperatorNames.of(record)
+        values["called"] = names
+        operators = [] if record is None else [one for one in record.operators if not one.retired]
+        values["cautions"] = [
+            (names(one.operator_id), text) for one in operators if (text := entry_warning(one)) is not None
+        ]
         template = self._templates.get_template(f"{name}.html")
         return HTMLResponse(template.render(page=name, now_us=self._now_us(), **values))
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import int64_values
+from statebed.format.schema import TIME
 from statebed.operators.joins.columns import JoinColumns
 from statebed.operators.joins.kinds import Side
 from statebed.operators.operator import LATE, MAIN, Clock, Output, StepResult
@@ -38,6 +41,11 @@ class Sides:
     operator_id: str
     admitted: Mapping[Side, Admitted]
 
+    def matches(self, pairs: int) -> pb.JoinMatches:
+        """Return what met in the epoch."""
+        left, right = (_times(self.admitted[side].rows) for side in SIDES)
+        return pb.JoinMatches(pairs=pairs, left=left, right=right)
+
     def result(self, clock: Clock, main: pa.Table, counts: Mapping[str, int] | None = None) -> StepResult:
         """What the step gives, with this as its main output."""
         outputs = {MAIN: main}
@@ -51,3 +59,11 @@ class Sides:
             rows_late=sum(found.late.num_rows for found in self.admitted.values()),
             counts=counts or {},
         )
+
+
+def _times(rows: pa.Table) -> pb.InputTimes:
+    """Count the rows of an input, and find the range of their event times."""
+    times = int64_values(rows[TIME])
+    if not len(times):
+        return pb.InputTimes()
+    return pb.InputTimes(rows=len(times), first_us=int(times.min()), last_us=int(times.max()))

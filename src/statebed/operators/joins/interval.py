@@ -16,7 +16,7 @@ found out again from the rows of the other side, which are kept long enough for 
 import datetime as dt
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +30,7 @@ from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
 from statebed.operators.joins.index import without_nulls
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
 from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.matches import Interval
 from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
@@ -84,14 +85,7 @@ class IntervalJoin:
 
     def interval_text(self) -> str:
         """Describe in words how far the times of a pair lie apart."""
-        if self.lower_us == self.upper_us == 0:
-            return "both rows have the same time"
-        if self.lower_us >= 0:
-            return f"the right row is {_apart(self.lower_us, self.upper_us)} after the left one"
-        if self.upper_us <= 0:
-            return f"the right row is {_apart(-self.upper_us, -self.lower_us)} before the left one"
-        before, after = duration_text(-self.lower_us), duration_text(self.upper_us)
-        return f"the right row is at most {before} before and {after} after the left one"
+        return Interval(self.lower_us, self.upper_us).described()
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -139,10 +133,13 @@ class IntervalJoin:
         sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}
-        results = [self.outputs[MAIN].schema.empty_table(), *_Epoch(self, views, new, clock).results()]
+        epoch = _Epoch(self, views, new, clock)
+        results = [self.outputs[MAIN].schema.empty_table(), *epoch.results()]
         for side in SIDES:
             self._keep(views[side], new[side], clock.watermark_us)
-        return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        # An anti join looks for partners of rows that leave alone, so it cannot tell.
+        return made if self.how is JoinKind.ANTI else replace(made, matches=sides.matches(epoch.pairs))
 
     def reach(self, side: Side) -> int:
         """How long after its own time a row of a side may get a new partner."""
@@ -196,13 +193,17 @@ class _Epoch:
         self._clock = clock
         self._matching = Matching(join.columns, join.lower_us, join.upper_us, join.condition)
         self._indexed = {side: self._matching.index(new[side]) for side in SIDES}
+        self.pairs = 0
+        """Pairs that were found, or in a semi join rows at their first match."""
 
     def results(self) -> Iterator[pa.Table]:
         """Pairs with a new row; left rows at their first match; rows that can be in no pair any more."""
         yield from self._pairs(Side.LEFT, self._state_partners(self._indexed[Side.LEFT]))
         yield from self._pairs(Side.LEFT, [self._new[Side.RIGHT]], mark=self._indexed[Side.RIGHT].matched)
         if self._join.how is JoinKind.SEMI:
-            yield from self._first_matches()
+            for rows in self._first_matches():
+                self.pairs += rows.num_rows
+                yield rows
         elif self._join.how.gives_pairs:
             yield from self._pairs(Side.RIGHT, self._state_partners(self._indexed[Side.RIGHT]))
         for side in SIDES:
@@ -220,6 +221,7 @@ class _Epoch:
             for pairs, theirs in self._indexed[side].pairs(some):
                 if mark is not None:
                     mark[theirs] = True
+                self.pairs += len(theirs)
                 if self._join.how.gives_pairs:
                     yield self._paired(pairs)
 
@@ -281,12 +283,6 @@ class _Epoch:
         behind = int(highs.max()) + 1
         for piece in self._views[other].scan(int(lows.min()), behind if behind < END else None, keys=keys):
             yield SideRows.timed(other, piece)
-
-
-def _apart(least_us: int, most_us: int) -> str:
-    if least_us == most_us:
-        return duration_text(least_us)
-    return f"{duration_text(least_us)} to {duration_text(most_us)}"
 
 
 def _together(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ are not, as in aggregates over windows.
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -112,16 +112,19 @@ class WindowJoin:
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
-        results = [self.outputs[MAIN].schema.empty_table()]
+        results, pairs = [self.outputs[MAIN].schema.empty_table()], 0
         if clock.watermark_us is not None and self.is_due(clock.late_us, clock.watermark_us):
             ends = (clock.late_us, clock.watermark_us)
             closing = {side: self._closing(side, views[side], admitted[side].rows, *ends) for side in SIDES}
             for windows in _some_windows([closing[side].ends for side in SIDES]):
-                results += self._joined({side: closing[side].within(*windows) for side in SIDES})
+                joined = self._joined({side: closing[side].within(*windows) for side in SIDES})
+                results += joined.results
+                pairs += joined.pairs
         for side in SIDES:
             self._keep(side, views[side], admitted[side].rows, clock.watermark_us)
         sides = Sides(self.columns, self.operator_id, admitted)
-        return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
+        return replace(made, matches=sides.matches(pairs))
 
     def _table(self, side: Side) -> TableConfig:
         one = self.columns.side(side)
@@ -163,23 +166,26 @@ class WindowJoin:
             closed &= windows.ends > late_us
         return _Closing(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
 
-    def _joined(self, closing: "Mapping[Side, _Closing]") -> Iterator[pa.Table]:
-        """The results of some windows."""
+    def _joined(self, closing: "Mapping[Side, _Closing]") -> "_Joined":
+        """Join the rows of some windows."""
+        joined = _Joined()
         left, right = (closing[side].as_rows() for side in SIDES)
         indexed = Matching(self.columns, condition=self.condition).index(left)
         matched = {Side.LEFT: indexed.matched, Side.RIGHT: np.zeros(len(right), dtype=np.bool_)}
         for pairs, theirs in indexed.pairs(right):
             matched[Side.RIGHT][theirs] = True
+            joined.pairs += len(theirs)
             if self.how.gives_pairs:
                 starts, ends = closing[Side.LEFT].starts[pairs.left_at], closing[Side.LEFT].ends[pairs.left_at]
                 window = [from_numpy(one, TIMESTAMP) for one in (starts, ends)]
                 rows = self.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at, window)
-                yield _timed(rows, ends)
+                joined.results.append(_timed(rows, ends))
         if self.how is JoinKind.SEMI:
-            yield self._alone(closing[Side.LEFT], left, matched[Side.LEFT])
+            joined.results.append(self._alone(closing[Side.LEFT], left, matched[Side.LEFT]))
         for side, rows_of_side in zip(SIDES, (left, right), strict=True):
             if self.how.gives_unmatched(side):
-                yield self._alone(closing[side], rows_of_side, ~matched[side])
+                joined.results.append(self._alone(closing[side], rows_of_side, ~matched[side]))
+        return joined
 
     def _alone(self, closing: "_Closing", rows: SideRows, chosen: Flags) -> pa.Table:
         at = np.flatnonzero(chosen)
@@ -196,6 +202,14 @@ class WindowJoin:
             kept &= without_nulls([one_chunk(new[key]) for key in self.columns.side(side).keys], new.num_rows)
         if kept.any():
             view.append(without_routing(filtered(new, kept)))
+
+
+@dataclass
+class _Joined:
+    """Results of some windows, and the number of pairs in them."""
+
+    results: list[pa.Table] = field(default_factory=list)
+    pairs: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""Whether a join by time finds pairs at all, and a warning where it does not.
+
+Watermarks alone never rule a pair out: a row waits until the watermark has passed the last time that a partner may
+have, and no partner is late before. So the rule looks back instead. It counts, over all epochs, the rows and event
+times of both inputs and the pairs. When rows of both inputs have left without a single pair, the join is likely to be
+wrong: an interval with the wrong sign, a clock in another time zone, keys that are written differently.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.operators.joins.inputs import SIDES
+from statebed.operators.windows import Window, duration_text
+from statebed.present import units
+
+LEAST_ROWS = 100
+"""A join of fewer rows than this, on either side, is not judged, unless the event times themselves exclude a pair."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of the right row's event time minus the left row's, in microseconds, both included."""
+
+    lower_us: int
+    upper_us: int
+
+    def described(self) -> str:
+        """Describe in words how far the times of a pair lie apart."""
+        if self.lower_us == self.upper_us == 0:
+            return "both rows have the same time"
+        if self.lower_us >= 0:
+            return f"the right row is {_apart(self.lower_us, self.upper_us)} after the left one"
+        if self.upper_us <= 0:
+            return f"the right row is {_apart(-self.upper_us, -self.lower_us)} before the left one"
+        before, after = duration_text(-self.lower_us), duration_text(self.upper_us)
+        return f"the right row is at most {before} before and {after} after the left one"
+
+
+def added_up(parts: Iterable[pb.JoinMatches]) -> pb.JoinMatches | None:
+    """Add up what several subtasks or epochs counted; None if there is none."""
+    found = list(parts)
+    if not found:
+        return None
+    return pb.JoinMatches(
+        pairs=sum(one.pairs for one in found),
+        left=_joined(one.left for one in found),
+        right=_joined(one.right for one in found),
+    )
+
+
+def _joined(parts: Iterable[pb.InputTimes]) -> pb.InputTimes:
+    found = [one for one in parts if one.rows]
+    return pb.InputTimes(
+        rows=sum(one.rows for one in found),
+        first_us=min((one.first_us for one in found), default=None),
+        last_us=max((one.last_us for one in found), default=None),
+    )
+
+
+def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int | None) -> str | None:
+    """Say that rows of both inputs have left without a pair; None if they have not, or if it is too early to tell."""
+    left, right = matches.left, matches.right
+    if matches.pairs or not left.rows or not right.rows or watermark_us is None:
+        return None
+    described: dict[str, Any] = json.loads(definition)
+    if "window" in described:
+        window = Window.from_data(described["window"])
+        interval = f"both rows are in the same {window.described()}"
+        has_passed = all(window.newest_end(one.first_us) <= watermark_us for one in (left, right))
+        excluded = False
+    else:
+        bounds = Interval(int(described["lower_us"]), int(described["upper_us"]))
+        interval = bounds.described()
+        has_passed = left.first_us + bounds.upper_us < watermark_us and right.first_us - bounds.lower_us < watermark_us
+        nearest, farthest = right.first_us - left.last_us, right.last_us - left.first_us
+        excluded = farthest < bounds.lower_us or nearest > bounds.upper_us
+    if not has_passed or (not excluded and min(left.rows, right.rows) < LEAST_ROWS):
+        return None
+    ranges = "; ".join(f"{side.value}: {_range(one)}" for side, one in zip(SIDES, (left, right), strict=True))
+    why = "these times exclude a pair" if excluded else "check its sign, the time zones, and the keys of both streams"
+    return (
+        f"the join has found no pair, and rows of both streams have left ({ranges}). The watermark is at "
+        f"{units.instant(watermark_us)}; the interval is: {interval}; {why}"
+    )
+
+
+def entry_warning(entry: pb.OperatorEntry) -> str | None:
+    """Return the warning of an operator in a record; None: it has none."""
+    if not entry.HasField("matches"):
+        return None
+    marks = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+    return no_pairs_warning(entry.definition, entry.matches, min(marks, default=None))
+
+
+def _range(one: pb.InputTimes) -> str:
+    return f"{units.number(one.rows)} rows from {units.instant(one.first_us)} to {units.instant(one.last_us)}"
+
+
+def _apart(least_us: int, most_us: int) -> str:
+    if least_us == most_us:
+        return duration_text(least_us)
+    return f"{duration_text(least_us)} to {duration_text(most_us)}"

@@ -1,4 +1,4 @@
-"""A join whose interval has the wrong sign runs without an error, and says in log, `show` and dashboard what is wrong."""
+"""A join whose interval has the wrong sign runs without an error, and warns in log, `show` and dashboard."""
 
 import datetime as dt
 import logging

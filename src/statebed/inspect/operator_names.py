@@ -28,11 +28,11 @@ class OperatorNames:
         return OperatorNames({one: name if count[name] == 1 else f"{name} [{one}]" for one, name in names.items()})
 
     def __call__(self, text: str) -> str:
-        """Return the name of an operator, or of one of its tables or streams: `id`, `id.table`."""
+        """Return the name of an operator, or of something of it: `id`, `id.table`, `id in-flight writes`."""
         if text in self.by_id:
             return self.by_id[text]
-        operator, dot, rest = text.partition(".")
-        return f"{self.by_id.get(operator, operator)}{dot}{rest}"
+        end = next((at for at, letter in enumerate(text) if letter in ". "), len(text))
+        return f"{self.by_id.get(text[:end], text[:end])}{text[end:]}"
 
     def listed(self, texts: Iterable[str]) -> str:
         return ", ".join(map(self, texts))

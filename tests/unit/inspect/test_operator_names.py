@@ -45,6 +45,7 @@ def test_an_operator_of_a_record_is_called_by_what_the_user_wrote(stored: pb.Ope
 def test_tables_and_streams_of_an_operator_keep_their_part_of_the_name() -> None:
     names = OperatorNames.of(pb.CheckpointMetadata(operators=[minute()]))
     assert names("window_bdc1dd51b2.partials") == f"{WRITTEN}.partials"
+    assert names("window_bdc1dd51b2 in-flight writes") == f"{WRITTEN} in-flight writes"
     assert names("somebody_else.rows") == "somebody_else.rows"
 
 

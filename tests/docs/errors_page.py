@@ -11,7 +11,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "errors.md"
 _HEAD = """# Errors
 
 Every error that statebed raises on purpose is a `StatebedError` from `statebed.errors`. It has a stable `code`, and
-says `what` happened, `where`, and what to do (`fix`); its text holds all of them:
+the attributes `what` (what is wrong), `where`, and `fix` (what to do). Its text contains all of them:
 
 ```text
 [EPOCH_NOT_RETAINED] epoch 40 cannot be restored: the retained epochs are 61 to 75
@@ -19,20 +19,19 @@ says `what` happened, `where`, and what to do (`fix`); its text holds all of the
   what to do: choose one of these (`statebed ls` lists them), or a savepoint
 ```
 
-Catch a group (`InputError`, `StorageError`, `FormatError`, `ProtocolError`) or one of its members. Where a builtin
-fits, it is a second base. The command line prints the text on stderr and ends with the exit code of the table: 1, or
-86 for a run that was superseded ([what to do then](../howto/fenced-runs.md)).
-Wrong usage of the command line ends with 2.
+Catch a group (`InputError`, `StorageError`, `FormatError`, `ProtocolError`) or a single class. If a builtin exception
+fits, it is a second base class. The command line prints the text on stderr and exits with the code in the table: 1, or
+86 for a fenced run ([what to do](../howto/fenced-runs.md)). Wrong usage of the command line exits with 2.
 
-*This page is written from the code; a test compares them.*
+*This page is generated from the code, and a test compares them.*
 """
 
 _GROUPS: list[tuple[str, type[StatebedError], str]] = [
-    ("Input", InputError, "Found before anything is written: correct the call."),
-    ("Storage", StorageError, "The store did not do what was asked."),
-    ("Format", FormatError, "Stored bytes are not what the format says; never returned as data."),
-    ("Protocol", ProtocolError, "The log does not allow what was asked."),
-    ("Running", StatebedError, "Everything else."),
+    ("Input", InputError, "Detected before anything is written. Correct the call."),
+    ("Storage", StorageError, "The store failed or did not behave as required."),
+    ("Format", FormatError, "Stored bytes do not conform to the format. They are never returned as data."),
+    ("Protocol", ProtocolError, "The state of the log does not allow the operation."),
+    ("Running", StatebedError, "All other errors."),
 ]
 
 

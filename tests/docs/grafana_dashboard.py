@@ -44,7 +44,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Newest run",
-                "1 for its state; needs a scrape of `statebed ui`, because a dead driver serves nothing",
+                "1 for the state of the newest run; scrape `statebed ui`, because a dead driver serves nothing",
                 ((f"statebed_run_state{{{_JOB}}}", "{{job_name}} {{state}}"),),
                 "none",
                 "stat",
@@ -52,7 +52,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Failed",
-                "1 if the newest run failed, was fenced, vanished or exited; and when",
+                "1 if the newest run failed, was fenced, vanished or exited, and the time",
                 (
                     (f"statebed_run_failed{{{_JOB}}}", "{{job_name}}"),
                     (f"time() - statebed_last_failure_timestamp_seconds{{{_JOB}}}", "{{job_name}}, seconds ago"),
@@ -63,7 +63,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Undelivered epochs",
-                "that sinks lacked when the newest run failed",
+                "epochs that sinks lacked when the newest run failed",
                 ((f"statebed_undelivered_epochs{{{_JOB}}}", "{{job_name}} {{sink}}"),),
                 "none",
                 "stat",
@@ -71,7 +71,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Source lag",
-                "offsets that were not read after the newest batch, where the source tells",
+                "offsets not yet read after the newest batch, if the source reports them",
                 ((f"statebed_source_offsets_behind{{{_JOB}}}", "{{job_name}} {{source}}"),),
                 "none",
                 "stat",
@@ -85,9 +85,16 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Running", "1 while a query runs", ((f"statebed_up{{{_JOB}}}", "{{job_name}}"),), kind="stat", width=4
             ),
-            Panel("Epoch", "the newest", ((f"statebed_epoch{{{_JOB}}}", "{{job_name}}"),), "none", "stat", 4),
             Panel(
-                "Since the last commit",
+                "Epoch",
+                "number of the newest epoch",
+                ((f"statebed_epoch{{{_JOB}}}", "{{job_name}}"),),
+                "none",
+                "stat",
+                4,
+            ),
+            Panel(
+                "Time since last commit",
                 "grows while a job is stuck",
                 ((f"time() - statebed_last_commit_timestamp_seconds{{{_JOB}}}", "{{job_name}}"),),
                 "s",
@@ -95,8 +102,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 4,
             ),
             Panel(
-                "Rows a second",
-                "into the operators",
+                "Rows per second",
+                "input of the operators",
                 ((f"sum by (job_name) ({_rate('statebed_rows_in_total')})", "{{job_name}}"),),
                 "rowsps",
                 "stat",
@@ -104,7 +111,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "State in the store",
-                "live data files",
+                "size of live data files",
                 ((f'sum by (job_name) (statebed_state_bytes{{{_JOB}, tier="store"}})', "{{job_name}}"),),
                 "bytes",
                 "stat",
@@ -112,7 +119,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Retries and failures",
-                "within the hour",
+                "in the last hour",
                 (
                     (
                         f"sum by (job_name, event) (increase(statebed_events_total{{{_JOB}}}[1h]))",
@@ -129,8 +136,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "Epochs",
         (
             Panel(
-                "Where the time goes",
-                "seconds of each phase per epoch",
+                "Time by phase",
+                "seconds per epoch",
                 ((_PER_EPOCH, "{{job_name}} {{phase}}"),),
                 "s",
                 width=12,
@@ -138,7 +145,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Duration",
-                "median and 99th percentile, until the record is put",
+                "median and 99th percentile, until the record is committed",
                 tuple(
                     (f"histogram_quantile({share}, {_DURATIONS})", f"{{{{job_name}}}} p{share * 100:g}")
                     for share in (0.5, 0.99)
@@ -146,8 +153,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "s",
             ),
             Panel(
-                "Added up first",
-                "epochs whose rows the JVM added up before the shuffle, of all",
+                "Pre-aggregated",
+                "share of epochs whose rows were pre-aggregated in the JVM",
                 (
                     (
                         f"{_rate('statebed_preaggregated_epochs_total')} / {_rate('statebed_epochs_total')}",
@@ -164,7 +171,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Rows",
-                "in and out of operators",
+                "input and output of operators",
                 (
                     (_rate("statebed_rows_in_total"), "{{operator}} in"),
                     (_rate("statebed_rows_out_total"), "{{operator}} out"),
@@ -173,7 +180,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Late, expired, dropped",
-                "rows that came too late, state that left by its time to live, retractions that found nothing",
+                "late rows, expired state, retractions of unknown rows",
                 (
                     (_rate("statebed_rows_late_total"), "{{operator}} late"),
                     (_rate("statebed_rows_expired_total"), "{{operator}} expired"),
@@ -183,40 +190,42 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Watermark lag",
-                "how far final results are behind the clock, and behind what sources have given",
+                "lag of the watermark behind the clock, and behind the newest event time of the sources",
                 (
                     (f"time() - statebed_watermark_timestamp_seconds{{{_JOB}}}", "{{operator}}"),
                     (f"time() - statebed_source_event_timestamp_seconds{{{_JOB}}}", "source {{source}}"),
                 ),
                 "s",
             ),
-            Panel("To the sinks", "rows committed", ((_rate("statebed_sink_rows_total"), "{{sink}}"),), "rowsps"),
+            Panel("Sinks", "rows committed", ((_rate("statebed_sink_rows_total"), "{{sink}}"),), "rowsps"),
             Panel(
-                "Work of the slowest subtask",
-                "of each second",
+                "Load of the slowest subtask",
+                "busy share of each second",
                 ((_rate("statebed_busy_seconds_total"), "{{operator}}"),),
                 "percentunit",
             ),
-            Panel("Written", "by epochs", ((_rate("statebed_written_bytes_total"), "{{operator}}"),), "Bps"),
+            Panel(
+                "Written", "bytes written by epochs", ((_rate("statebed_written_bytes_total"), "{{operator}}"),), "Bps"
+            ),
         ),
     ),
     (
         "State",
         (
             Panel(
-                "By tier",
+                "Size by tier",
                 "memory and disk of workers, files in the store",
                 ((f"sum by (job_name, operator, tier) (statebed_state_bytes{{{_JOB}}})", "{{operator}} {{tier}}"),),
                 "bytes",
                 width=12,
             ),
-            Panel("Rows", "of tables", ((f"statebed_state_rows{{{_JOB}}}", "{{operator}}.{{table}}"),), width=12),
+            Panel("Rows", "rows of tables", ((f"statebed_state_rows{{{_JOB}}}", "{{operator}}.{{table}}"),), width=12),
             Panel(
                 "Files", "live data files", ((f"statebed_state_files{{{_JOB}}}", "{{operator}}.{{table}}"),), width=6
             ),
             Panel(
                 "Tombstones",
-                "deletions that files still need",
+                "live tombstones of tables",
                 ((f"statebed_tombstones{{{_JOB}}}", "{{operator}}.{{table}}"),),
                 width=6,
             ),
@@ -231,7 +240,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Subtasks and runs",
-                "of each operator, and the number of the run",
+                "subtasks of each operator, and the number of the run",
                 (
                     (f"statebed_parallelism{{{_JOB}}}", "{{job_name}} subtasks"),
                     (f"statebed_run{{{_JOB}}}", "{{job_name}} run"),
@@ -245,7 +254,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Budget and peak",
-                "of the fullest worker process of each host",
+                "fullest worker process of each host",
                 (
                     (f"statebed_memory_budget_bytes{{{_JOB}}}", "{{host}} budget"),
                     (f"statebed_memory_peak_bytes{{{_JOB}}}", "{{host}} peak"),
@@ -253,15 +262,15 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "bytes",
             ),
             Panel(
-                "Who holds it",
-                "tables and purposes",
+                "Memory by holder",
+                "by table and purpose",
                 ((f"statebed_memory_held_bytes{{{_JOB}}}", "{{host}} {{holder}}"),),
                 "bytes",
                 stacked=True,
             ),
             Panel(
                 "Shares",
-                "memory that operators and tables keep, and what they hold",
+                "memory reserved for operators and tables, and used by them",
                 (
                     (f"statebed_memory_share_bytes{{{_JOB}}}", "{{host}} {{holder}} keeps"),
                     (f"statebed_memory_share_held_bytes{{{_JOB}}}", "{{host}} {{holder}} holds"),
@@ -270,7 +279,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Host cache",
-                "on local disk",
+                "size on local disk, and its limit",
                 (
                     (f"statebed_cache_bytes{{{_JOB}}}", "{{host}}"),
                     (f"statebed_cache_limit_bytes{{{_JOB}}}", "{{host}} limit"),
@@ -279,7 +288,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Spills and loads",
-                "moves to local disk and reads of what was not in memory",
+                "spills to local disk, and reads of state that was not in memory",
                 (
                     (_rate("statebed_spills_total"), "{{operator}}.{{table}} spills"),
                     (_rate("statebed_loads_total"), "{{operator}}.{{table}} loads"),
@@ -287,12 +296,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "ops",
             ),
             Panel(
-                "Answered by memory",
-                "of all reads of state",
+                "Memory hit rate",
+                "share of reads of state",
                 ((_HIT_SHARE, "{{operator}}.{{table}}"),),
                 "percentunit",
             ),
-            Panel("Spilled", "bytes a second", ((_rate("statebed_spilled_bytes_total"), "{{host}}"),), "Bps"),
+            Panel("Spilled", "bytes per second", ((_rate("statebed_spilled_bytes_total"), "{{host}}"),), "Bps"),
         ),
     ),
     (
@@ -300,13 +309,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Debt",
-                "bytes that a compaction of everything would read",
+                "bytes that a full compaction would read",
                 ((f"statebed_compaction_debt_bytes{{{_JOB}}}", "{{operator}}.{{table}}"),),
                 "bytes",
             ),
             Panel(
                 "Read and written",
-                "by compaction",
+                "bytes per second",
                 (
                     (_rate("statebed_compaction_read_bytes_total"), "{{job_name}} read"),
                     (_rate("statebed_compaction_written_bytes_total"), "{{job_name}} written"),
@@ -315,7 +324,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Rounds, merges, failures",
-                "within the hour",
+                "in the last hour",
                 (
                     (f"increase(statebed_compaction_rounds_total{{{_JOB}}}[1h])", "{{job_name}} rounds"),
                     (f"increase(statebed_compaction_merges_total{{{_JOB}}}[1h])", "{{job_name}} merges"),
@@ -332,7 +341,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "statebed",
         "title": "statebed",
-        "description": "Jobs of statebed: epochs, rows, watermarks, state by tier, memory, compaction.",
+        "description": "statebed jobs: epochs, rows, watermarks, state by tier, memory, compaction.",
         "tags": ["statebed", "streaming"],
         "schemaVersion": 39,
         "version": 1,

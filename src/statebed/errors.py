@@ -1,8 +1,8 @@
 """Every error that statebed raises on purpose.
 
-One root, `StatebedError`. Each error has a stable `code`, and says what happened, where, and what to do. Where a
-builtin fits (`ValueError`, `FileNotFoundError`, `PermissionError`), it is a second base, so that callers who know
-nothing of statebed still catch what they expect.
+The base class is `StatebedError`. Each error has a stable `code`, and says what is wrong, where, and what to do. If a
+builtin exception fits (`ValueError`, `FileNotFoundError`, `PermissionError`), it is a second base class, so that callers
+who do not know statebed catch what they expect.
 """
 
 import linecache
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import ClassVar
 
 FENCED_EXIT_CODE = 86
-"""Exit code of a process whose run was superseded: a supervisor must not restart it."""
+"""Exit code of a process whose run was fenced. A supervisor must not restart it."""
 
 
 class StatebedError(Exception):
-    """The root: `code`, `what`, `where` and `fix` are attributes, and the text holds all of them."""
+    """Base class of all errors, with the attributes `code`, `what`, `where` and `fix`, which its text contains."""
 
     code: ClassVar[str] = "STATEBED"
     exit_code: ClassVar[int] = 1
@@ -54,26 +54,26 @@ _OWN_CODE = str(Path(__file__).parent)
 _MOST_FRAMES = 40
 _MOST_LINE = 500
 _MOST_CHARACTERS = 8_000
-"""Limit, in characters, of a traceback that travels and of an exception text inside another."""
+"""Maximum number of characters of a traceback sent between processes, and of an exception text inside another."""
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exception, as in multiprocessing
-    """The traceback of an exception that was raised in another process; its text is the traceback.
+    """Traceback of an exception that was raised in another process; its text is the traceback.
 
-    It is the `__cause__` of the error that travelled, so that Python prints it above that error. Frames are kept as
-    they are and written when they are shown: code of a notebook has its source on the driver alone.
+    It is the `__cause__` of the error that was sent, so that Python prints it above that error. Frames are stored as
+    they are and formatted when they are shown, because the source of notebook code exists only on the driver.
     """
 
     def __init__(self, frames: tuple[tuple[str, int, str, str], ...], before: str, ending: str) -> None:
         super().__init__(frames, before, ending)
         self.frames = frames
-        """File, line number, function and source line of each."""
+        """File, line number, function and source line of each frame."""
         self._before = before
         self._ending = ending
 
     @classmethod
     def of(cls, error: BaseException) -> "RemoteTraceback":
-        """The traceback of an exception, without our own frames that led to the user's code."""
+        """Return the traceback of an exception, without statebed's frames that led to the user's code."""
         if isinstance(error, RemoteTraceback):
             return error
         found = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES)
@@ -94,13 +94,13 @@ class RemoteTraceback(Exception):  # noqa: N818 - it stands for another exceptio
 
 
 def _users_frames(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    """The frames from the first that is not ours on; all of them if all are ours."""
+    """Return the frames from the first that is not statebed's; all frames if all are statebed's."""
     first = next((place for place, one in enumerate(stack) if not one.filename.startswith(_OWN_CODE)), 0)
     return stack[first:]
 
 
 def error_text(error: BaseException) -> str:
-    """Type and message of any exception on one line, at most a few thousand characters."""
+    """Return the type and message of an exception on one line, at most a few thousand characters."""
     try:
         text = str(error)
     except Exception as failed:  # noqa: BLE001 - of any kind: the exception is a user's
@@ -110,7 +110,7 @@ def error_text(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """File, line and function where an exception was raised, or where the user's code called what raised it."""
+    """Return file, line and function that raised an exception, or the user's code that called it."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [one for one in frames if not one.filename.startswith(_OWN_CODE)] or list(frames)
     return f"{users[-1].filename}, line {users[-1].lineno}, in {users[-1].name}" if users else "unknown"
@@ -120,55 +120,55 @@ def raised_at(error: BaseException) -> str:
 
 
 class InputError(StatebedError, ValueError):
-    """An argument, an option or a graph that cannot work; found before anything is written."""
+    """An argument, an option or a graph is invalid. Detected before anything is written."""
 
     code = "INPUT"
 
 
 class UnknownSettingError(InputError, LookupError):
-    """A setting that does not exist, in a keyword, Spark's configuration, the environment or statebed.toml."""
+    """A setting does not exist: in a keyword, Spark's configuration, the environment or statebed.toml."""
 
     code = "UNKNOWN_SETTING"
 
 
 class InvalidNameError(InputError):
-    """A job, operator, table, sink or savepoint name that cannot be part of an object name."""
+    """The name of a job, operator, table, sink or savepoint cannot be part of an object name."""
 
     code = "INVALID_NAME"
 
 
 class UnknownSchemeError(InputError):
-    """A state URL whose scheme no store serves."""
+    """No store supports the scheme of the state URL."""
 
     code = "UNKNOWN_SCHEME"
 
 
 class SecretInUrlError(InputError):
-    """A state URL that carries a user name, a password or a query: secrets in URLs end up in logs."""
+    """The state URL contains a user name, a password or a query. Secrets in URLs end up in logs."""
 
     code = "SECRET_IN_URL"
 
 
 class UnsupportedTypeError(InputError, TypeError):
-    """A key or value of a type that cannot be stored, or that is not the declared one."""
+    """A key or value has a type that cannot be stored, or not the declared type."""
 
     code = "UNSUPPORTED_TYPE"
 
 
 class UnknownTableError(InputError, LookupError):
-    """A table that is not registered, or is of another kind than the one asked for."""
+    """The table is not registered, or is of another kind than requested."""
 
     code = "UNKNOWN_TABLE"
 
 
 class StateNotFoundError(InputError, LookupError):
-    """An operator or a table that the epoch which is read does not have."""
+    """The epoch does not have the operator or table."""
 
     code = "STATE_NOT_FOUND"
 
 
 class IncompatibleSchemaError(InputError):
-    """A table is defined in a way in which its stored rows could not be read right; found before anything is read."""
+    """The definition of a table does not fit its stored rows. Detected before anything is read."""
 
     code = "INCOMPATIBLE_SCHEMA"
 
@@ -183,31 +183,31 @@ class NotOwnerError(InputError, PermissionError):
 
 
 class StorageError(StatebedError):
-    """The store did not do what was asked."""
+    """The store failed or did not behave as required."""
 
     code = "STORAGE"
 
 
 class ObjectMissingError(StorageError, FileNotFoundError):
-    """An object that was asked for is not there."""
+    """A requested object does not exist."""
 
     code = "OBJECT_MISSING"
 
 
 class BucketMissingError(StorageError, FileNotFoundError):
-    """The bucket or container itself is not there; statebed never makes one."""
+    """The bucket or container does not exist. statebed never creates one."""
 
     code = "BUCKET_MISSING"
 
 
 class StoreNotWritableError(StorageError, PermissionError):
-    """The folder or bucket cannot be written."""
+    """The folder or bucket is not writable."""
 
     code = "STORE_NOT_WRITABLE"
 
 
 class CredentialsError(StorageError, PermissionError):
-    """The store refused who we are, or nobody said who we are."""
+    """The store refused the credentials, or there are none."""
 
     code = "CREDENTIALS"
 
@@ -219,31 +219,31 @@ class ClockSkewError(StorageError):
 
 
 class StoreUnavailableError(StorageError):
-    """The store kept failing until the deadline; nothing is known to be wrong with the request itself."""
+    """The store kept failing until the deadline. The request itself is not known to be wrong."""
 
     code = "STORE_UNAVAILABLE"
 
 
 class LostWriteError(StorageError):
-    """The store acknowledged a write but does not have its bytes: cut short, changed or lost. Nothing names them."""
+    """The store acknowledged a write, but truncated, changed or lost its bytes. Nothing refers to them."""
 
     code = "LOST_WRITE"
 
 
 class OutcomeUnknownError(StoreUnavailableError):
-    """A write was sent and its answer lost: it may or may not have happened."""
+    """The response to a write was lost: the write may or may not have happened."""
 
     code = "OUTCOME_UNKNOWN"
 
 
 class PutIfAbsentError(StorageError):
-    """The store ignores the condition of a conditional put, so no commit on it can be trusted."""
+    """The store ignores the condition of a conditional put, so no commit on it is safe."""
 
     code = "PUT_IF_ABSENT"
 
 
 class SpillError(StorageError, OSError):
-    """State could not be moved to local disk, and is in memory as before the call; or it could not be read there."""
+    """State could not be spilled to local disk and is still in memory, or spilled state could not be read."""
 
     code = "SPILL"
 
@@ -252,7 +252,7 @@ class SpillError(StorageError, OSError):
 
 
 class FormatError(StatebedError):
-    """Stored bytes are not what the format says."""
+    """Stored bytes do not conform to the format."""
 
     code = "FORMAT"
 
@@ -264,19 +264,19 @@ class CorruptObjectError(FormatError):
 
 
 class CorruptRecordError(CorruptObjectError):
-    """A checkpoint record is cut short or damaged."""
+    """A checkpoint record is truncated or damaged."""
 
     code = "CORRUPT_RECORD"
 
 
 class MissingFileError(FormatError, FileNotFoundError):
-    """A record or a metadata object names a file that is not there."""
+    """A record or metadata object refers to a file that does not exist."""
 
     code = "MISSING_FILE"
 
 
 class NewerFormatError(FormatError):
-    """Written by a newer statebed than this one."""
+    """The state was written by a newer version of statebed."""
 
     code = "NEWER_FORMAT"
 
@@ -285,20 +285,20 @@ class NewerFormatError(FormatError):
 
 
 class ProtocolError(StatebedError):
-    """The log does not allow what was asked."""
+    """The state of the log does not allow the operation."""
 
     code = "PROTOCOL"
 
 
 class FencedError(ProtocolError):
-    """A newer run owns the job: this one must stop and must not be restarted."""
+    """A newer run owns the job. This one must stop and must not be restarted."""
 
     code = "FENCED"
     exit_code = FENCED_EXIT_CODE
 
 
 class StateGoneError(ProtocolError):
-    """Records of a live run disappeared and no newer run explains it: an unmounted volume, a deleted folder.
+    """The records of a live run disappeared without a newer run: an unmounted volume, a deleted folder.
 
     The run stops without acknowledging anything more. It may be restarted once the state is back.
     """
@@ -313,19 +313,19 @@ class OpenContentionError(ProtocolError):
 
 
 class JobNotFoundError(ProtocolError, LookupError):
-    """No record of this job at this location."""
+    """The location has no record of this job."""
 
     code = "JOB_NOT_FOUND"
 
 
 class EpochNotRetainedError(ProtocolError, LookupError):
-    """An epoch that does not exist (any more): below min_epoch, above the head, or not a restorable one."""
+    """The epoch does not exist or is no longer retained: below min_epoch, above the head, or not restorable."""
 
     code = "EPOCH_NOT_RETAINED"
 
 
 class BrokenLogError(ProtocolError):
-    """A number between min_epoch and the head has no record: something outside statebed removed it."""
+    """A number between min_epoch and the head has no record, because something other than statebed removed it."""
 
     code = "BROKEN_LOG"
 
@@ -337,7 +337,7 @@ class RollbackError(ProtocolError):
 
 
 class SinkStartError(ProtocolError):
-    """A start would lose epochs of a sink: they are gone from its target or undelivered, and nobody gave them up."""
+    """The start would lose epochs of a sink: they are missing from its target or undelivered, without permission."""
 
     code = "SINK_START"
 
@@ -349,19 +349,19 @@ class ReplayError(ProtocolError):
 
 
 class SavepointError(ProtocolError):
-    """A savepoint that exists already, or does not exist."""
+    """The savepoint already exists, or does not exist."""
 
     code = "SAVEPOINT"
 
 
 class CollectionError(ProtocolError):
-    """Clean-up was asked for more than a committed record allows, or could not read what it must keep."""
+    """Clean-up was requested beyond what a committed record allows, or cannot read an object that must be kept."""
 
     code = "COLLECTION"
 
 
 class NothingIntactError(ProtocolError):
-    """A repair found no epoch and no savepoint that is whole."""
+    """A repair found no intact epoch and no intact savepoint."""
 
     code = "NOTHING_INTACT"
 
@@ -376,97 +376,97 @@ class RequestTimeoutError(ProtocolError, TimeoutError):
 
 
 class SumOverflowError(StatebedError, OverflowError):
-    """A sum that its type cannot hold; sums never wrap."""
+    """A sum exceeds the range of its type. Sums never wrap."""
 
     code = "SUM_OVERFLOW"
 
 
 class ExpressionError(StatebedError, ArithmeticError):
-    """A row for which an expression has no answer: a division by zero, an overflow, a text that is no number."""
+    """An expression has no result for a row: a division by zero, an overflow, text that is not a number."""
 
     code = "EXPRESSION"
 
 
 class AggregateError(StatebedError):
-    """A user-defined aggregate that failed, or that gave other columns than it declares."""
+    """A user-defined aggregate failed, or returned other columns than it declares."""
 
     code = "AGGREGATE"
 
 
 class ProcessError(StatebedError):
-    """The user's own code of a process failed; the error that it raised is the cause of this one."""
+    """The user's code of a process failed. Its exception is the cause of this one."""
 
     code = "PROCESS"
 
 
 class NondeterminismError(StatebedError):
-    """Two attempts at the same subtask and epoch gave different bytes."""
+    """Two attempts at the same subtask and epoch produced different bytes."""
 
     code = "NONDETERMINISM"
 
 
 class SubtaskError(StatebedError):
-    """A subtask did not report, or reported twice, or what it reported cannot be."""
+    """A subtask did not report, reported twice, or reported something impossible."""
 
     code = "SUBTASK"
 
 
 class EpochTimeoutError(StatebedError, TimeoutError):
-    """An epoch took longer than `epoch_timeout` and was cancelled; nothing of it is committed."""
+    """An epoch took longer than `epoch_timeout` and was cancelled. Nothing of it is committed."""
 
     code = "EPOCH_TIMEOUT"
 
 
 class MigrationError(StatebedError):
-    """Stored state has a version that no step of this code leads from; found before anything is read."""
+    """The code has no migration from the version of the stored state. Detected before anything is read."""
 
     code = "MIGRATION"
 
 
 class CheckpointTimeoutError(StatebedError, TimeoutError):
-    """Earlier checkpoints or merges did not end in time; what waits for them was not done."""
+    """Earlier checkpoints or compactions did not finish in time. The waiting operation was not performed."""
 
     code = "CHECKPOINT_TIMEOUT"
 
 
 class CloseTimeoutError(StatebedError, TimeoutError):
-    """What runs beside was not done in time to be closed; it keeps its memory and files until it is closed again."""
+    """Background work did not finish in time for a close. It keeps its memory and files until the next close."""
 
     code = "CLOSE_TIMEOUT"
 
 
 class SpillTimeoutError(StatebedError, TimeoutError):
-    """State that is on its way to local disk did not get there in time; the rows of the failed call were not taken."""
+    """State was not spilled to local disk in time. The rows of the failed call were not stored."""
 
     code = "SPILL_TIMEOUT"
 
 
 class SinkError(StatebedError):
-    """A sink did not take an epoch; the epoch is committed, and is offered again when the job is started again."""
+    """A sink failed to accept an epoch. The epoch is committed, and published again when the job is restarted."""
 
     code = "SINK"
 
 
 class SinkUnavailableError(SinkError):
-    """The database of a sink cannot be reached, or broke the connection off; it was tried several times."""
+    """The database of a sink is unreachable or closed the connection, after several attempts."""
 
     code = "SINK_UNAVAILABLE"
 
 
 class ExecutorError(StatebedError):
-    """An executor cannot run subtasks of this job; found before a run is opened."""
+    """An executor cannot run subtasks of this job. Detected before a run is opened."""
 
     code = "EXECUTOR"
 
 
 class SparkStoppedError(StatebedError):
-    """Somebody stopped Spark while a query ran on it."""
+    """Spark was stopped while a query was running on it."""
 
     code = "SPARK_STOPPED"
 
 
 class UnboundedStateWarning(UserWarning):
-    """An operator remembers every key for ever."""
+    """An operator never forgets a key, so its state grows without limit."""
 
 
 class MissingDependencyError(StatebedError, ImportError):
@@ -476,18 +476,18 @@ class MissingDependencyError(StatebedError, ImportError):
 
 
 class JavaMissingError(MissingDependencyError):
-    """Spark needs Java 17 or newer, and none was found."""
+    """Spark needs Java 17 or newer, but none was found."""
 
     code = "JAVA_MISSING"
 
 
 class ExportError(StatebedError, OSError):
-    """Rows could not be written to the file or folder that was named."""
+    """Rows could not be written to the given file or folder."""
 
     code = "EXPORT"
 
 
 class DemoError(StatebedError):
-    """The demo could not show what it set out to show."""
+    """The demo did not produce the expected result."""
 
     code = "DEMO"

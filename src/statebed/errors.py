@@ -1,8 +1,8 @@
 """Every error that statebed raises on purpose.
 
 The base class is `StatebedError`. Each error has a stable `code`, and says what is wrong, where, and what to do. If a
-builtin exception fits (`ValueError`, `FileNotFoundError`, `PermissionError`), it is a second base class, so that callers
-who do not know statebed catch what they expect.
+builtin exception fits (`ValueError`, `FileNotFoundError`, `PermissionError`), it is a second base class, so that
+callers who do not know statebed catch what they expect.
 """
 
 import linecache

@@ -34,6 +34,10 @@ class TableStatistics:
     """Merges whose results took the place of their inputs."""
     edits_discarded: int = 0
     """Merges whose inputs had left by then."""
+    encoded_rows: int = 0
+    """Appended rows that checkpoints encoded."""
+    reused_bytes: int = 0
+    """Bytes of spilled files that became data files of checkpoints as they were."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from statebed.state.memory.sizes import held_bytes
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.append_buffer import MAX_PIECES, AppendBuffer
+from statebed.state.time_keyed.append_buffer import AppendBuffer
+from statebed.state.time_keyed.row_group import MAX_PIECES
 
 
 def make(tiers: Tiers, *, segment_bytes: int | None = None) -> AppendBuffer:
@@ -73,7 +74,7 @@ def test_many_tiny_appends_cost_what_one_large_append_costs(tmp_path: Path, appe
         assert tiers.memory.used <= 1.3 * one_append
         assert pa.total_allocated_bytes() - before <= 1.3 * one_append
         assert tiny.rows == appends * size
-        assert len(tiny._pieces) <= 3 * MAX_PIECES
+        assert sum(len(group.pieces) for group in tiny.groups) <= 3 * MAX_PIECES
 
 
 def test_a_batch_ten_times_the_budget_is_taken_whole(tmp_path: Path) -> None:
@@ -186,11 +187,12 @@ def test_any_sequence_of_steps_keeps_the_rows_and_the_accounts(
                 buffer.seal()
             elif segment is not None and step == "remove":
                 expected -= set(sequences(segment.read()))
-                buffer.release([segment])
+                for group in buffer.groups:
+                    group.forget([segment])
                 segment.close()
             elif segment is not None and step in {"spill", "load"}:
                 getattr(segment, step)()
             assert sequences(*rows_in(buffer)) == sorted(expected)
             in_memory = [table for one in buffer.segments if one.tier is Tier.MEMORY for table in [one.read()]]
-            loose = [piece.rows for piece in buffer._pieces]
+            loose = [piece.rows for group in buffer.groups for piece in group.pieces]
             assert tiers.memory.used == held_bytes(*in_memory, *loose)

@@ -1,42 +1,30 @@
-"""Appended rows on their way to becoming segments: many tiny appends cost what one large append costs.
+"""Appended rows on their way to data files: many tiny appends cost what one large append costs.
 
-Small batches are gathered: copied together once there are many of them, and again until they make a segment, which is
-sorted and sealed. So each row is copied a few times in all, and what lies around in small pieces is bounded, and leaves
-memory under pressure as segments do. A batch larger than a segment is split into segments of its own. Rows can be read
-from the moment they were appended.
+Rows are collected in groups, each of which becomes one data file of the next checkpoint. Where a group ends depends on
+the rows alone: it is full after the batch with which its rows reach the size of a segment. A batch larger than a
+segment is sorted and cut into groups of its own. So neither the order of rows inside a batch nor what left memory under
+pressure shows in the files, and a full group that was moved to local disk is a data file already.
 """
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
-from statebed.errors import SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.segment import SegmentSpec
-from statebed.state.memory.controller import Hold, Offer, Purpose
-from statebed.state.memory.sizes import WASTE_FACTOR, ArrowRows, copied, held_bytes, pieces, shown_bytes
+from statebed.format.segment_writer import row_bytes
+from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
-from statebed.state.tiers.tier import spanned
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.row_merge import ordered
+from statebed.state.time_keyed.row_group import MAX_PIECES, RowGroup
+from statebed.state.time_keyed.row_merge import ordered, ordered_parts, repeats
 
-MAX_PIECES = 128
-"""So many small pieces are copied into one."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    rows: pa.Table
-    entry: pb.FileEntry
-    """What its rows span."""
-    hold: Hold
-    nbytes: int
-    level: int
-    """How often its rows were copied together."""
+MOST_LOOSE = 2
+"""Number of times the size of a segment that loose rows may take in memory before they are sorted into a run."""
 
 
 class AppendBuffer:
@@ -46,204 +34,149 @@ class AppendBuffer:
         self._tiers = tiers
         self._segment_bytes = segment_bytes or tiers.memory.segment_bytes
         self._lock = threading.Lock()
-        self._gathering = threading.Lock()
-        self._pieces: tuple[_Piece, ...] = ()
-        self._loose_bytes = 0
-        self._fresh = 0
-        self._offer: Offer | None = None
-        self._segments: tuple[Segment, ...] = ()
         self.spec = spec
         self.owner = owner
+        self._full: tuple[RowGroup, ...] = ()
+        self._open = self._new_group()
+
+    @property
+    def groups(self) -> tuple[RowGroup, ...]:
+        """All groups, oldest first; the last one takes more rows."""
+        with self._lock:
+            return (*self._full, self._open)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The sealed ones, oldest first."""
-        return self._segments
+        """The sorted runs of all groups."""
+        return tuple(run for group in self.groups for run in group.runs)
 
     @property
     def rows(self) -> int:
-        with self._lock:
-            return sum(int(one.rows.num_rows) for one in self._pieces) + sum(one.rows for one in self._segments)
+        """Number of rows."""
+        return sum(group.rows for group in self.groups)
 
     @property
     def loose_bytes(self) -> int:
-        """Of rows that are in no segment yet."""
-        return self._loose_bytes
+        """Bytes of rows that are in no run yet."""
+        return sum(group.loose_bytes for group in self.groups)
 
     def spans(self) -> list[pb.FileEntry]:
         """What its rows span, as entries of files would say it."""
-        with self._lock:
-            return [*(one.entry for one in self._segments), *(one.entry for one in self._pieces)]
+        return [entry for group in self.groups for entry in group.spans()]
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """Nobody makes one of several pieces or segments meanwhile; rows that are loose cannot leave memory.
-
-        So whoever holds it still makes no room, and waits for nothing.
-        """
-        seconds = self._tiers.memory.wait_seconds
-        if not self._gathering.acquire(timeout=seconds):
-            raise SpillTimeoutError(
-                f"another thread has been sorting appended rows of the table {self.spec.table!r} for {seconds:g} s",
-                where=self.owner,
-                fix="nothing has changed: repeat the call when the machine is less busy",
-            )
-        try:
+        """Keep pieces and runs as they are, as `RowGroup.still` does, in all groups."""
+        with contextlib.ExitStack() as stack:
+            for group in self.groups:
+                stack.enter_context(group.still())
             yield
-        finally:
-            self._gathering.release()
 
     def remove_where(self, is_gone: Callable[[pb.FileEntry], bool]) -> list[Segment]:
-        """Forget, unread, what is wanted gone by its span; gives the segments among it, to be closed. While still."""
+        """Forget, unread, rows by what they span; returns runs among them, which the caller closes. While still."""
+        gone = [run for group in self.groups for run in group.remove_where(is_gone)]
         with self._lock:
-            gone = [one for one in self._segments if is_gone(one.entry)]
-            loose = [one for one in self._pieces if is_gone(one.entry)]
-            self._segments = tuple(one for one in self._segments if one not in gone)
-            self._pieces = tuple(one for one in self._pieces if one not in loose)
-            self._count_loose()
-        for piece in loose:
-            piece.hold.release()
-        self._offer_loose()
+            self._full = tuple(group for group in self._full if not group.is_empty)
         return gone
 
     def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
-        """Segments and loose rows as of now; who asks unpins each segment."""
+        """Runs and loose rows as of now; the caller unpins each run."""
+        runs: list[Segment] = []
+        loose: list[pa.Table] = []
         with self._lock:
-            for segment in self._segments:
-                segment.pin()
-            return self._segments, tuple(one.rows for one in self._pieces)
+            for group in (*self._full, self._open):
+                some, rows = group.pinned()
+                runs += some
+                loose += rows
+        return tuple(runs), tuple(loose)
 
     def append(self, batch: ArrowRows) -> None:
         """Take all rows of the batch, or none when it raises."""
         table = conformed(batch, spec=self.spec)
         if not table.num_rows:
             return
-        nbytes = shown_bytes(table)
+        nbytes = float(np.sum(row_bytes(table)))
         if nbytes > self._segment_bytes:
-            self.append_split(pieces(table, limit=self._segment_bytes))
-            return
-        rows = table if held_bytes(table) <= WASTE_FACTOR * nbytes else copied(table)
-        hold = self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows)
-        piece = _Piece(rows, spanned(rows, self.spec), hold, nbytes, level=0)
-        with self._lock:
-            self._pieces = (*self._pieces, piece)
-            self._loose_bytes += nbytes
-            self._fresh += 1
-            due = self._fresh >= MAX_PIECES or self._loose_bytes >= self._segment_bytes
-        if due:
-            self._gather()
-        self._offer_loose()
-
-    def append_split(self, parts: Iterable[pa.Table]) -> None:
-        """Take a large batch that comes in parts, each a segment of its own. All of it, or nothing when it raises."""
-        made: list[Segment] = []
-        try:
-            for part in parts:
-                if part.num_rows:
-                    rows = ordered(conformed(part, spec=self.spec), self.spec)
-                    made.append(self._tiers.segment(rows, spec=self.spec, owner=self.owner))
-        except BaseException:
-            for segment in made:
-                segment.close()
-            raise
-        with self._lock:
-            self._segments = (*self._segments, *made)
+            self._append_large(table)
+        elif shown_bytes(table) > MOST_LOOSE * self._segment_bytes:
+            self._append_runs(table, nbytes)
+        else:
+            self._append_piece(table, nbytes)
 
     def seal(self) -> None:
-        """Make a segment of what is not in one yet."""
-        with self.still():
-            self._seal()
-        self._offer_loose()
+        """Sort all loose rows into runs; the last group goes on taking rows."""
+        for group in self.groups:
+            group.seal()
+
+    def take(self) -> tuple[RowGroup, ...]:
+        """Hand over all groups that have rows, and begin a new one; nothing is copied or sorted."""
+        with self._lock:
+            groups = (*self._full, self._open)
+            self._full, self._open = (), self._new_group()
+        return tuple(group for group in groups if not group.is_empty)
+
+    def put_back(self, groups: Iterable[RowGroup]) -> None:
+        """Take groups back that are older than all others; none of them takes more rows."""
+        with self._lock:
+            self._full = (*groups, *self._full)
 
     def close(self) -> None:
         """Forget all rows."""
-        with self.still(), self._lock:
-            segments, self._segments = self._segments, ()
-            loose, self._pieces = self._pieces, ()
-            self._count_loose()
-        self._offer_loose()
-        for segment in segments:
-            segment.close()
-        for piece in loose:
-            piece.hold.release()
+        for group in self.take():
+            group.close()
 
-    def release(self, segments: Iterable[Segment]) -> None:
-        """Forget sealed segments, which live on elsewhere."""
-        gone = {id(segment) for segment in segments}
+    def _new_group(self) -> RowGroup:
+        return RowGroup(self._tiers, spec=self.spec, owner=self.owner)
+
+    def _append_piece(self, table: pa.Table, nbytes: float) -> None:
+        piece = self._open.charged(table)
         with self._lock:
-            self._segments = tuple(one for one in self._segments if id(one) not in gone)
+            group = self._open
+            group.add(piece)
+            full = self._count(nbytes)
+        if full or group.loose_bytes > MOST_LOOSE * self._segment_bytes:
+            group.seal_unless_busy()
+        elif sum(piece.level == 0 for piece in group.pieces) >= MAX_PIECES:
+            group.gather()
+        group.offer_loose()
 
-    def put_back(self, segments: Iterable[Segment]) -> None:
-        """Have sealed segments again, which are older than all others."""
+    def _count(self, nbytes: float) -> bool:
+        """Count bytes of the open group, which have been added to it; returns whether it is full by that."""
+        group = self._open
+        group.appended_bytes += nbytes
+        full = group.appended_bytes >= self._segment_bytes
+        if full:
+            self._full, self._open = (*self._full, group), self._new_group()
+        return full
+
+    def _append_large(self, table: pa.Table) -> None:
+        """Take a batch as groups of its own."""
+        groups = []
+        for run, repeating in self._runs(ordered_parts(table, self.spec, limit=self._segment_bytes)):
+            group = self._new_group()
+            group.add_run(run, repeats=repeating)
+            groups.append(group)
         with self._lock:
-            self._segments = (*segments, *self._segments)
+            self._full = (*self._full, *groups)
 
-    def _offer_loose(self) -> None:
-        """Let loose rows leave memory under pressure, too."""
-        memory = self._tiers.memory
+    def _append_runs(self, table: pa.Table, nbytes: float) -> None:
+        """Take a batch whose rows take far more memory than their values tell, as runs of one group."""
+        limit = self._segment_bytes
+        runs = self._runs(ordered(part, self.spec) for part in pieces(table, limit=limit))
         with self._lock:
-            nbytes, offer = self._loose_bytes, self._offer
-            if offer is None and nbytes:
-                self._offer = memory.offer(self.owner, nbytes, self._spill_loose)
-            elif offer is not None and not nbytes:
-                self._offer = None
-        if offer is not None and nbytes:
-            offer.touch()
-            memory.resize(offer, nbytes)
-        elif offer is not None:
-            memory.withdraw(offer)
+            for run, repeating in runs:
+                self._open.add_run(run, repeats=repeating)
+            self._count(nbytes)
 
-    def _spill_loose(self) -> bool:
-        """Seal what is loose, and move it to disk; False while another thread gathers."""
-        if not self._gathering.acquire(blocking=False):
-            return False
+    def _runs(self, parts: Iterable[pa.Table]) -> list[tuple[Segment, bool]]:
+        """Sorted parts as runs, and whether rows of each have the same key and time. All of them, or none."""
+        made: list[tuple[Segment, bool]] = []
         try:
-            segment = self._seal()
-        finally:
-            self._gathering.release()
-        if segment is not None:
-            segment.spill()
-        with self._lock:
-            self._offer = None
-        return True
-
-    def _gather(self) -> None:
-        """Copy small pieces together, or seal them. One thread does it; others go on appending."""
-        if not self._gathering.acquire(blocking=False):
-            return
-        try:
-            if self._loose_bytes >= self._segment_bytes:
-                self._seal()
-                return
-            level = 0
-            while (same := [piece for piece in self._pieces if piece.level == level]) and len(same) >= MAX_PIECES:
-                rows = copied(pa.concat_tables([piece.rows for piece in same]))
-                hold = self._tiers.memory.pin(self.owner, Purpose.SEGMENTS, rows)
-                piece = _Piece(rows, spanned(rows, self.spec), hold, shown_bytes(rows), level + 1)
-                self._replace(same, (piece,), ())
-                level += 1
-        finally:
-            self._gathering.release()
-
-    def _seal(self) -> Segment | None:
-        loose = list(self._pieces)
-        if not loose:
-            return None
-        rows = ordered(pa.concat_tables([piece.rows for piece in loose]), self.spec)
-        segment = Segment.in_memory(self._tiers, rows, spec=self.spec, owner=self.owner)
-        self._replace(loose, (), (segment,))
-        return segment
-
-    def _replace(self, old: list[_Piece], new: tuple[_Piece, ...], sealed: tuple[Segment, ...]) -> None:
-        """In one step for readers."""
-        gone = {id(piece) for piece in old}
-        with self._lock:
-            self._pieces = (*new, *(piece for piece in self._pieces if id(piece) not in gone))
-            self._segments = (*self._segments, *sealed)
-            self._count_loose()
-        for piece in old:
-            piece.hold.release()
-
-    def _count_loose(self) -> None:
-        self._loose_bytes = sum(piece.nbytes for piece in self._pieces)
-        self._fresh = sum(piece.level == 0 for piece in self._pieces)
+            for rows in parts:
+                run = self._tiers.segment(rows, spec=self.spec, owner=self.owner)
+                made.append((run, repeats(rows, self.spec.key_columns)))
+        except BaseException:
+            for run, _ in made:
+                run.close()
+            raise
+        return made

@@ -1,14 +1,14 @@
-"""A checkpoint of a time-keyed table: what was appended becomes files.
+"""A checkpoint of a time-keyed table: groups of appended rows become data files.
 
-A single segment becomes the file of the epoch: as it is, if it was spilled already. Several are merged, and cut into
-files of the size that files get; so an epoch adds at most one file for each such size. Rows that are hidden by now are
-left out. What is in the files is a function of the rows alone: neither what was spilled nor the order inside a batch
-shows.
+Each group becomes one file. A group that is one run of rows, all of which are visible, becomes a file as it is: if it
+was spilled, its file is uploaded without being read. The rows of any other group are merged, hidden ones left out, and
+encoded. What is in the files depends on the rows alone: neither what was spilled nor the order inside a batch shows.
 
 Where there are too many files or tombstones, the checkpoint merges some itself, of bounded bytes: the rest is left to
-the next ones. Only tombstones that take much of the memory budget go at once.
+the next ones. It leaves full groups of its own alone. Only tombstones that take much of the memory budget go at once.
 
-The operator's thread takes (`TimeKeyedState.take`): it seals what is loose, at most a segment. Another thread writes.
+The operator's thread hands the groups over (`TimeKeyedState.take`) without sorting or copying a row. Another thread
+sorts and writes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,8 @@ from statebed.state.live import tombstones
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.segments import Segment
 from statebed.state.time_keyed.compaction import files_for_checkpoint, tombstone_bytes_of
-from statebed.state.time_keyed.files import file_bytes, full_bytes
+from statebed.state.time_keyed.files import file_bytes, full_bytes, full_group_bytes
+from statebed.state.time_keyed.row_group import RowGroup
 from statebed.state.time_keyed.state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
 
@@ -54,10 +55,14 @@ def written(
     live, uploads = _with_edits(state, taken, base, name_of)
     live, appended = _with_appended(state, taken, live, name_of)
     uploads |= appended
+    # The last group is seldom full.
+    whole = frozenset(list(appended)[:-1])
     choose = partial(
         files_for_checkpoint,
         most_files=most_files,
         full_bytes=full_bytes(state.tiers),
+        group_bytes=full_group_bytes(state.tiers),
+        left_alone=whole,
         most_bytes=_bytes_to_merge(state, live, most_bytes),
         tombstone_bytes=tombstone_bytes_of(state.tiers),
     )
@@ -100,7 +105,7 @@ def _bytes_to_merge(state: TimeKeyedState, live: LiveFiles, most_bytes: int | No
 def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> Written:
     """Apply edits all of whose inputs are live as they were; discard the rest."""
     uploads: dict[str, Upload] = {}
-    fresh = [segment.entry for segment in taken.segments]
+    fresh = taken.spans()
     for edit in taken.edits:
         if edit.applies_to(live.files):
             live, made = _edited(state, live, edit, name_of, fresh=fresh)
@@ -123,35 +128,43 @@ def _edited(
 
 
 def _with_appended(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> Written:
-    if not taken.segments:
+    if not taken.groups:
         return live.without_idle_tombstones(), {}
-    made = _files_of(state, taken.segments, live)
     applied = live.next_sequence - 1
-    staged = [state.staged(segment, name_of, applied_sequence=applied) for segment in made]
-    taken.kept = frozenset(id(segment) for segment in made)
+    kept: list[Segment] = []
+    staged: list[tuple[pb.FileEntry, Upload]] = []
+    for group in taken.groups:
+        segment = _file_of(state, group, live)
+        if segment is not None:
+            kept.append(segment)
+            entry, upload = state.staged(segment, name_of, applied_sequence=applied)
+            staged.append((entry, upload))
+            if segment in group.runs and not upload.resident:
+                state.reused_bytes += upload.size
+            else:
+                state.encoded_rows += segment.rows
+    taken.kept = frozenset(id(segment) for segment in kept)
     files = (*live.files, *(entry for entry, _ in staged))
     live = replace(live, files=files, schemas=state.schemas, next_sequence=live.next_sequence + 1)
     return live.without_idle_tombstones(), {upload.path: upload for _, upload in staged}
 
 
-def _files_of(state: TimeKeyedState, segments: Sequence[Segment], live: LiveFiles) -> list[Segment]:
-    """The segments whose files the checkpoint adds."""
-    if len(segments) == 1 and _is_settled(state, segments[0].entry, live):
-        return [segments[0]]
-    snapshot = state.snapshot(lambda _: (), fresh=segments, live=live)
-    if sum(segment.nbytes for segment in segments) > state.tiers.memory.segment_bytes:
-        files = state.new_files(snapshot).write(snapshot.in_order())
-        return [state.tiers.on_disk(file, spec=state.spec, owner=state.owner) for file in files]
+def _file_of(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> Segment | None:
+    """The segment whose file the checkpoint adds for a group; None where no row of it is visible."""
+    group.seal()
+    runs = group.runs
+    if len(runs) == 1 and _is_settled(state, group, live):
+        return runs[0]
+    snapshot = state.snapshot(lambda _: (), fresh=runs, live=live)
+    if sum(run.nbytes for run in runs) > state.tiers.memory.segment_bytes:
+        files = replace(state.new_files(snapshot), cut=False).write(snapshot.in_order())
+        return state.tiers.on_disk(files[0], spec=state.spec, owner=state.owner) if files else None
     rows = pa.concat_tables([state.empty, *snapshot.in_order()]).combine_chunks()
-    if not rows.num_rows:
-        return []
-    return [Segment.in_memory(state.tiers, rows, spec=state.spec, owner=state.owner)]
+    return Segment.in_memory(state.tiers, rows, spec=state.spec, owner=state.owner) if rows.num_rows else None
 
 
-def _is_settled(state: TimeKeyedState, entry: pb.FileEntry, live: LiveFiles) -> bool:
-    """Whether all rows of a segment are visible, each the newest of its generation, and none is to be combined."""
-    if state.combines:
+def _is_settled(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> bool:
+    """Whether all rows of a sorted group are visible, and none has to be replaced or combined."""
+    if any(tombstones.may_hide(one, entry) for one in live.tombstones for entry in group.spans()):
         return False
-    if any(tombstones.may_hide(one, entry) for one in live.tombstones):
-        return False
-    return not state.generational or entry.min_sequence == entry.max_sequence
+    return not ((state.combines or state.generational) and group.repeats)

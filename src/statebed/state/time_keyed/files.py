@@ -6,6 +6,7 @@ small however times are spread.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -43,7 +44,9 @@ class NewFiles:
     """The tombstones up to this sequence have been applied to the rows."""
     level: int = 0
     bucket_us: int | None = None
-    """None: they are cut by size alone."""
+    """Width of time buckets, at the edges of which files end; None: they are cut by size alone."""
+    cut: bool = True
+    """Whether rows are cut into files of limited size; otherwise all rows become one file."""
 
     def write(self, pieces: Iterable[pa.Table]) -> tuple[ParquetFile, ...]:
         """The rows, which come in order. When this fails, nothing is left behind."""
@@ -68,7 +71,7 @@ class NewFiles:
 
     def _parts(self, pieces: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
         """Rows with the number of their file, which is a function of the rows alone, however they came in pieces."""
-        limit = file_bytes(self.tiers)
+        limit = float(file_bytes(self.tiers)) if self.cut else math.inf
         number, taken, current = 0, 0.0, None
         for piece in pieces:
             for bucket, rows in self._by_bucket(piece):
@@ -103,6 +106,11 @@ def file_bytes(tiers: Tiers) -> int:
 def full_bytes(tiers: Tiers) -> int:
     """Files with at least so many bytes are not merged for their size: rows in memory take a few times as much."""
     return file_bytes(tiers) // 4
+
+
+def full_group_bytes(tiers: Tiers) -> int:
+    """Least size of the file of a full group of appended rows, by which checkpoints tell it from small files."""
+    return max(1, tiers.memory.segment_bytes // UNPACKED)
 
 
 def is_full(file: pb.FileEntry, full: int) -> bool:

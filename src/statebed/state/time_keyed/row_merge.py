@@ -18,6 +18,7 @@ from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_
 from statebed.format.order import exact, is_sortable, sort_indices, sortable, told_apart
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
 from statebed.format.segment import SegmentSpec
+from statebed.format.segment_writer import row_bytes
 from statebed.state.columns import column_of
 
 Mask = npt.NDArray[np.bool_]
@@ -52,6 +53,40 @@ def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
         return rows
     rows = rows.take(sort_indices(rows, spec.sort_columns)).combine_chunks()
     return told_apart(rows, spec.sort_columns, _values(spec)) if _may_repeat(rows) else rows
+
+
+def ordered_parts(rows: pa.Table, spec: SegmentSpec, *, limit: int) -> Iterator[pa.Table]:
+    """The rows in the order of the table, in parts of about `limit` bytes that are made one at a time.
+
+    Where a part ends depends on the set of rows alone, not on the order in which they came.
+    """
+    order = np.asarray(sort_indices(rows, spec.sort_columns))
+    sizes = np.cumsum(row_bytes(rows)[order])
+    ends = _ends_of_equal_rows(rows, order, spec)
+    start, spent = 0, 0.0
+    while start < len(order):
+        within = int(np.searchsorted(sizes, spent + limit, side="right"))
+        last = int(np.searchsorted(ends, within, side="right")) - 1
+        # Rows that are equal in the columns of the order stay together, so that their values decide where a part ends.
+        end = int(ends[last]) if last >= 0 and ends[last] > start else int(ends[last + 1])
+        part = ordered(rows.take(from_numpy(order[start:end], pa.int64())), spec)
+        yield from cut(part, limit=limit) if sizes[end - 1] - spent > limit else (part,)
+        start, spent = end, float(sizes[end - 1])
+
+
+def cut(rows: pa.Table, *, limit: int) -> Iterator[pa.Table]:
+    """The rows in parts of at most `limit` bytes by their values, or of one row."""
+    sizes = np.cumsum(row_bytes(rows))
+    start, spent = 0, 0.0
+    while start < rows.num_rows:
+        end = max(int(np.searchsorted(sizes, spent + limit, side="right")), start + 1)
+        yield rows.slice(start, end - start)
+        start, spent = end, float(sizes[end - 1])
+
+
+def repeats(rows: pa.Table, keys: Sequence[str]) -> bool:
+    """Whether two of the sorted rows have the same key and time."""
+    return bool(_same_as_next(rows, keys).any())
 
 
 def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
@@ -192,6 +227,21 @@ def _may_repeat(rows: pa.Table) -> bool:
         values = uint64_values(rows[name])
         same &= values[:-1] == values[1:]
     return bool(same.any())
+
+
+def _ends_of_equal_rows(rows: pa.Table, order: npt.NDArray[np.int64], spec: SegmentSpec) -> npt.NDArray[np.int64]:
+    """The ends of the runs of rows that are equal in the columns of the order, ascending."""
+    same = np.ones(len(order) - 1, dtype=np.bool_)
+    for name in (BIN, KEY_HASH, TIME, SEQUENCE):
+        values = uint64_values(rows[name])[order]
+        same &= values[:-1] == values[1:]
+    maybe = np.flatnonzero(same)
+    if len(maybe):
+        first, second = (from_numpy(order[maybe + behind], pa.int64()) for behind in (0, 1))
+        for name in spec.key_columns:
+            column = column_of(one_chunk(rows[name].take(first)))
+            same[maybe] &= column.equals(np.arange(len(maybe)), one_chunk(rows[name].take(second)))
+    return np.append(np.flatnonzero(~same) + 1, len(order))
 
 
 def _is_strictly_ordered(rows: pa.Table) -> bool:

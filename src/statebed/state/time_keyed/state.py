@@ -39,6 +39,7 @@ from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.compaction import TimeKeyedJob, job_of
 from statebed.state.time_keyed.files import NewFiles
 from statebed.state.time_keyed.images import Images
+from statebed.state.time_keyed.row_group import RowGroup
 from statebed.state.time_keyed.row_merge import Combine, combined, newest
 from statebed.state.time_keyed.snapshot import Settle, Snapshot, Wanted, filtered
 from statebed.state.time_keyed.table import TimeKeyedTable
@@ -55,17 +56,26 @@ _NUMBER = "_number"
 class TakenRows:
     """What one checkpoint took; the thread that writes it fills in what it made."""
 
-    segments: tuple[Segment, ...]
+    groups: tuple[RowGroup, ...]
+    """Appended rows; the thread that writes the checkpoint sorts what is loose."""
     live: LiveFiles
     """Files, tombstones and sequence when it was taken."""
     dropped: frozenset[str]
     """Files that left since the checkpoint before."""
     edits: tuple[Edit, ...]
     kept: frozenset[int] = frozenset()
-    """Ids of those segments that became files as they are."""
+    """Ids of the segments that became files as they are."""
     added: tuple[pb.FileEntry, ...] = ()
     removed: frozenset[str] = frozenset()
     done: bool = False
+
+    def runs(self) -> list[Segment]:
+        """Its rows as far as they are sorted."""
+        return [run for group in self.groups for run in group.runs]
+
+    def spans(self) -> list[pb.FileEntry]:
+        """What its rows span."""
+        return [entry for group in self.groups for entry in group.spans()]
 
 
 class TimeKeyedState:
@@ -130,6 +140,10 @@ class TimeKeyedState:
         self._edits: tuple[Edit, ...] = ()
         self.edits_applied = 0
         self.edits_discarded = 0
+        self.encoded_rows = 0
+        """Appended rows that checkpoints encoded."""
+        self.reused_bytes = 0
+        """Bytes of spilled files that became data files of checkpoints as they were."""
         self.gone = Uses()
         """Of segments that were there and are not any more."""
 
@@ -166,7 +180,7 @@ class TimeKeyedState:
     def segments(self) -> list[Segment]:
         """All that are known: of files that were read, and of appended rows."""
         with self._lock:
-            pending = [segment for taken in self._pending for segment in taken.segments]
+            pending = [run for taken in self._pending for run in taken.runs()]
             known = {id(one): one for one in (*self._segments.values(), *pending, *self.buffer.segments)}
             return list(known.values())
 
@@ -183,16 +197,14 @@ class TimeKeyedState:
         """
         with self._lock:
             live = live or self.live
-            pinned, loose = self.buffer.pinned() if fresh is None else ((), ())
-            if fresh is None:
-                fresh = (*(segment for taken in self._pending for segment in taken.segments), *pinned)
+            pinned, loose = self._pinned_rows() if fresh is None else ((), ())
             snapshot = Snapshot(
                 spec=self.spec,
                 bin_us=self.table.bin_us,
                 settle=self._settle,
                 live=live,
                 files=tuple((file, self._segment_of(file)) for file in choose(live)),
-                fresh=tuple(fresh),
+                fresh=pinned if fresh is None else tuple(fresh),
                 loose=loose,
                 deletions=self._deletions(live),
                 adapt=self.adapt,
@@ -258,17 +270,15 @@ class TimeKeyedState:
     def take(self) -> "TakenRows":
         """All that was appended and deleted since the last checkpoint, for another thread to write."""
         self.absorb()
-        self.buffer.seal()
         with self._edit_lock:
             edits, self._edits = self._edits, ()
         with self._lock:
-            segments = self.buffer.segments
-            taken = TakenRows(segments, self.live, frozenset(self._dropped), edits)
+            groups = self.buffer.take()
+            taken = TakenRows(groups, self.live, frozenset(self._dropped), edits)
             self._dropped = set()
             self._pending = (*self._pending, taken)
-            self.buffer.release(segments)
             # What comes after the checkpoint is newer than what it holds.
-            self.live = replace(self.live, next_sequence=self.live.next_sequence + bool(segments))
+            self.live = replace(self.live, next_sequence=self.live.next_sequence + bool(groups))
         return taken
 
     def put_back(self, taken: "TakenRows") -> None:
@@ -278,7 +288,7 @@ class TimeKeyedState:
         with self._lock:
             self._pending = tuple(one for one in self._pending if one is not taken)
             self._dropped |= taken.dropped
-            self.buffer.put_back(taken.segments)
+            self.buffer.put_back(taken.groups)
 
     def base_of(self, taken: "TakenRows") -> LiveFiles:
         """What the checkpoint builds on: files of the one before that have not left, tombstones as they were."""
@@ -313,13 +323,19 @@ class TimeKeyedState:
             fresh = [*self.buffer.spans(), *self._pending_spans(rest, live)]
             live = live.without_idle_tombstones(fresh=fresh)
             gone = self._replaced(live, tombstones.held_bytes(live.tombstones), absorbed=taken, hidden=hidden)
-            for segment in (*gone, *(one for one in taken.segments if id(one) not in taken.kept)):
+            for segment in (*gone, *(one for one in taken.runs() if id(one) not in taken.kept)):
                 self._retire(segment)
+
+    @property
+    def loose_bytes(self) -> int:
+        """Bytes of appended rows that are not sorted yet."""
+        taken = sum(group.loose_bytes for taken in self._pending for group in taken.groups)
+        return self.buffer.loose_bytes + taken
 
     @property
     def taken_rows(self) -> int:
         """Rows that checkpoints took and that are in no live file yet."""
-        return sum(segment.rows for taken in self._pending for segment in taken.segments)
+        return sum(group.rows for taken in self._pending for group in taken.groups)
 
     def mergeable(self) -> LiveFiles:
         """The files that compactions may merge, and the tombstones that hide rows of them. On any thread."""
@@ -337,7 +353,7 @@ class TimeKeyedState:
     def _pending_spans(self, pending: Iterable["TakenRows"], live: LiveFiles) -> list[pb.FileEntry]:
         """What rows may span that come back in files of checkpoints that are being written: of merged files, too."""
         pending = tuple(pending)
-        return [*(one.entry for taken in pending for one in taken.segments), *(live.files if pending else ())]
+        return [*(entry for taken in pending for entry in taken.spans()), *(live.files if pending else ())]
 
     # ---- uploads ---------------------------------------------------------------------------------------------
 
@@ -378,12 +394,12 @@ class TimeKeyedState:
     def close(self) -> None:
         """Give up memory and local files; rows that no checkpoint has are lost."""
         self.absorb()
-        unwritten = [segment for taken in self._pending for segment in taken.segments]
+        unwritten = [group for taken in self._pending for group in taken.groups]
         self.closed, self.lost = True, self.lost or self.buffer.rows > 0 or bool(unwritten)
         self.buffer.close()
         self._pending = ()
-        for segment in unwritten:
-            segment.abandon()
+        for group in unwritten:
+            group.abandon()
         with self._lock:
             segments, self._segments = self._segments, {}
         for segment in (*segments.values(), *self._leaving):
@@ -418,6 +434,11 @@ class TimeKeyedState:
             self._charged.set(nbytes + self._indexed[1].nbytes)
             self.live = live
             return [self._segments.pop(path) for path in list(self._segments) if path not in named]
+
+    def _pinned_rows(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
+        """Runs and loose rows that are in no live file; the caller unpins each run."""
+        found = [*(group.pinned() for taken in self._pending for group in taken.groups), self.buffer.pinned()]
+        return tuple(run for runs, _ in found for run in runs), tuple(rows for _, some in found for rows in some)
 
     def _segment_of(self, file: pb.FileEntry) -> Segment:
         segment = self._segments.get(file.path)

@@ -10,7 +10,7 @@ from statebed.state.time_keyed.state import TimeKeyedState
 
 
 def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
-    """No I/O."""
+    """Count what is known without I/O."""
     live = state.live
     segments = state.segments()
     held: Counter[Tier] = Counter()
@@ -18,7 +18,7 @@ def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
         held.update(segment.bytes_by_tier())
     return TableStatistics(
         rows=sum(file.rows for file in live.files) + state.buffer.rows + state.taken_rows,
-        memory_bytes=held[Tier.MEMORY] + state.buffer.loose_bytes,
+        memory_bytes=held[Tier.MEMORY] + state.loose_bytes,
         disk_bytes=held[Tier.DISK],
         store_bytes=sum(file.size for file in live.files),
         files=dict(Counter(file.level for file in live.files)),
@@ -30,4 +30,6 @@ def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
             file.size for file in all_due_files(live, bin_us=state.table.bin_us, full_bytes=full_bytes(state.tiers))
         ),
         late_rows=late_rows,
+        encoded_rows=state.encoded_rows,
+        reused_bytes=state.reused_bytes,
     )

@@ -28,7 +28,7 @@ from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.tombstones import Deleted
-from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
+from statebed.state.memory.sizes import ArrowRows
 from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.checkpoint import metadata_of, written
@@ -99,14 +99,8 @@ class TimeKeyedView:
         self._check_open()
         check_rows(rows, "rows", where=self._where)
         state = self._state
-        late = 0
-        if shown_bytes(rows) <= state.tiers.memory.segment_bytes:
-            table, late = self._completed(rows)
-            state.buffer.append(table)
-        else:
-            lates: list[int] = []
-            state.buffer.append_split(self._split(rows, lates))
-            late = sum(lates)
+        table, late = self._completed(rows)
+        state.buffer.append(table)
         self.late_rows += late
         if state.generational and rows.num_rows > late:
             state.live = replace(state.live, next_sequence=state.live.next_sequence + 1)
@@ -202,8 +196,9 @@ class TimeKeyedView:
             self.delete_times(BEGINNING, kept_from)
 
     def flush(self) -> None:
-        """Write what was appended to local disk now. It is read from there, and if it is one segment by then, the next
-        checkpoint takes its file as it is.
+        """Write what was appended to local disk now.
+
+        It is read from there. Where a group of rows was written whole, the next checkpoint takes its file as it is.
         """
         self._check_open()
         self._state.buffer.seal()
@@ -336,18 +331,6 @@ class TimeKeyedView:
         if state.generational and table.num_rows:
             table = state.last_of_each(table)
         return table, int(len(kept) - np.count_nonzero(kept))
-
-    def _split(self, rows: ArrowRows, lates: list[int]) -> Iterator[pa.Table]:
-        if self._state.generational:
-            # Of rows with one key and time the last counts, wherever in the batch they are.
-            table, late = self._completed(rows)
-            lates.append(late)
-            yield from pieces(table, limit=self._state.tiers.memory.segment_bytes)
-            return
-        for piece in pieces(rows, limit=self._state.tiers.memory.segment_bytes):
-            table, late = self._completed(piece)
-            lates.append(late)
-            yield table
 
     def _beside(self, keys: ArrowRows, more: ArrowRows) -> pa.Table:
         """The columns of both; a table without keys has none of the first."""

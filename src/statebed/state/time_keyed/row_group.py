@@ -1,0 +1,257 @@
+"""A group of appended rows: what becomes one data file of the next checkpoint.
+
+Small batches are gathered as pieces: copied together once there are many of them, and sorted into a run when the group
+is full. Each row is copied a few times in all, and rows can be read from the moment they were appended. Under memory
+pressure the pieces of a group that is not full yet leave memory as a run of their own. A group that consists of one run
+is whole: its file, in memory or on local disk, is the file of the checkpoint.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statebed.errors import SpillTimeoutError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.segment import SegmentSpec
+from statebed.state.memory.controller import Hold, Offer, Purpose
+from statebed.state.memory.sizes import WASTE_FACTOR, copied, held_bytes, shown_bytes
+from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.tier import spanned
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.row_merge import ordered, repeats
+
+MAX_PIECES = 128
+"""Number of small pieces that are copied into one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Rows of a group that are in no run yet."""
+
+    rows: pa.Table
+    entry: pb.FileEntry
+    """What its rows span."""
+    hold: Hold
+    nbytes: int
+    level: int
+    """How often its rows were copied together."""
+
+
+class RowGroup:
+    """Rows that become one file: loose pieces in memory, and sorted runs in any tier. Thread-safe."""
+
+    def __init__(self, tiers: Tiers, *, spec: SegmentSpec, owner: str) -> None:
+        self._tiers = tiers
+        self._spec = spec
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._gathering = threading.Lock()
+        self._pieces: tuple[Piece, ...] = ()
+        self._runs: tuple[Segment, ...] = ()
+        self._offer: Offer | None = None
+        self._repeats = False
+        self.appended_bytes = 0.0
+        """Bytes of all rows that were appended, by their values alone; deletions do not lower it."""
+
+    @property
+    def runs(self) -> tuple[Segment, ...]:
+        """The sorted runs, oldest first."""
+        return self._runs
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The rows that are in no run yet."""
+        return self._pieces
+
+    @property
+    def is_empty(self) -> bool:
+        with self._lock:
+            return not self._pieces and not self._runs
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        with self._lock:
+            return sum(int(one.rows.num_rows) for one in self._pieces) + sum(one.rows for one in self._runs)
+
+    @property
+    def loose_bytes(self) -> int:
+        """Bytes of rows that are in no run yet."""
+        return sum(piece.nbytes for piece in self._pieces)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether rows of its one run may have the same key and time."""
+        return self._repeats or len(self._runs) > 1
+
+    def spans(self) -> list[pb.FileEntry]:
+        """What its rows span, as entries of files would say it."""
+        with self._lock:
+            return [*(one.entry for one in self._runs), *(one.entry for one in self._pieces)]
+
+    def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
+        """Runs and loose rows as of now; the caller unpins each run."""
+        with self._lock:
+            for run in self._runs:
+                run.pin()
+            return self._runs, tuple(piece.rows for piece in self._pieces)
+
+    # ---- changes ---------------------------------------------------------------------------------------------
+
+    def charged(self, rows: pa.Table) -> Piece:
+        """Charge rows that are about to be added, and make room for them."""
+        nbytes = shown_bytes(rows)
+        rows = rows if held_bytes(rows) <= WASTE_FACTOR * nbytes else copied(rows)
+        hold = self._tiers.memory.hold(self._owner, Purpose.SEGMENTS, rows)
+        return Piece(rows, spanned(rows, self._spec), hold, nbytes, level=0)
+
+    def add(self, piece: Piece) -> None:
+        """Add a piece to the loose rows."""
+        with self._lock:
+            self._pieces = (*self._pieces, piece)
+
+    def add_run(self, run: Segment, *, repeats: bool) -> None:
+        """Add rows that are sorted already."""
+        with self._lock:
+            self._runs = (*self._runs, run)
+            self._repeats |= repeats
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Keep pieces and runs as they are: no thread sorts them meanwhile, so loose rows cannot leave memory.
+
+        Whoever holds the group still makes no room, and waits for nothing.
+        """
+        seconds = self._tiers.memory.wait_seconds
+        if not self._gathering.acquire(timeout=seconds):
+            raise SpillTimeoutError(
+                f"another thread has been sorting appended rows of the table {self._spec.table!r} for {seconds:g} s",
+                where=self._owner,
+                fix="nothing has changed: repeat the call when the machine is less busy",
+            )
+        try:
+            yield
+        finally:
+            self._gathering.release()
+
+    def remove_where(self, is_gone: Callable[[pb.FileEntry], bool]) -> list[Segment]:
+        """Forget, unread, pieces and runs by what they span; returns the runs, which the caller closes. While still."""
+        with self._lock:
+            gone = [run for run in self._runs if is_gone(run.entry)]
+            loose = [piece for piece in self._pieces if is_gone(piece.entry)]
+            self._runs = tuple(run for run in self._runs if run not in gone)
+            self._pieces = tuple(piece for piece in self._pieces if piece not in loose)
+        for piece in loose:
+            piece.hold.release()
+        self.offer_loose()
+        return gone
+
+    def forget(self, runs: Iterable[Segment]) -> None:
+        """Forget runs that live on elsewhere."""
+        gone = {id(run) for run in runs}
+        with self._lock:
+            self._runs = tuple(run for run in self._runs if id(run) not in gone)
+
+    def gather(self) -> None:
+        """Copy many small pieces together. Does nothing while another thread gathers."""
+        if not self._gathering.acquire(blocking=False):
+            return
+        try:
+            level = 0
+            while (same := [piece for piece in self._pieces if piece.level == level]) and len(same) >= MAX_PIECES:
+                rows = copied(pa.concat_tables([piece.rows for piece in same]))
+                hold = self._tiers.memory.pin(self._owner, Purpose.SEGMENTS, rows)
+                piece = Piece(rows, spanned(rows, self._spec), hold, shown_bytes(rows), level + 1)
+                self._replace(same, (piece,), ())
+                level += 1
+        finally:
+            self._gathering.release()
+
+    def seal(self) -> None:
+        """Sort the loose rows into a run."""
+        with self.still():
+            self._seal()
+        self.offer_loose()
+
+    def seal_unless_busy(self) -> None:
+        """As `seal`; does nothing while another thread does it."""
+        if self._gathering.acquire(blocking=False):
+            try:
+                self._seal()
+            finally:
+                self._gathering.release()
+            self.offer_loose()
+
+    def offer_loose(self) -> None:
+        """Let loose rows leave memory under pressure, too."""
+        memory = self._tiers.memory
+        with self._lock:
+            nbytes, offer = self.loose_bytes, self._offer
+            if offer is None and nbytes:
+                self._offer = memory.offer(self._owner, nbytes, self._spill_loose)
+            elif offer is not None and not nbytes:
+                self._offer = None
+        if offer is not None and nbytes:
+            offer.touch()
+            memory.resize(offer, nbytes)
+        elif offer is not None:
+            memory.withdraw(offer)
+
+    def close(self) -> None:
+        """Forget all rows; runs that are pinned go with their last pin."""
+        with self.still():
+            runs = self._emptied()
+        for run in runs:
+            run.close()
+
+    def abandon(self) -> None:
+        """Forget all rows at once; whoever still reads them fails."""
+        with self.still():
+            runs = self._emptied()
+        for run in runs:
+            run.abandon()
+
+    def _emptied(self) -> tuple[Segment, ...]:
+        with self._lock:
+            runs, self._runs = self._runs, ()
+            loose, self._pieces = self._pieces, ()
+        for piece in loose:
+            piece.hold.release()
+        self.offer_loose()
+        return runs
+
+    def _spill_loose(self) -> bool:
+        """Sort what is loose into a run, and move it to disk; False while another thread gathers."""
+        if not self._gathering.acquire(blocking=False):
+            return False
+        try:
+            run = self._seal()
+        finally:
+            self._gathering.release()
+        if run is not None:
+            run.spill()
+        with self._lock:
+            self._offer = None
+        return True
+
+    def _seal(self) -> Segment | None:
+        loose = list(self._pieces)
+        if not loose:
+            return None
+        rows = ordered(pa.concat_tables([piece.rows for piece in loose]), self._spec)
+        run = Segment.in_memory(self._tiers, rows, spec=self._spec, owner=self._owner)
+        self._repeats |= repeats(rows, self._spec.key_columns)
+        self._replace(loose, (), (run,))
+        return run
+
+    def _replace(self, old: list[Piece], new: tuple[Piece, ...], runs: tuple[Segment, ...]) -> None:
+        """Replace pieces by others, or by runs, in one step for readers."""
+        gone = {id(piece) for piece in old}
+        with self._lock:
+            self._pieces = (*new, *(piece for piece in self._pieces if id(piece) not in gone))
+            self._runs = (*self._runs, *runs)
+        for piece in old:
+            piece.hold.release()

@@ -27,8 +27,6 @@ from statebed.storage import MemoryStore
 _COLUMNS = pa.schema([("id", pa.int64()), ("fare", pa.int64()), ("tip", pa.float64()), ("city", pa.string())])
 _BUDGET = 2 << 30
 _MOST_SHARE = 0.25
-_SEGMENT_ROWS = 150_000
-"""About as many rows take the 8 MB of a segment."""
 
 
 def run(report: Report, *, quick: bool = False, only: str = "") -> None:
@@ -59,8 +57,7 @@ def _measure(report: Report, case: str, *, kind: str, count: int, step: int) -> 
             _write(one, kind, np.arange(0, count, step))
             shares.append(_checkpointed(one, epoch))
     caller, total = (statistics.median(some) for some in zip(*shares[1:], strict=True))
-    # Rows of a time-keyed table that do not fill a segment yet are sorted by the caller.
-    target = None if kind == "time-keyed" and count // step < _SEGMENT_ROWS else 1 / _MOST_SHARE
+    target = 1 / _MOST_SHARE
     report.add(smaller(case, "whole checkpoint", "processor time", ours=caller, theirs=total, unit="us", target=target))
 
 

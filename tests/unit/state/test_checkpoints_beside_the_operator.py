@@ -235,6 +235,17 @@ def test_the_caller_of_a_time_keyed_checkpoint_does_little_of_the_work() -> None
             assert caller_share(manager, epoch) < 0.25
 
 
+def test_the_caller_does_little_of_the_work_for_rows_that_fill_no_segment_either() -> None:
+    tiers = Tiers(MemoryController(1 << 30))
+    with TableManager(TASK, TIME_KEYED, MemoryStore(), options=OPTIONS, tiers=tiers) as manager:
+        shares = []
+        for epoch in range(1, 6):
+            append(manager, np.random.default_rng(epoch).permutation(ROWS // 6), epoch)
+            assert manager.get_time_keyed("rides")._state.buffer.loose_bytes > 0, "they are sorted already"
+            shares.append(caller_share(manager, epoch))
+        assert sorted(shares)[2] < 0.25
+
+
 def test_a_time_keyed_table_is_read_written_and_deleted_from_while_its_checkpoint_waits() -> None:
     ids = np.arange(20_000)
     with held(TIME_KEYED, pending=4) as place:

@@ -134,7 +134,7 @@ def test_p6_neither_spills_nor_the_order_inside_a_batch_show_in_files(
         assert [file.path for file in part.files] == paths
         names.append((paths, [file.applied_sequence for file in part.files], len(part.tombstones)))
         view.release()
-    assert len(names[0][0]) == (1 if rows == 300 else 5)
+    assert len(names[0][0]) == (1 if rows == 300 else 6)
     assert names[0] == names[1] == names[2]
 
 

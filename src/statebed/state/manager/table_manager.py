@@ -319,7 +319,7 @@ class TableManager:
 
         The future is done when the checkpoint is durable and was read back. Taking copies no rows but those of blocks
         of which few have changed; a block that is written before its turn has come is copied then. Appended rows of a
-        time-keyed table that do not fill a segment yet, at most 8 MB, are sorted here.
+        time-keyed table are handed over as they are.
         `epoch` is the number of the record that will name it (`run.next_epoch`). What is held for epochs below
         `min_epoch` is released. After `then_stop` no more writes are taken. `time` is the processing time of the
         epoch, by which rows of tables with that clock expire.

@@ -63,6 +63,8 @@ class Segment:
         self.nbytes = int(entry.size)
         """What the rows take in memory; for one that never was there, the size of its file."""
         self.uses = Uses()
+        self.leave: Callable[[], bool] = self.spill
+        """What memory pressure calls to have the rows moved to disk; False: they are in use and stay."""
 
     @classmethod
     def in_memory(cls, tiers: "Tiers", rows: pa.Table, *, spec: SegmentSpec, owner: str) -> "Segment":
@@ -295,10 +297,13 @@ class Segment:
             late = self._closed or self._resident is not None
             if not late:
                 self._hold, self.nbytes = hold, held_bytes(rows)
-                self._offer = self._tiers.memory.offer(self.owner, self.nbytes, self.spill)
+                self._offer = self._tiers.memory.offer(self.owner, self.nbytes, self._leave)
                 self._resident = IndexedRows(rows, self._tiers.memory, owner=self.owner, offer=self._offer)
         if late:
             hold.release()
+
+    def _leave(self) -> bool:
+        return self.leave()
 
     def _take_out_of_memory(self) -> tuple[Hold | None, Offer | None, IndexedRows | None]:
         given_up = self._hold, self._offer, self._resident

@@ -1,9 +1,9 @@
 """Appended rows on their way to data files: many tiny appends cost what one large append costs.
 
 Rows are collected in groups, each of which becomes one data file of the next checkpoint. Where a group ends depends on
-the rows alone: it is full after the batch with which its rows reach the size of a segment. A batch larger than a
-segment is sorted and cut into groups of its own. So neither the order of rows inside a batch nor what left memory under
-pressure shows in the files, and a full group that was moved to local disk is a data file already.
+the rows alone: it is complete with the batch by which its rows reach the size of a file. A batch larger than a segment
+is sorted, and makes groups of its own. So neither the order of rows inside a batch nor what left memory under pressure
+shows in the files, and a complete group that was moved to local disk is a data file already.
 """
 
 import contextlib
@@ -16,15 +16,13 @@ import pyarrow as pa
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_writer import row_bytes
-from statebed.state.memory.sizes import ArrowRows, pieces, shown_bytes
+from statebed.state.memory.sizes import ArrowRows, shown_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
 from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.files import file_bytes
 from statebed.state.time_keyed.row_group import MAX_PIECES, RowGroup
-from statebed.state.time_keyed.row_merge import ordered, ordered_parts, repeats
-
-MOST_LOOSE = 2
-"""Number of times the size of a segment that loose rows may take in memory before they are sorted into a run."""
+from statebed.state.time_keyed.row_merge import ordered_parts
 
 
 class AppendBuffer:
@@ -33,17 +31,18 @@ class AppendBuffer:
     def __init__(self, tiers: Tiers, *, spec: SegmentSpec, owner: str, segment_bytes: int | None = None) -> None:
         self._tiers = tiers
         self._segment_bytes = segment_bytes or tiers.memory.segment_bytes
+        self._group_bytes = max(file_bytes(tiers), self._segment_bytes)
         self._lock = threading.Lock()
         self.spec = spec
         self.owner = owner
-        self._full: tuple[RowGroup, ...] = ()
+        self._complete: tuple[RowGroup, ...] = ()
         self._open = self._new_group()
 
     @property
     def groups(self) -> tuple[RowGroup, ...]:
         """All groups, oldest first; the last one takes more rows."""
         with self._lock:
-            return (*self._full, self._open)
+            return (*self._complete, self._open)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -76,7 +75,7 @@ class AppendBuffer:
         """Forget, unread, rows by what they span; returns runs among them, which the caller closes. While still."""
         gone = [run for group in self.groups for run in group.remove_where(is_gone)]
         with self._lock:
-            self._full = tuple(group for group in self._full if not group.is_empty)
+            self._complete = tuple(group for group in self._complete if not group.is_empty)
         return gone
 
     def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
@@ -84,7 +83,7 @@ class AppendBuffer:
         runs: list[Segment] = []
         loose: list[pa.Table] = []
         with self._lock:
-            for group in (*self._full, self._open):
+            for group in (*self._complete, self._open):
                 some, rows = group.pinned()
                 runs += some
                 loose += rows
@@ -96,10 +95,11 @@ class AppendBuffer:
         if not table.num_rows:
             return
         nbytes = float(np.sum(row_bytes(table)))
-        if nbytes > self._segment_bytes:
+        # By their values alone: the bytes of buffers differ with the history of an array. Lists count as if they were
+        # short, so those of nested columns are looked at, too.
+        nested = any(pa.types.is_nested(kind) for kind in table.schema.types)
+        if max(nbytes, shown_bytes(table) if nested else 0) > self._segment_bytes:
             self._append_large(table)
-        elif shown_bytes(table) > MOST_LOOSE * self._segment_bytes:
-            self._append_runs(table, nbytes)
         else:
             self._append_piece(table, nbytes)
 
@@ -108,21 +108,27 @@ class AppendBuffer:
         for group in self.groups:
             group.seal()
 
+    def spill(self) -> None:
+        """Move all rows to local disk."""
+        for group in self.groups:
+            group.spill()
+
     def take(self) -> tuple[RowGroup, ...]:
         """Hand over all groups that have rows, and begin a new one; nothing is copied or sorted."""
         with self._lock:
-            groups = (*self._full, self._open)
-            self._full, self._open = (), self._new_group()
+            groups = (*self._complete, self._open)
+            self._open.complete = True
+            self._complete, self._open = (), self._new_group()
         return tuple(group for group in groups if not group.is_empty)
 
     def put_back(self, groups: Iterable[RowGroup]) -> None:
         """Take groups back that are older than all others; none of them takes more rows."""
         with self._lock:
-            self._full = (*groups, *self._full)
+            self._complete = (*groups, *self._complete)
 
     def close(self) -> None:
         """Forget all rows."""
-        for group in self.take():
+        for group in self.groups:
             group.close()
 
     def _new_group(self) -> RowGroup:
@@ -133,50 +139,33 @@ class AppendBuffer:
         with self._lock:
             group = self._open
             group.add(piece)
-            full = self._count(nbytes)
-        if full or group.loose_bytes > MOST_LOOSE * self._segment_bytes:
+            group.appended_bytes += nbytes
+            if group.appended_bytes >= self._group_bytes:
+                group.complete = True
+                self._complete, self._open = (*self._complete, group), self._new_group()
+        if group.complete or group.loose_bytes >= self._segment_bytes:
             group.seal_unless_busy()
         elif sum(piece.level == 0 for piece in group.pieces) >= MAX_PIECES:
             group.gather()
         group.offer_loose()
 
-    def _count(self, nbytes: float) -> bool:
-        """Count bytes of the open group, which have been added to it; returns whether it is full by that."""
-        group = self._open
-        group.appended_bytes += nbytes
-        full = group.appended_bytes >= self._segment_bytes
-        if full:
-            self._full, self._open = (*self._full, group), self._new_group()
-        return full
-
     def _append_large(self, table: pa.Table) -> None:
-        """Take a batch as groups of its own."""
-        groups = []
-        for run, repeating in self._runs(ordered_parts(table, self.spec, limit=self._segment_bytes)):
-            group = self._new_group()
-            group.add_run(run, repeats=repeating)
-            groups.append(group)
-        with self._lock:
-            self._full = (*self._full, *groups)
-
-    def _append_runs(self, table: pa.Table, nbytes: float) -> None:
-        """Take a batch whose rows take far more memory than their values tell, as runs of one group."""
-        limit = self._segment_bytes
-        runs = self._runs(ordered(part, self.spec) for part in pieces(table, limit=limit))
-        with self._lock:
-            for run, repeating in runs:
-                self._open.add_run(run, repeats=repeating)
-            self._count(nbytes)
-
-    def _runs(self, parts: Iterable[pa.Table]) -> list[tuple[Segment, bool]]:
-        """Sorted parts as runs, and whether rows of each have the same key and time. All of them, or none."""
-        made: list[tuple[Segment, bool]] = []
+        """Take a batch as groups of its own. All of it, or nothing when it raises."""
+        groups: list[RowGroup] = []
         try:
-            for rows in parts:
-                run = self._tiers.segment(rows, spec=self.spec, owner=self.owner)
-                made.append((run, repeats(rows, self.spec.key_columns)))
+            for rows in ordered_parts(table, self.spec, limit=self._segment_bytes):
+                if not groups or groups[-1].complete:
+                    groups.append(self._new_group())
+                group = groups[-1]
+                group.add_run(rows)
+                group.appended_bytes += float(np.sum(row_bytes(rows)))
+                group.complete = group.appended_bytes >= self._group_bytes
+                self._tiers.memory.make_room()
         except BaseException:
-            for run, _ in made:
-                run.close()
+            for group in groups:
+                group.close()
             raise
-        return made
+        for group in groups:
+            group.complete = True
+        with self._lock:
+            self._complete = (*self._complete, *groups)

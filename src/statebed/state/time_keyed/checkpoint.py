@@ -23,7 +23,7 @@ from statebed.state.live import tombstones
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.segments import Segment
 from statebed.state.time_keyed.compaction import files_for_checkpoint, tombstone_bytes_of
-from statebed.state.time_keyed.files import file_bytes, full_bytes, full_group_bytes
+from statebed.state.time_keyed.files import file_bytes, full_bytes
 from statebed.state.time_keyed.row_group import RowGroup
 from statebed.state.time_keyed.state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
@@ -55,13 +55,12 @@ def written(
     live, uploads = _with_edits(state, taken, base, name_of)
     live, appended = _with_appended(state, taken, live, name_of)
     uploads |= appended
-    # The last group is seldom full.
+    # The last group is seldom complete.
     whole = frozenset(list(appended)[:-1])
     choose = partial(
         files_for_checkpoint,
         most_files=most_files,
         full_bytes=full_bytes(state.tiers),
-        group_bytes=full_group_bytes(state.tiers),
         left_alone=whole,
         most_bytes=_bytes_to_merge(state, live, most_bytes),
         tombstone_bytes=tombstone_bytes_of(state.tiers),
@@ -152,10 +151,14 @@ def _with_appended(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, nam
 def _file_of(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> Segment | None:
     """The segment whose file the checkpoint adds for a group; None where no row of it is visible."""
     group.seal()
-    runs = group.runs
-    if len(runs) == 1 and _is_settled(state, group, live):
-        return runs[0]
-    snapshot = state.snapshot(lambda _: (), fresh=runs, live=live)
+    runs, _ = group.pinned()
+    try:
+        if len(runs) == 1 and _is_settled(state, group, live):
+            return runs[0]
+        snapshot = state.snapshot(lambda _: (), fresh=runs, live=live)
+    finally:
+        for run in runs:
+            run.unpin()
     if sum(run.nbytes for run in runs) > state.tiers.memory.segment_bytes:
         files = replace(state.new_files(snapshot), cut=False).write(snapshot.in_order())
         return state.tiers.on_disk(files[0], spec=state.spec, owner=state.owner) if files else None

@@ -29,8 +29,6 @@ MAX_TOMBSTONE_BYTES = 1 << 20
 """With more, the files that they hide rows of are due."""
 FAR_TOO_MANY = 4
 """With so many times the tombstones that make files due, the checkpoint itself merges."""
-GROUPS_FOR_EACH = 8
-"""Number of files of full groups that a table may have for each small file that it may have."""
 FEWER_AFTER = MAX_BUCKETS + 2
 """A merge of so many small files leaves fewer: at most one for each bucket."""
 
@@ -97,7 +95,6 @@ def files_for_checkpoint(
     most_files: int,
     full_bytes: int,
     most_bytes: int,
-    group_bytes: int | None = None,
     left_alone: Container[str] = (),
     tombstone_bytes: int = MAX_TOMBSTONE_BYTES,
 ) -> tuple[pb.FileEntry, ...]:
@@ -105,10 +102,10 @@ def files_for_checkpoint(
     tombstones hide rows of.
 
     It is as many files as it takes to have fewer of them or, without a surplus, one, however large they are. Files in
-    `left_alone` are not merged for their number: they are full groups that this checkpoint adds.
+    `left_alone` are not merged for their number: they are complete groups that this checkpoint adds.
     """
     older = replace(live, files=tuple(file for file in live.files if file.path not in left_alone))
-    surplus = surplus_files(older, most_files=most_files, full_bytes=full_bytes, group_bytes=group_bytes)
+    surplus = surplus_files(older, most_files=most_files, full_bytes=full_bytes)
     surplus = _within(surplus, most_bytes, least=FEWER_AFTER)
     if not too_many_tombstones(live.tombstones, tombstone_bytes, times=FAR_TOO_MANY):
         return surplus
@@ -117,20 +114,13 @@ def files_for_checkpoint(
     return (*surplus, *_within(others, left, least=0 if surplus else 1))
 
 
-def surplus_files(
-    live: LiveFiles, *, most_files: int, full_bytes: int, group_bytes: int | None = None
-) -> tuple[pb.FileEntry, ...]:
-    """What must be merged before there are more files: the smallest ones, when too many are small.
-
-    `most_files` may be smaller than `group_bytes`, and GROUPS_FOR_EACH times as many smaller than `full_bytes`.
-    """
-    for least_bytes, most in ((group_bytes or full_bytes, most_files), (full_bytes, GROUPS_FOR_EACH * most_files)):
-        small = sorted(
-            (file for file in live.files if not is_full(file, least_bytes)), key=lambda file: (file.size, file.path)
-        )
-        if len(small) > most:
-            return tuple(small[: len(small) - most + max(most_files // 2, 1)])
-    return ()
+def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
+    """What must be merged before there are more files: the smallest ones, when too many are small."""
+    small = sorted(
+        (file for file in live.files if not is_full(file, full_bytes)), key=lambda file: (file.size, file.path)
+    )
+    surplus = len(small) - most_files
+    return tuple(small[: surplus + max(most_files // 2, 1)]) if surplus > 0 else ()
 
 
 def tombstone_bytes_of(tiers: Tiers) -> int:

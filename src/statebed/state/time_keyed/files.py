@@ -108,11 +108,6 @@ def full_bytes(tiers: Tiers) -> int:
     return file_bytes(tiers) // 4
 
 
-def full_group_bytes(tiers: Tiers) -> int:
-    """Least size of the file of a full group of appended rows, by which checkpoints tell it from small files."""
-    return max(1, tiers.memory.segment_bytes // UNPACKED)
-
-
 def is_full(file: pb.FileEntry, full: int) -> bool:
     """Whether a file is large enough, however well it was compressed."""
     return bool(max(file.size, _RESERVED_BYTES * file.rows) >= full)

@@ -1,27 +1,34 @@
 """A group of appended rows: what becomes one data file of the next checkpoint.
 
-Small batches are gathered as pieces: copied together once there are many of them, and sorted into a run when the group
-is full. Each row is copied a few times in all, and rows can be read from the moment they were appended. Under memory
-pressure the pieces of a group that is not full yet leave memory as a run of their own. A group that consists of one run
-is whole: its file, in memory or on local disk, is the file of the checkpoint.
+Small batches are gathered as pieces: copied together once there are many of them, and sorted into a run when they reach
+the size of a segment. Each row is copied a few times in all, and rows can be read from the moment they were appended.
+
+Under memory pressure a complete group, which takes no more rows, leaves memory whole: its runs are merged into one
+Parquet file, which is the file of the checkpoint already. Of a group that is not complete single runs leave, and the
+checkpoint has to read them again; it is the last one to be chosen, because it was used last.
 """
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from statebed.errors import SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
+from statebed.format.columns import int64_values
+from statebed.format.ranges import WHOLE_SPACE
+from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec
 from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import WASTE_FACTOR, copied, held_bytes, shown_bytes
 from statebed.state.tiers.segments import Segment
-from statebed.state.tiers.tier import spanned
+from statebed.state.tiers.spill_files import ParquetSpill
+from statebed.state.tiers.tier import Tier, spanned
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.row_merge import ordered, repeats
+from statebed.state.time_keyed.row_merge import Source, merged, ordered, repeats
 
 MAX_PIECES = 128
 """Number of small pieces that are copied into one."""
@@ -53,6 +60,8 @@ class RowGroup:
         self._runs: tuple[Segment, ...] = ()
         self._offer: Offer | None = None
         self._repeats = False
+        self.complete = False
+        """Whether it takes no more rows."""
         self.appended_bytes = 0.0
         """Bytes of all rows that were appended, by their values alone; deletions do not lower it."""
 
@@ -84,7 +93,7 @@ class RowGroup:
 
     @property
     def repeats(self) -> bool:
-        """Whether rows of its one run may have the same key and time."""
+        """Whether rows of it may have the same key and time."""
         return self._repeats or len(self._runs) > 1
 
     def spans(self) -> list[pb.FileEntry]:
@@ -113,11 +122,12 @@ class RowGroup:
         with self._lock:
             self._pieces = (*self._pieces, piece)
 
-    def add_run(self, run: Segment, *, repeats: bool) -> None:
-        """Add rows that are sorted already."""
+    def add_run(self, rows: pa.Table) -> None:
+        """Add rows that are sorted already. Room is made by the caller."""
+        self._repeats |= repeats(rows, self._spec.key_columns)
+        run = self._new_run(rows)
         with self._lock:
             self._runs = (*self._runs, run)
-            self._repeats |= repeats
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
@@ -176,6 +186,14 @@ class RowGroup:
             self._seal()
         self.offer_loose()
 
+    def spill(self) -> None:
+        """Move all rows to local disk: a complete group as one file."""
+        with self.still():
+            self._seal()
+            for run in self._runs:
+                self._move_to_disk(run)
+        self.offer_loose()
+
     def seal_unless_busy(self) -> None:
         """As `seal`; does nothing while another thread does it."""
         if self._gathering.acquire(blocking=False):
@@ -223,27 +241,70 @@ class RowGroup:
         self.offer_loose()
         return runs
 
+    def _new_run(self, rows: pa.Table) -> Segment:
+        run = Segment.in_memory(self._tiers, rows, spec=self._spec, owner=self._owner)
+        run.leave = partial(self._spill_run, run)
+        return run
+
     def _spill_loose(self) -> bool:
         """Sort what is loose into a run, and move it to disk; False while another thread gathers."""
         if not self._gathering.acquire(blocking=False):
             return False
         try:
             run = self._seal()
+            if run is not None:
+                self._move_to_disk(run)
         finally:
             self._gathering.release()
-        if run is not None:
-            run.spill()
         with self._lock:
             self._offer = None
         return True
+
+    def _spill_run(self, run: Segment) -> bool:
+        """Move a run to disk, the whole group with it if it is complete; False while another thread gathers."""
+        if not self._gathering.acquire(blocking=False):
+            return False
+        try:
+            self._move_to_disk(run)
+        finally:
+            self._gathering.release()
+        return True
+
+    def _move_to_disk(self, run: Segment) -> None:
+        runs = self._runs
+        together = len(runs) > 1 and not self._pieces and all(one.tier is Tier.MEMORY for one in runs)
+        if not (self.complete and together and run in runs):
+            run.spill()
+            return
+        whole = self._merged(runs)
+        with self._lock:
+            self._runs = (whole,)
+        for one in runs:
+            whole.uses.add(one.uses)
+            one.close()
+
+    def _merged(self, runs: tuple[Segment, ...]) -> Segment:
+        """All runs, which are in memory, as one file on local disk."""
+        sources = [Source(int(int64_values(run.read()[BIN])[0]), iter([run.read()])) for run in runs]
+        previous: pa.Table | None = None
+        with ParquetSpill(self._spec, self._tiers.folder, owned=WHOLE_SPACE) as spill:
+            for rows in merged(sources, self._spec):
+                with self._tiers.memory.charge(self._owner, Purpose.WRITES, shown_bytes(rows)):
+                    spill.write(rows)
+                beside = rows if previous is None else pa.concat_tables([previous, rows])
+                self._repeats = self._repeats or repeats(beside, self._spec.key_columns)
+                previous = rows.slice(rows.num_rows - 1)
+            whole = Segment.on_disk(self._tiers, spill.finish(), spec=self._spec, owner=self._owner)
+        whole.uses.spills += 1
+        return whole
 
     def _seal(self) -> Segment | None:
         loose = list(self._pieces)
         if not loose:
             return None
         rows = ordered(pa.concat_tables([piece.rows for piece in loose]), self._spec)
-        run = Segment.in_memory(self._tiers, rows, spec=self._spec, owner=self._owner)
-        self._repeats |= repeats(rows, self._spec.key_columns)
+        run = self._new_run(rows)
+        self._repeats = self._repeats or repeats(rows, self._spec.key_columns)
         self._replace(loose, (), (run,))
         return run
 

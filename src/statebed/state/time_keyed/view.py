@@ -201,9 +201,7 @@ class TimeKeyedView:
         It is read from there. Where a group of rows was written whole, the next checkpoint takes its file as it is.
         """
         self._check_open()
-        self._state.buffer.seal()
-        for segment in self._state.buffer.segments:
-            segment.spill()
+        self._state.buffer.spill()
 
     # ---- durability ------------------------------------------------------------------------------------------
 

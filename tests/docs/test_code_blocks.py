@@ -151,8 +151,8 @@ def test_make_targets_that_prose_names_exist() -> None:
     assert not {(document, target) for document, target in named if target not in targets()}
 
 
-def test_the_readme_names_every_part_of_the_suite() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_contributing_page_names_every_part_of_the_suite() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     parts = [target for target in targets() if target.startswith("test-")]
     assert parts
     assert not [target for target in parts if f"`make {target}`" not in text]

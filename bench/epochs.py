@@ -18,15 +18,7 @@ import pyarrow.compute as pc
 from bench.report import Report, smaller
 from bench.workload import Ids, key_table
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.state import (
-    KeyedView,
-    ManagerOptions,
-    MemoryController,
-    Merge,
-    Tiers,
-    keyed_table_config,
-    merge_columns,
-)
+from statebed.state import KeyedView, ManagerOptions, MemoryController, Merge, Tiers, keyed_table_config, merge_columns
 from statebed.state.keyed.files import BASE
 from statebed.storage import MemoryStore
 

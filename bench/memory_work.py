@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import from_numpy, int64_values
+from statebed.arrays.columns import from_numpy, int64_values
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.state import (

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # it ships no types
 import pyarrow as pa
 
+from statebed.aggregates import functions as f
 from statebed.flow import Flow, Stream, as_of, between
-from statebed.flow.calls import row_number
-from statebed.operators import functions as f
+from statebed.flow.window_calls import row_number
 from statebed.operators import sliding, tumbling
-from statebed.operators.windows import session
+from statebed.operators.window_definition import session
 
 MINUTE_US = 60_000_000
 COLUMNS = "k bigint, v bigint, x double, ts timestamp"

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import rocksdict
 
 from bench.workload import Batch
-from statebed.format.keyhash import hash_columns
+from statebed.arrays.key_hash import hash_columns
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.storage import MemoryStore

@@ -23,19 +23,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.report import Report, smaller
+from statebed.aggregates.functions import count
+from statebed.aggregates.functions import sum as sum_of
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.key_hash import hash_columns
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import in_range, owned_range
-from statebed.operators import SubtaskReport, SubtaskTask, WindowAggregate, run_subtask, tumbling
-from statebed.operators.functions import count
-from statebed.operators.functions import sum as sum_of
+from statebed.operators import WindowAggregate, tumbling
 from statebed.operators.operator import Clock, Operator, StepResult, Tables
-from statebed.operators.subtask_compaction import CompactionTask, compact_subtask
-from statebed.operators.updating_aggregate import GROUPS, UpdatingAggregate
+from statebed.operators.updating.aggregate import GROUPS, UpdatingAggregate
 from statebed.state import MemoryController, TableManager, Tiers
 from statebed.state.host_cache import HostCache
 from statebed.storage import LocalStore
+from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask
+from statebed.subtasks.compaction import CompactionTask, compact_subtask
 
 Ids = npt.NDArray[np.int64]
 _PARALLELISM = 2

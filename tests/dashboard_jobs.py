@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.checkpoint import EpochDraft
 from statebed.flow import Flow
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators import functions as f
-from statebed.operators.windows import tumbling
+from statebed.operators.window_definition import tumbling
 from statebed.storage import ObjectStore
 from statebed.testing import TestRun
 

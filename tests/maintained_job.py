@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint import (
     Environment,
     EpochDraft,
@@ -28,9 +29,7 @@ from statebed.checkpoint import (
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
-from statebed.operators.outbox import encode_outbox
 from statebed.state import (
     CompactionMode,
     ManagerOptions,
@@ -44,6 +43,7 @@ from statebed.state import (
     timestamp_table_config,
 )
 from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.subtasks.outbox import encode_outbox
 
 JOB = "shop"
 KEYS = 24

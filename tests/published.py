@@ -8,9 +8,9 @@ import pyarrow as pa
 from statebed.checkpoint import Publication
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
-from statebed.operators.outbox import encode_outbox
 from statebed.sinks import table_files
 from statebed.storage import MemoryStore
+from statebed.subtasks.outbox import encode_outbox
 
 EPOCH_TIME_US = 1_767_225_600_000_000
 

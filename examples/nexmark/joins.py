@@ -5,8 +5,8 @@ The others join for good. What a query does not need is left out before the join
 """
 
 from examples.nexmark.sources import SIDE_INPUT_KEYS, Sources
+from statebed.aggregates import functions as f
 from statebed.flow import Stream, between, eq
-from statebed.operators import functions as f
 
 LONGEST_AUCTION = "1 hour"
 OF_AUCTION = ("", "_of_auction")

@@ -20,7 +20,7 @@ import statebed as sb
 from examples.nexmark.queries import QUERIES
 from examples.nexmark.sources import Sources
 from statebed.flow import Stream
-from statebed.operators.operator import WEIGHT, Changes
+from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.spark import JobStream
 
 _FIRST_SECOND = 1_700_000_000

@@ -3,8 +3,8 @@
 from typing import Any
 
 from examples.nexmark.sources import Sources
+from statebed.aggregates import functions as f
 from statebed.flow import Stream
-from statebed.operators import functions as f
 
 Aggregates = dict[str, Any]
 """By the name of their column. Of type Any, because a type checker takes the names for those of other arguments."""

@@ -1,9 +1,9 @@
 """Queries with windows, whose results are final when the window closes: q5, q7, q8, q11, q12."""
 
 from examples.nexmark.sources import Sources
+from statebed.aggregates import functions as f
 from statebed.flow import Stream, eq
-from statebed.operators import functions as f
-from statebed.operators.windows import session, sliding, tumbling
+from statebed.operators.window_definition import session, sliding, tumbling
 
 
 def q5(sources: Sources) -> Stream:

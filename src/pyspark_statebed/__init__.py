@@ -6,6 +6,6 @@ Spark imports this in every session that uses any Python data source, so what is
 import contextlib
 
 with contextlib.suppress(ImportError):
-    from statebed.spark.state_source import StateSource as DefaultSource
+    from statebed.spark.api.state_source import StateSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,40 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from statebed import testing
-from statebed.checkpoint import (
-    DamagePolicy,
-    Guarantee,
-    Origin,
-    Publication,
-    Retention,
-    RollbackPolicy,
-    RunOptions,
-    Sink,
-    SinkStart,
-)
-from statebed.checkpoint.cloning import clone_job
-from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError, UnboundedStateWarning
-from statebed.flow import Flow, as_of, between, eq
-from statebed.flow.calls import (
-    cume_dist,
-    dense_rank,
-    first_value,
-    lag,
-    last_value,
-    lead,
-    ntile,
-    percent_rank,
-    rank,
-    row_number,
-    running_count,
-    running_max,
-    running_mean,
-    running_min,
-    running_sum,
-)
-from statebed.inspect import StateDiff, StateTable, diff_state, read_state
-from statebed.operators import cumulative, sliding, tumbling
-from statebed.operators.functions import (
+from statebed.aggregates.functions import (
     aggregate,
     any_value,
     approx_count_distinct,
@@ -93,8 +60,41 @@ from statebed.operators.functions import (
     var_pop,
     var_samp,
 )
+from statebed.checkpoint import (
+    DamagePolicy,
+    Guarantee,
+    Origin,
+    Publication,
+    Retention,
+    RollbackPolicy,
+    RunOptions,
+    Sink,
+    SinkStart,
+)
+from statebed.checkpoint.clone import clone_job
+from statebed.errors import FencedError, InputError, MissingDependencyError, StatebedError, UnboundedStateWarning
+from statebed.flow import Flow, as_of, between, eq
+from statebed.flow.window_calls import (
+    cume_dist,
+    dense_rank,
+    first_value,
+    lag,
+    last_value,
+    lead,
+    ntile,
+    percent_rank,
+    rank,
+    row_number,
+    running_count,
+    running_max,
+    running_mean,
+    running_min,
+    running_sum,
+)
+from statebed.inspect import StateDiff, StateTable, diff_state, read_state
+from statebed.operators import cumulative, sliding, tumbling
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessKey, ValueState
-from statebed.operators.windows import session
+from statebed.operators.window_definition import session
 from statebed.sinks import ConsoleSink, MemorySink, read_table, table_files
 
 if TYPE_CHECKING:

@@ -14,14 +14,18 @@ LAYERS = [
     "errors",
     "logs",
     "java",
-    "present",
-    "compiled",
+    "quantities",
+    "arrays",
     "format",
     "storage",
+    "expressions",
+    "aggregates",
     "protocol",
     "checkpoint",
     "state",
     "operators",
+    "subtasks",
+    "present",
     "inspect",
     "flow",
     "testing",
@@ -35,19 +39,25 @@ LAYERS = [
     "cli",
 ]
 """From the lowest to the highest; a module imports from its own layer and lower ones."""
-STATE_LAYERS = [
-    "columns",
-    "memory",
-    "tiers",
-    "host_cache",
-    "live",
-    "evolution",
-    "global_keyed",
-    "keyed",
-    "time_keyed",
-    "manager",
-]
-"""The folders of the state layer, in the same way; modules beside them are shared by all."""
+INNER_LAYERS = {
+    "state": [
+        "memory",
+        "tiers",
+        "host_cache",
+        "live",
+        "evolution",
+        "global_keyed",
+        "keyed",
+        "time_keyed",
+        "manager",
+    ],
+    "operators": ["updating", "windows", "joins", "process", "finished_results"],
+    "spark": ["plan", "checkpoint", "probe", "compaction", "epoch", "api"],
+}
+"""Parts of the large packages, in the same order. Modules beside them are shared: they import none of these parts."""
+SHARED = "(shared)"
+FREE_TO_IMPORT = {"state"}
+"""Packages whose shared modules define interfaces of the parts, and may import them."""
 PUBLIC = "statebed"
 """The package itself: its exports come from everywhere, so only the layers above all others may import it."""
 CORE = LAYERS[: LAYERS.index("spark")]
@@ -100,18 +110,24 @@ def upward_imports(path: Path) -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}:{line}: {layer} imports {name}"
 
 
-@pytest.mark.parametrize("folder", STATE_LAYERS)
-def test_folders_of_the_state_import_downwards_only(folder: str) -> None:
-    higher = STATE_LAYERS[STATE_LAYERS.index(folder) + 1 :]
-    modules = sorted((SOURCE / "statebed" / "state" / folder).glob("*.py"))
-    assert modules
+@pytest.mark.parametrize("package", INNER_LAYERS)
+def test_parts_of_a_package_import_downwards_only(package: str) -> None:
+    order = [SHARED, *INNER_LAYERS[package]]
+    modules = [path for path in MODULES if layer_of(module_name(path)) == package and module_name(path).count(".") > 1]
+    assert {part_of(module_name(path), order) for path in modules} >= set(INNER_LAYERS[package])
     wrong = [
-        f"{path.relative_to(ROOT)}:{line}: {folder} imports {name}"
+        f"{path.relative_to(ROOT)}:{line}: {part} imports {name}"
         for path in modules
+        if (part := part_of(module_name(path), order)) != SHARED or package not in FREE_TO_IMPORT
         for line, name in imports(path)
-        if name.split(".")[:2] == ["statebed", "state"] and name.split(".")[2] in higher
+        if name.startswith(f"statebed.{package}.") and order.index(part_of(name, order)) > order.index(part)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def part_of(module: str, order: list[str]) -> str:
+    name = module.split(".")[2]
+    return name if name in order else SHARED
 
 
 def test_only_the_layers_above_the_core_import_pyspark() -> None:

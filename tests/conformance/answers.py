@@ -14,7 +14,7 @@ import duck
 import pyarrow as pa
 from conformance.streams import SCHEMA, Played
 
-from statebed.operators.windows import Shape, Window
+from statebed.operators.window_definition import Window, WindowShape
 
 COLUMNS = ", ".join(SCHEMA.names)
 
@@ -50,7 +50,7 @@ def assert_same(found: pa.Table, expected: tuple[list[str], list[tuple[Any, ...]
 def windows(window: Window, rows: str, *, lateness_us: int = 0) -> str:
     """SQL: rows once for each window that held them when they came, with window_start and window_end."""
     width, slide, offset = window.width_us, window.slide_us, window.offset_us
-    if window.shape is Shape.CUMULATIVE:
+    if window.shape is WindowShape.CUMULATIVE:
         start = f"ts - floor_mod(ts - {offset}, {width})"
         edges = f"{start} as window_start, {start} + (i + 1) * {slide} as window_end"
     else:

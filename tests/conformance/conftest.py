@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.key_hash import hash_table
 from statebed.checkpoint import EpochDraft, ParquetBackend, Run
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import hash_table
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids, register_schema
 from statebed.format.segment import SegmentSpec, encode_segment, segment_schema, sort_segment

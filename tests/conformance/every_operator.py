@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.flow import Stream, as_of, between, calls
+from statebed.aggregates import functions as f
+from statebed.flow import Stream, as_of, between, window_calls
 from statebed.format.schema import TIMESTAMP
-from statebed.operators import functions as f
 from statebed.operators.process import Context, ListState, MapState, Process, ValueState
-from statebed.operators.windows import cumulative, session, sliding, tumbling
+from statebed.operators.window_definition import cumulative, session, sliding, tumbling
 
 TTL = "50 us"
 Step = Callable[[Stream, Stream], Stream]
@@ -70,7 +70,7 @@ OPERATORS: dict[str, Step] = {
     "top": lambda left, _: left.key_by("k", name="out").top(2, "v desc", numbering="rank", number="place", ttl=TTL),
     "window_top": lambda left, _: left.group_by("k", tumbling("10 us"), name="out").top(2, "v desc"),
     "window_functions": lambda left, _: left.group_by("k", sliding("10 us", "4 us"), name="out").over(
-        "v desc", place=calls.rank(), before=calls.lag("t"), total=calls.running_sum("v")
+        "v desc", place=window_calls.rank(), before=window_calls.lag("t"), total=window_calls.running_sum("v")
     ),
     **_joined("inner"),
     **_joined("full"),

@@ -7,9 +7,9 @@ from conformance.streams import LEFT, RIGHT, SHORT_AND_LONG, Played, Script, for
 from conformance.test_operators_windows import newest_end
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.flow import Flow, between
-from statebed.operators import functions as f
-from statebed.operators.windows import session, sliding, tumbling
+from statebed.operators.window_definition import session, sliding, tumbling
 
 SMALL, LARGE, OVERLAPPING = tumbling("5 us"), tumbling("20 us"), sliding("10 us", "4 us")
 PER_WINDOW = f"""

@@ -7,7 +7,7 @@ from conformance.answers import assert_late, assert_same, select, windows
 from conformance.streams import LEFT, RIGHT, SHORT_AND_LONG, Played, Script, for_each, play, source
 
 from statebed.flow import Flow, Stream, as_of, between
-from statebed.operators.windows import sliding, tumbling
+from statebed.operators.window_definition import sliding, tumbling
 
 KINDS = ["inner", "left", "right", "full", "semi", "anti"]
 CONDITION = "v > v_right or t = t_right"

@@ -12,11 +12,11 @@ from conformance.answers import COLUMNS, assert_late, assert_same, select, windo
 from conformance.streams import SHORT_AND_LONG, Script, for_each, play, source
 from conformance.test_operators_windows import OURS, THEIRS, WINDOWS, newest_end
 
-from statebed.flow import Flow, calls
+from statebed.aggregates import functions as f
+from statebed.flow import Flow, window_calls
 from statebed.format.schema import TIMESTAMP
-from statebed.operators import functions as f
 from statebed.operators.process import Context, Process, ValueState
-from statebed.operators.windows import tumbling
+from statebed.operators.window_definition import tumbling
 
 REST = ["v", "big", "m", "t", "ts", "x"]
 """The columns beside the keys k and d."""
@@ -144,21 +144,21 @@ def spark_order(by: str) -> str:
 
 
 CALLS: dict[str, tuple[Any, str]] = {
-    "number": (calls.row_number(), "row_number() over full_order"),
-    "place": (calls.rank(), "rank() over peers"),
-    "dense": (calls.dense_rank(), "dense_rank() over peers"),
-    "share": (calls.percent_rank(), "percent_rank() over peers"),
-    "below": (calls.cume_dist(), "cume_dist() over peers"),
-    "third": (calls.ntile(3), "ntile(3) over full_order"),
-    "before": (calls.lag("v"), "lag(v) over full_order"),
-    "ahead": (calls.lead("t", 2, "none"), "lead(t, 2, 'none') over full_order"),
-    "opening": (calls.first_value("big"), "first_value(big) over full_order"),
-    "closing": (calls.last_value("m"), "last_value(m) over whole"),
-    "so_far": (calls.running_count("v"), "count(v) over up_to_here"),
-    "total": (calls.running_sum("v"), "sum(v) over up_to_here"),
-    "least": (calls.running_min("x"), "min(x) over up_to_here"),
-    "most": (calls.running_max("t"), "max(t) over up_to_here"),
-    "average": (calls.running_mean("v"), "avg(v) over up_to_here"),
+    "number": (window_calls.row_number(), "row_number() over full_order"),
+    "place": (window_calls.rank(), "rank() over peers"),
+    "dense": (window_calls.dense_rank(), "dense_rank() over peers"),
+    "share": (window_calls.percent_rank(), "percent_rank() over peers"),
+    "below": (window_calls.cume_dist(), "cume_dist() over peers"),
+    "third": (window_calls.ntile(3), "ntile(3) over full_order"),
+    "before": (window_calls.lag("v"), "lag(v) over full_order"),
+    "ahead": (window_calls.lead("t", 2, "none"), "lead(t, 2, 'none') over full_order"),
+    "opening": (window_calls.first_value("big"), "first_value(big) over full_order"),
+    "closing": (window_calls.last_value("m"), "last_value(m) over whole"),
+    "so_far": (window_calls.running_count("v"), "count(v) over up_to_here"),
+    "total": (window_calls.running_sum("v"), "sum(v) over up_to_here"),
+    "least": (window_calls.running_min("x"), "min(x) over up_to_here"),
+    "most": (window_calls.running_max("t"), "max(t) over up_to_here"),
+    "average": (window_calls.running_mean("v"), "avg(v) over up_to_here"),
 }
 
 

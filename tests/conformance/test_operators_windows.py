@@ -10,9 +10,9 @@ from conformance.answers import assert_late, assert_same, plain, select, windows
 from conformance.streams import SHORT_AND_LONG, Played, Script, for_each, play, source
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.flow import Flow
-from statebed.operators import functions as f
-from statebed.operators.windows import Window, cumulative, session, sliding, tumbling
+from statebed.operators.window_definition import Window, cumulative, session, sliding, tumbling
 
 AGGREGATES = {
     "n": (f.count(), "count(*)"),

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint import EpochDraft, Run
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.state import (
     DeleteKey,

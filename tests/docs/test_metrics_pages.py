@@ -8,7 +8,7 @@ import pytest
 from docs.markdown import ROOT
 
 from docs import grafana_dashboard, metrics_page
-from statebed.metrics import CATALOGUE, Kind
+from statebed.metrics import CATALOGUE, MetricKind
 
 _NAME = re.compile(r"\bstatebed_\w+")
 _SELECTOR = re.compile(r"\b(statebed_\w+)\{([^}]*)\}")
@@ -21,7 +21,7 @@ def metric_of(name: str) -> str:
     """The metric that a series belongs to."""
     for part in _PARTS:
         whole = name.removesuffix(part)
-        if whole != name and whole in CATALOGUE and CATALOGUE[whole].kind is Kind.HISTOGRAM:
+        if whole != name and whole in CATALOGUE and CATALOGUE[whole].kind is MetricKind.HISTOGRAM:
             return whole
     return name
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 from model.engine_model import COUNTERS, FARES, KEYED, PRICES, TABLES, TIMED, VISITS, Model, Row, Rows
 from model.engine_shape import Shape, micros
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint import EpochDraft, Origin, Retention, RollbackPolicy, Run, RunOptions
-from statebed.checkpoint.cloning import cloned
+from statebed.checkpoint.clone import cloned
 from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import IncompatibleSchemaError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.protocol.records import data_epoch_of
 from statebed.state import (
@@ -43,7 +43,8 @@ from statebed.state import (
     Tiers,
     operator_entry,
 )
-from statebed.storage import Fault, FaultStore, MemoryStore, Operation, ScopedStore
+from statebed.storage import MemoryStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation
 
 JOB = "job"
 OPERATOR = "operator"

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.memory.controller import MemoryController

@@ -25,7 +25,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import owned_range
-from statebed.protocol import Delivery
+from statebed.protocol import PublishStep
 from statebed.protocol.publication import decide_delivery
 from statebed.storage import MemoryStore, ObjectStore, PutOutcome, ScopedStore
 
@@ -203,9 +203,9 @@ class ExactSink:
     def publish(self, publication: Publication) -> None:
         rows = b"".join(publication.read(file) for file in publication.files)
         delivery = decide_delivery(self.position, run=publication.run, epoch=publication.epoch)
-        if delivery is Delivery.REFUSE:
+        if delivery is PublishStep.REFUSE:
             raise FencedError("the sink belongs to a newer run")
-        if delivery is Delivery.WRITE:
+        if delivery is PublishStep.WRITE:
             self.rows[publication.epoch] = rows
             self.position = SinkPosition(run=publication.run, epoch=publication.epoch)
 

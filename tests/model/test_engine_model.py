@@ -25,7 +25,7 @@ from model.engine_world import World
 
 from statebed.checkpoint import Origin
 from statebed.state import CompactionMode, DeleteKey, DeleteTimeKey, DeleteValue
-from statebed.storage import SimulatedCrash
+from statebed.testing.faults import SimulatedCrash
 
 PARALLELISM = st.integers(1, 4)
 PICKS = st.integers(0, 999)

@@ -14,7 +14,7 @@ from model.engine_model import KEYED, TABLES, TIMED, Model, Row
 from model.engine_shape import Shape, micros
 from model.engine_world import JOB, OPERATOR, rows_of
 
-from statebed.format.keyhash import hash_columns
+from statebed.arrays.key_hash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.state import (
     Compaction,

@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from statebed.arrays.key_hash import Hashes, hash_columns, normalise_key
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import Hashes, hash_columns, normalise_key
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import KeyedTable, KeyedView, TimeToLiveClock, keyed_table_config
 from statebed.state.keyed.blocks import REMEMBERED_IN_BUDGET

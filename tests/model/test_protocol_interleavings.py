@@ -16,7 +16,7 @@ from model.protocol_world import Engine, World
 from statebed.checkpoint import Origin, Retention, RollbackPolicy, RunOptions
 from statebed.errors import CollectionError, ProtocolError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.storage import FaultStore, Operation
+from statebed.testing.faults import FaultStore, Operation
 
 RETENTION = Retention(epochs=2, reader_grace_us=10_000_000)
 TURN_TIMEOUT_S = 30.0

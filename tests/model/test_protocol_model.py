@@ -21,7 +21,8 @@ from statebed.errors import (
     StoreUnavailableError,
 )
 from statebed.format import checkpoint_pb2 as pb
-from statebed.storage import Fault, FaultStore, ObjectStore, Operation, SimulatedCrash, Verb
+from statebed.storage import ObjectStore
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb
 
 MAX_RUNS = 3
 RETENTION = Retention(epochs=3, reader_grace_us=10_000_000)

@@ -16,7 +16,7 @@ from model.test_engine_model import KEYS, PICKS, EngineMachine, many_rows, table
 from statebed.checkpoint import CheckpointLog
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.tables.pinned import Location
+from statebed.inspect.tables.pinned import JobLocation
 from statebed.inspect.tables.state_diff import StateDiff, diff_at
 from statebed.inspect.tables.state_table import StateTable, table_at
 from statebed.storage import ScopedStore
@@ -26,9 +26,9 @@ class ReadingMachine(EngineMachine):
     """What the engine's machine does, and readers of its files beside it."""
 
     @property
-    def location(self) -> Location:
+    def location(self) -> JobLocation:
         job = self.world.job  # a clone is another job
-        location = Location("memory://", job)
+        location = JobLocation("memory://", job)
         location.__dict__["log"] = CheckpointLog(ScopedStore(self.world.disk, job), job)
         return location
 

@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from statebed.arrays.key_hash import hash_columns, normalise_key
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import MemoryController, Purpose, Tiers, TimeKeyedView, timestamp_table_config
 from statebed.state.compaction import Edit

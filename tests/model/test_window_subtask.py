@@ -16,25 +16,17 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.aggregates.functions import count
+from statebed.aggregates.functions import sum as sum_of
+from statebed.arrays.key_hash import hash_columns, normalise_key
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.ranges import overlaps, owned_range
 from statebed.format.sealed import open_sealed
-from statebed.operators import (
-    SubtaskReport,
-    SubtaskTask,
-    Window,
-    WindowAggregate,
-    cumulative,
-    run_subtask,
-    sliding,
-    tumbling,
-)
-from statebed.operators.functions import count
-from statebed.operators.functions import sum as sum_of
+from statebed.operators import Window, WindowAggregate, cumulative, sliding, tumbling
 from statebed.state import TimeKeyedView
 from statebed.state.time_keyed.table import MAX_FILES
 from statebed.storage import MemoryStore, ObjectStore
+from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask
 
 DELAY = 15
 FAR = 10_000_000

@@ -6,7 +6,8 @@ from simulation.test_crash_sweep import check_everything_after_the_crash, operat
 from simulation.world import World
 
 from statebed.checkpoint import EpochDraft
-from statebed.storage import Fault, FaultStore, ObjectStore, SimulatedCrash
+from statebed.storage import ObjectStore
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 pytestmark = pytest.mark.s3
 

@@ -9,8 +9,9 @@ import pytest
 import storage_contract
 
 from statebed.errors import BucketMissingError, CredentialsError, StatebedError
-from statebed.storage import FaultStore, ObjectStore, Verb, get_storage_provider, probe_put_if_absent, put_verified
+from statebed.storage import ObjectStore, get_storage_provider, probe_put_if_absent, put_verified
 from statebed.storage.verified import READ_BACK_BYTES, UPLOAD_PART_BYTES
+from statebed.testing.faults import FaultStore, Verb
 
 pytestmark = pytest.mark.s3
 

@@ -20,11 +20,11 @@ from statebed.checkpoint.environment import Environment
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.operators.outbox import encode_outbox
 from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink
 from statebed.sinks.file_table import FileTableSink
 from statebed.sinks.manifest import Manifest
 from statebed.storage import MemoryStore, ScopedStore
+from statebed.subtasks.outbox import encode_outbox
 
 JOB = "counts"
 EPOCH_SECONDS = 1

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from statebed.checkpoint import CheckpointLog, EpochDraft, Run
 from statebed.errors import FencedError
-from statebed.storage import FaultStore, ObjectStore, Operation, Verb
+from statebed.storage import ObjectStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 CONTENDERS = 20
 T = TypeVar("T")

@@ -31,11 +31,12 @@ from statebed.errors import RollbackError, StatebedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.operators.operator import Changes, Output
-from statebed.operators.outbox import encode_outbox
+from statebed.format.stream_schema import Changes, Output
 from statebed.sinks import BaseSink, DebeziumFilesSink, Envelope, MemorySink, ParquetTableSink, read_table
 from statebed.sinks.sql import SQLite, SqlTable, SqlTableSink, TableName
-from statebed.storage import MemoryStore, ObjectStore, ScopedStore, SimulatedCrash
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.subtasks.outbox import encode_outbox
+from statebed.testing.faults import SimulatedCrash
 
 KINDS = ("sqlite", "parquet", "debezium", "memory")
 JOB, SINK = "counts", "out"

@@ -6,7 +6,7 @@ from simulation.world import Content, World
 from statebed.checkpoint import DamagePolicy, EpochDraft
 from statebed.errors import CollectionError, CorruptRecordError, MissingFileError
 from statebed.format import names
-from statebed.storage import FaultStore, Operation, Verb
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 
 def test_p3_a_zombies_sweep_leaves_alone_what_a_newer_run_is_writing(world: World) -> None:

@@ -7,7 +7,7 @@ from statebed.checkpoint import CheckpointLog, Origin, RollbackPolicy
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
-from statebed.storage import Fault, FaultStore, Operation, SimulatedCrash
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash
 
 MINIMUM_OPERATIONS = 200
 SLICES = 6

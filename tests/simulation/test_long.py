@@ -8,7 +8,7 @@ from simulation.test_crash_sweep import check_everything_after_the_crash, operat
 from simulation.world import World
 
 from statebed.checkpoint import RollbackPolicy
-from statebed.storage import Fault, FaultStore, SimulatedCrash
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

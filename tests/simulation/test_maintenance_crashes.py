@@ -24,7 +24,8 @@ from statebed.maintain import (
     rescale_offline,
 )
 from statebed.protocol.records import data_epoch_of
-from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, SimulatedCrash
+from statebed.storage import MemoryStore, ObjectStore
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 Change = Callable[[CheckpointLog], object]
 DAMAGED_EPOCH = 5

@@ -8,7 +8,7 @@ from statebed.errors import FencedError, ReplayError, RollbackError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol import Replay, decide_replay
-from statebed.storage import FaultStore, Operation, SimulatedCrash, Verb
+from statebed.testing.faults import FaultStore, Operation, SimulatedCrash, Verb
 
 
 def is_record_put(operation: Operation) -> bool:

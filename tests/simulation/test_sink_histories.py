@@ -18,7 +18,8 @@ from statebed.checkpoint import DamagePolicy, Origin, RollbackPolicy, SinkStart
 from statebed.errors import CorruptRecordError, FencedError, InputError, RollbackError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.storage import Fault, FaultStore, ScopedStore
+from statebed.storage import ScopedStore
+from statebed.testing.faults import Fault, FaultStore
 
 History = Callable[[SinkWorld], None]
 HISTORIES: dict[str, History] = {}

@@ -7,7 +7,7 @@ from simulation.world import OPERATORS, Process, World
 
 from statebed.checkpoint import Guarantee, Publication, Publisher, SinkPosition
 from statebed.format import checkpoint_pb2 as pb
-from statebed.storage import Fault, FaultStore, Operation, SimulatedCrash, Verb
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb
 
 
 class PreparedTransactions:

@@ -24,9 +24,10 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
 from statebed.format.ranges import owned_range
-from statebed.protocol.publication import Delivery, decide_delivery
+from statebed.protocol.publication import PublishStep, decide_delivery
 from statebed.protocol.records import data_epoch_of
-from statebed.storage import FaultStore, MemoryStore, ObjectStore
+from statebed.storage import MemoryStore, ObjectStore
+from statebed.testing.faults import FaultStore
 
 JOB = "rides"
 OPERATORS = ("windows", "join")
@@ -71,12 +72,12 @@ class TransactionalSink:
     def publish(self, publication: Publication) -> None:
         rows = [(publication.epoch, publication.read(file)) for file in publication.files]
         match decide_delivery(self.position, run=publication.run, epoch=publication.epoch):
-            case Delivery.REFUSE:
+            case PublishStep.REFUSE:
                 raise FencedError(f"a newer run opened sink {self.sink_id}")
-            case Delivery.WRITE:
+            case PublishStep.WRITE:
                 self.rows.extend(rows)
                 self.position = SinkPosition(publication.run, publication.epoch)
-            case Delivery.SKIP:
+            case PublishStep.SKIP:
                 pass
 
 

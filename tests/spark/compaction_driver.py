@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 import statebed as sb
-from statebed.operators import CompactionTask
-from statebed.spark.compaction_job import SparkRounds
+from statebed.spark.compaction.round_job import SparkRounds
+from statebed.subtasks import CompactionTask
 
 HERE = Path(__file__).parent
 

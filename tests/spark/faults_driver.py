@@ -17,7 +17,7 @@ from spark.faults_world import FileWorld, GroupsWorld, SketchesWorld
 import statebed as sb
 from statebed.checkpoint import Run
 from statebed.sinks import ParquetTableSink
-from statebed.spark.projection import SparkProjection
+from statebed.spark.checkpoint.folder import SparkProjection
 
 POINTS: dict[str, tuple[type, str]] = {
     "before_record": (SparkProjection, "position"),  # every subtask has written, nothing is committed

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import statebed as sb
-from statebed.operators import Aggregate
+from statebed.aggregates import Aggregate
 from statebed.sinks import MemorySink
 
 SCHEMA = "k int, y double, x double, n int, price decimal(12,2), flag boolean, word string, ts timestamp"

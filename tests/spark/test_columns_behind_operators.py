@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 
 import statebed as sb
 from statebed.errors import InputError
-from statebed.operators.expressions import FUNCTIONS, bind
-from statebed.operators.expressions.language import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral, parse
-from statebed.operators.expressions.mistakes import Place
-from statebed.spark.column_text import column_text
+from statebed.expressions import FUNCTIONS, bind
+from statebed.expressions.language import Call, Case, Cast, FieldOf, Literal, Name, Node, TimeLiteral, parse
+from statebed.expressions.mistakes import TextSpan
+from statebed.spark.plan.column_text import column_text
 
 BINARY: dict[str, Callable[[Column, Column], Column]] = {
     "+": lambda a, b: a + b,
@@ -107,7 +107,7 @@ def call_column(node: Call, text: str) -> Column | None:
 
 
 def columns_of_expressions() -> dict[str, Column]:
-    made = {text: as_column(parse(Place(text, "", 0, len(text))).root, text) for text in EXPRESSIONS}
+    made = {text: as_column(parse(TextSpan(text, "", 0, len(text))).root, text) for text in EXPRESSIONS}
     return {text: column for text, column in made.items() if column is not None}
 
 
@@ -126,7 +126,7 @@ def test_every_expression_of_ours_may_be_written_with_columns(spark: SparkSessio
 
 
 def nodes_of(text: str) -> list[Node]:
-    waiting, found = [parse(Place(text, "", 0, len(text))).root], []
+    waiting, found = [parse(TextSpan(text, "", 0, len(text))).root], []
     while waiting:
         node = waiting.pop()
         found.append(node)

@@ -14,9 +14,9 @@ from unit.operators.test_subtask_compaction import COUNTS, grown
 
 from statebed.errors import SubtaskError
 from statebed.format import names
-from statebed.operators import compact_subtask
-from statebed.spark.compaction_job import Round, SparkRounds
+from statebed.spark.compaction.round_job import Round, SparkRounds
 from statebed.storage import LocalStore
+from statebed.subtasks import compact_subtask
 
 SECONDS = 120.0
 

@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from spark.native import batches_of_spark
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
-from statebed.operators.deduplicate import Deduplicate
-from statebed.operators.operator import MAIN, Input
+from statebed.format.stream_schema import Input
+from statebed.operators.operator import MAIN
 from statebed.operators.time_to_live import time_to_live
+from statebed.operators.updating.deduplicate import Deduplicate
 
 NOON = dt.datetime(2024, 3, 10, 6, 58, tzinfo=dt.UTC)
 SCHEMA = "k string, n bigint, ts timestamp"

@@ -13,9 +13,9 @@ from statebed.checkpoint import Origin, RollbackPolicy, Run, RunOptions
 from statebed.errors import InputError, SinkError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.sinks import ParquetTableSink
-from statebed.spark import controller as controller_module
-from statebed.spark import query as query_module
-from statebed.spark.projection import SparkProjection
+from statebed.spark.api import query as query_module
+from statebed.spark.checkpoint.folder import SparkProjection
+from statebed.spark.epoch import controller as controller_module
 
 
 def test_a_stop_that_a_batch_comes_upon_is_a_stop_and_no_failure(rides: Any, monkeypatch: pytest.MonkeyPatch) -> None:

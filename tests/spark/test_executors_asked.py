@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from statebed.config import Settings, resolve
 from statebed.errors import ExecutorError, InputError
 from statebed.spark import session as sessions
-from statebed.spark.memory import executors_of
-from statebed.spark.probe import is_this_process, probe_executors
+from statebed.spark.plan.host_memory import executors_of
+from statebed.spark.probe.probe import is_this_process, probe_executors
 from statebed.spark.session import check_session, configuration, default_session
 from statebed.storage import LocalStore
 

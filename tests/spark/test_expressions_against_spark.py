@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statebed.errors import ExpressionError, InputError
-from statebed.operators.expressions import bind
+from statebed.expressions import bind
 
 NEAR = ("exp(", "ln(", "log10(", "pow(", "power(")
 """Functions whose last digit depends on the library."""

@@ -18,8 +18,8 @@ import statebed as sb
 from statebed.checkpoint import CheckpointLog
 from statebed.checkpoint.references import References
 from statebed.format import names, segment_writer
-from statebed.spark import stages as stages_module
-from statebed.spark.stage import StageFunction
+from statebed.spark.epoch import epoch_levels as stages_module
+from statebed.spark.epoch.level_task import StageFunction
 from statebed.storage import LocalStore, ScopedStore, get_storage_provider
 
 KEYS = 40_000

@@ -16,7 +16,7 @@ from spark.faults_world import JOB, FileWorld, NumberedWorld, World
 
 import statebed as sb
 from statebed.checkpoint import ask_live_run
-from statebed.checkpoint.cloning import clone_job
+from statebed.checkpoint.clone import clone_job
 from statebed.format import checkpoint_pb2 as pb
 from statebed.storage import ScopedStore, get_storage_provider
 

@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 from spark.native import batches_of_spark
 from unit.operators.join_driver import Driver
 
+from statebed.format.stream_schema import Input
 from statebed.operators import Window
 from statebed.operators.joins import IntervalJoin, JoinKind, WindowJoin
-from statebed.operators.operator import Input, Operator
-from statebed.operators.windows import Shape
+from statebed.operators.operator import Operator
+from statebed.operators.window_definition import WindowShape
 
 SECOND = 1_000_000
 NOON = 1_710_054_000 * SECOND
@@ -192,7 +193,7 @@ def test_p6_windows_hold_in_the_end_what_sparks_own_join_on_a_column_of_windows_
     sides = made(tmp_path, keys, old=6)
     columns = ["{}.k", "n", "m", "unix_micros({}.w.start)", "unix_micros({}.w.end)"]
     native = of_spark(spark, tmp_path, kinds=kinds, on="l.w = r.w", columns=columns, derive=in_windows)
-    window = Window(Shape.TUMBLING if slide == 20 else Shape.SLIDING, 20 * SECOND, slide * SECOND)
+    window = Window(WindowShape.TUMBLING if slide == 20 else WindowShape.SLIDING, 20 * SECOND, slide * SECOND)
     for kind in kinds:
         join = WindowJoin("j", LEFT, RIGHT, window, kind, Unlike())
         found, reached = ours(join, sides, ["k", "n", "m", "window_start", "window_end"])

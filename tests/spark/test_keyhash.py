@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from statebed.format.keyhash import hash_table
+from statebed.arrays.key_hash import hash_table
 
 pytestmark = pytest.mark.spark
 ROWS = 3000

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from statebed.arrays.key_hash import hash_table
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_table
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, encode_segment, segment_schema, sort_segment
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import statebed as sb
-from statebed.checkpoint.cloning import clone_job
+from statebed.checkpoint.clone import clone_job
 from statebed.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from spark.native import batches_of_spark
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.flow import Flow, Stream
-from statebed.operators import functions as f
-from statebed.operators.windows import session, sliding, tumbling
+from statebed.operators.window_definition import session, sliding, tumbling
 
 SECOND = 1_000_000
 NOON = 1_710_054_000 * SECOND

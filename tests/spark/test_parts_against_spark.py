@@ -13,15 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statebed as sb
+from statebed.aggregates.aggregate import Aggregate, BoundAggregate
+from statebed.aggregates.partials import Partials, input_column
+from statebed.aggregates.preaggregation import Factor, aggregate_parts, partial_columns, parts_of
+from statebed.arrays.columns import one_chunk
+from statebed.arrays.grouping import Grouping
 from statebed.flow.steps import key_hashes
-from statebed.format.columns import one_chunk
 from statebed.format.ranges import subtask_of
-from statebed.operators.aggregates import Aggregate, BoundAggregate
-from statebed.operators.grouping import Grouping
-from statebed.operators.partials import Partials, input_column
-from statebed.operators.preaggregation import Factor, aggregate_parts, partial_columns, parts_of
-from statebed.spark.part_expressions import Columns, owner_expression, part_expression
-from statebed.spark.routing import column_as
+from statebed.spark.epoch.part_expressions import Columns, owner_expression, part_expression
+from statebed.spark.plan.routing import column_as
 
 ROWS = 240
 GROUPS = 4

@@ -22,9 +22,9 @@ from statebed.errors import InputError, StateGoneError, StoreUnavailableError, S
 from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics.processes import job_metrics
 from statebed.metrics.samples import Sample
-from statebed.spark import stages as stages_module
-from statebed.spark.plans import stays_in_place
-from statebed.spark.stage import StageFunction, Work
+from statebed.spark.epoch import epoch_levels as stages_module
+from statebed.spark.epoch.level_task import StageFunction, Work
+from statebed.spark.plan.source_plan import stays_in_place
 from statebed.storage import ScopedStore, get_storage_provider
 
 

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 import statebed as sb
 from statebed.checkpoint import Guarantee
 from statebed.errors import InputError, SinkError
-from statebed.operators.operator import Changes, Output
-from statebed.spark.outputs import check_sinks, described, make_sink, probe_sinks
+from statebed.format.stream_schema import Changes, Output
+from statebed.spark.api.outputs import check_sinks, described, make_sink, probe_sinks
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 WEIGHTED = pa.schema([*COLUMNS, pa.field("_weight", pa.int64(), nullable=False)])

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from statebed.spark.spark_progress import NAME, observed
+from statebed.spark.epoch.spark_progress import NAME, observed
 
 
 class Seen(StreamingQueryListener):

@@ -42,7 +42,7 @@ def test_the_traceback_is_printed_above_the_error_and_pickles_again() -> None:
 def test_our_own_frames_above_the_users_are_left_out() -> None:
     import pyarrow as pa  # noqa: PLC0415 - as above
 
-    from statebed.operators.expressions import bind  # noqa: PLC0415 - only to have frames of ours
+    from statebed.expressions import bind  # noqa: PLC0415 - only to have frames of ours
 
     cause = failed("bind('nope', schema)", bind=bind, schema=pa.schema([("n", pa.int64())]))
     assert isinstance(cause, InputError)

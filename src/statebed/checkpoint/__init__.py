@@ -1,12 +1,12 @@
 """Checkpoints: the log of records, the live run, publication, garbage. Does the I/O of `statebed.protocol`."""
 
 from statebed.checkpoint.backend import BackingStore, ParquetBackend, StateBackend
-from statebed.checkpoint.collector import Collected
+from statebed.checkpoint.cleanup import Collected
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
-from statebed.checkpoint.opening import RunOptions
-from statebed.checkpoint.petitions import ask_live_run
+from statebed.checkpoint.open_run import RunOptions
 from statebed.checkpoint.publisher import Publication, Publisher, Rebuilt, Sink
+from statebed.checkpoint.requests import ask_live_run
 from statebed.checkpoint.run import Run
 from statebed.protocol import (
     DamagePolicy,

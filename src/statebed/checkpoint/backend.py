@@ -7,17 +7,17 @@ seam ([decision 0041](../../../docs/decisions/0041-the-object-store-is-the-seam.
 
 from typing import Protocol
 
-from statebed.checkpoint.collector import Collected, Collector
+from statebed.checkpoint.cleanup import Collected, Collector
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import check_bytes, fetch_subtask, store_subtask
-from statebed.checkpoint.opening import check_intact
+from statebed.checkpoint.open_run import check_intact
 from statebed.checkpoint.references import References
 from statebed.errors import BrokenLogError, CollectionError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
+from statebed.protocol.base_choice import LogSlot
 from statebed.protocol.commit import check_nonce, fenced
-from statebed.protocol.opening import Found
 from statebed.storage import ObjectStore, ScopedStore
 
 
@@ -116,7 +116,7 @@ class ParquetBackend:
     def _collect(self, log: CheckpointLog, metadata: pb.CheckpointMetadata) -> Collected:
         # Everything that is there, not only from old_min_epoch on: records leave in ascending order or not at all.
         seen = [log.observe(number) for number in log.numbers() if number <= metadata.epoch]
-        damaged = [observation.epoch for observation in seen if observation.found is Found.DAMAGE]
+        damaged = [observation.epoch for observation in seen if observation.found is LogSlot.DAMAGE]
         if damaged:
             raise CollectionError(
                 f"nothing was deleted: the records {damaged} cannot be read",

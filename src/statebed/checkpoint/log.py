@@ -19,8 +19,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.repeated_reads import read_checked
 from statebed.format.sealed import open_sealed, seal
+from statebed.protocol.base_choice import DamagePolicy, LogSlot, Observation, Recovery, check_unbroken, recover
 from statebed.protocol.commit import Claim, check_nonce, claim_of, explain_loss, is_in_log
-from statebed.protocol.opening import DamagePolicy, Found, Observation, Recovery, check_unbroken, recover
 from statebed.storage import ObjectStore, PutOutcome
 
 APPEND_ATTEMPTS = 10
@@ -125,11 +125,11 @@ class CheckpointLog:
     def observe(self, epoch: int) -> Observation:
         """What stands at one number."""
         try:
-            return Observation(epoch, Found.RECORD, self.read(epoch))
+            return Observation(epoch, LogSlot.RECORD, self.read(epoch))
         except EpochNotRetainedError:
-            return Observation(epoch, Found.NOTHING)
+            return Observation(epoch, LogSlot.NOTHING)
         except CorruptObjectError as error:
-            return Observation(epoch, Found.DAMAGE, problem=error.what)
+            return Observation(epoch, LogSlot.DAMAGE, problem=error.what)
 
     def savepoint(self, pin: pb.Pin) -> pb.CheckpointMetadata:
         """The record that a savepoint pinned."""
@@ -141,10 +141,10 @@ class CheckpointLog:
         proven = self._proven() if proofs else {}
         for number in sorted({*self.numbers(), *proven}, reverse=True):
             observation = self.observe(number)
-            if observation.found is Found.NOTHING:
+            if observation.found is LogSlot.NOTHING:
                 observation = self._lost(number, proven.get(number, "")) or observation
             yield observation
-            if observation.found is Found.RECORD:
+            if observation.found is LogSlot.RECORD:
                 return
 
     def _lost(self, number: int, proof: str) -> Observation | None:
@@ -154,7 +154,7 @@ class CheckpointLog:
         # The record may have been committed between the two looks.
         if not found or self.exists(number):
             return self.observe(number) if found else None
-        return Observation(number, Found.LOST, problem=f"the record is gone, though {found} was written after it")
+        return Observation(number, LogSlot.LOST, problem=f"the record is gone, though {found} was written after it")
 
     def _proven(self) -> dict[int, str]:
         """Find numbers that were committed by what lies outside `checkpoints/`, each with the object that proves it."""

@@ -7,12 +7,12 @@ controller serialises its calls.
 
 from collections.abc import Container, Mapping, Sequence
 
-from statebed.checkpoint.collector import Collected, Collection, Collector
+from statebed.checkpoint.cleanup import Collected, Collection, Collector
 from statebed.checkpoint.environment import Environment
 from statebed.checkpoint.log import CheckpointLog
-from statebed.checkpoint.opening import Opening, RunOptions, markers, prepare_opening, walk_chain
-from statebed.checkpoint.petitions import Petitions
+from statebed.checkpoint.open_run import Opening, RunOptions, markers, prepare_opening, walk_chain
 from statebed.checkpoint.references import References
+from statebed.checkpoint.requests import PendingRequests
 from statebed.checkpoint.run_status import undelivered_sinks
 from statebed.errors import (
     CollectionError,
@@ -27,8 +27,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
 from statebed.logs import id_logger
+from statebed.protocol.base_choice import RollbackPolicy
 from statebed.protocol.commit import fenced
-from statebed.protocol.opening import RollbackPolicy
 from statebed.protocol.publication import SinkPosition, common_epoch, oldest_unpublished, pending_sinks
 from statebed.protocol.records import Commit, EpochDraft, build_epoch, build_run_start, data_epoch_of
 from statebed.protocol.requests import Effect
@@ -70,7 +70,7 @@ class Run:
         self._accepted: dict[str, AcceptedLoss] = {}
         self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
-        self._petitions = Petitions(log)
+        self._petitions = PendingRequests(log)
         self._collections = 0
         self._rollback_allowed = bool(start.rollback_allowed)
         self._death: StatebedError | None = None

@@ -10,7 +10,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 
-from statebed.cli.plain import plain_lines
+from statebed.cli.safe_text import plain_lines
 from statebed.errors import StatebedError
 
 __all__ = ["main"]

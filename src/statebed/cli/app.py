@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from statebed.cli import changing, querying, reading, serving, trying
+from statebed.cli.commands import changes, logs, rows, serve, setup
 
 PANELS = {
-    "Look at state": (reading, querying, serving),
-    "Check and change state": (changing,),
-    "Set up and try": (trying,),
+    "Look at state": (logs, rows, serve),
+    "Check and change state": (changes,),
+    "Set up and try": (setup,),
 }
 """How `--help` groups the commands."""
 

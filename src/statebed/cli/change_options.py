@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from statebed.cli import completion
-from statebed.cli.asking import FENCES, confirm
+from statebed.cli.confirmation import FENCES, confirm
 
 if TYPE_CHECKING:
     from statebed.maintain import Through
@@ -47,9 +47,9 @@ def through(*, offline: bool, yes: bool) -> "Through":
 
 def say_changed(what: str, changed: object, *, json: bool) -> None:
     from statebed.cli import output, render_changes
-    from statebed.maintain import Changed
+    from statebed.maintain import CommittedChange
 
     if json:
         output.print_json(render_changes.as_json(changed))
-    elif isinstance(changed, Changed):
+    elif isinstance(changed, CommittedChange):
         output.say(render_changes.changed_line(what, changed))

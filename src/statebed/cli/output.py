@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from statebed.cli.plain import clipped, plain, plain_json
+from statebed.cli.safe_text import clipped, plain, plain_json
 from statebed.present import units
 from statebed.present.colours import TERMINAL_STYLES, Tone, tone_of
 from statebed.present.units import NOTHING

@@ -12,7 +12,7 @@ from statebed.inspect.contents import TableSummary
 from statebed.inspect.jobs import JobSummary
 from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.operator_names import OperatorNames
-from statebed.inspect.records import EpochSummary
+from statebed.inspect.records import LogEntry
 from statebed.inspect.run_states import RunReport, problem_lines
 from statebed.inspect.savepoints import SavepointSummary
 from statebed.present.colours import TERMINAL_STYLES, Tone
@@ -62,7 +62,7 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
     )
 
 
-def problems(summaries: Iterable[JobSummary | EpochSummary | SavepointSummary]) -> Iterator[str]:
+def problems(summaries: Iterable[JobSummary | LogEntry | SavepointSummary]) -> Iterator[str]:
     """What is wrong with the rows of a table, below it: in a cell it would squeeze the other columns."""
     for summary in summaries:
         if isinstance(summary, JobSummary) and summary.run is not None and summary.run.is_problem:
@@ -71,10 +71,10 @@ def problems(summaries: Iterable[JobSummary | EpochSummary | SavepointSummary]) 
             yield f"{_name(summary)}: {summary.problem}"
 
 
-def _name(summary: JobSummary | EpochSummary | SavepointSummary) -> str:
+def _name(summary: JobSummary | LogEntry | SavepointSummary) -> str:
     if isinstance(summary, JobSummary):
         return f"job {summary.job}"
-    return f"epoch {summary.epoch}" if isinstance(summary, EpochSummary) else f"savepoint {summary.savepoint}"
+    return f"epoch {summary.epoch}" if isinstance(summary, LogEntry) else f"savepoint {summary.savepoint}"
 
 
 def failure(report: RunReport) -> str:
@@ -89,7 +89,7 @@ def failure(report: RunReport) -> str:
 LEAST_OF_EPOCHS = ("lineage", "batch", "base", "watermark (UTC)", "age", "took", "size")
 
 
-def epochs_table(epochs: Sequence[EpochSummary], *, title: str) -> Table:
+def epochs_table(epochs: Sequence[LogEntry], *, title: str) -> Table:
     """The log: where each record stands and what it did."""
     pinned = any(epoch.savepoints for epoch in epochs)
     columns = ["epoch", "record", "lineage", "base", "finished (UTC)", "age", "batch", "in", "late", "out"]
@@ -197,7 +197,7 @@ def _from_to(first: int | None, last: int | None) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def work_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
+def work_table(epochs: Iterable[LogEntry], *, title: str) -> Table:
     """What each epoch did, in 80 columns."""
     return table(
         title,
@@ -217,7 +217,7 @@ def work_table(epochs: Iterable[EpochSummary], *, title: str) -> Table:
     )
 
 
-def _work(epoch: EpochSummary) -> Sequence[object]:
+def _work(epoch: LogEntry) -> Sequence[object]:
     if epoch.kind != "epoch":
         return [NOTHING] * 4
     return [epoch.batch, number(epoch.rows_in), number(epoch.rows_late), number(epoch.rows_out)]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from statebed.cli import output
 from statebed.inspect.verification import Finding, Verification
-from statebed.maintain import Changed, Garbage, Outdated, RepairPlan, Savepoint, TableRewrite
+from statebed.maintain import CommittedChange, Garbage, Outdated, RepairPlan, Savepoint, TableRewrite
 from statebed.present import units
 from statebed.sinks.manifest import TableVerification
 
@@ -200,5 +200,5 @@ def rewrites_table(found: Iterable[TableRewrite]) -> Table:
     return output.table("written anew", ("operator", "table", "files", "bytes"), rows)
 
 
-def changed_line(what: str, changed: Changed) -> str:
+def changed_line(what: str, changed: CommittedChange) -> str:
     return f"{what}: record {changed.epoch}, by run {changed.run} ({changed.through.value})"

@@ -9,11 +9,11 @@ from rich.text import Text
 from statebed.cli.output import age, caution, line, problem, status, table
 from statebed.cli.render import failure, state_table
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.contents import Contents, OperatorSummary, SinkSummary, SubtaskSummary
+from statebed.inspect.contents import Contents, OperatorContents, SinkSummary, SubtaskSummary
 from statebed.inspect.figures import Figures, HostMemory, OperatorWork, TierSizes
 from statebed.inspect.files import FileSummary, Referrers, ranges
 from statebed.inspect.operator_names import OperatorNames
-from statebed.inspect.records import EpochSummary
+from statebed.inspect.records import LogEntry
 from statebed.inspect.run_states import RunReport
 from statebed.inspect.schemas import SchemaSummary
 from statebed.inspect.sources import SourceState
@@ -33,7 +33,7 @@ class Epoch:
     """What is shown of one epoch; files and schemas where they were asked for."""
 
     record: pb.CheckpointMetadata
-    summary: EpochSummary
+    summary: LogEntry
     contents: Contents
     figures: Figures | None
     files: Sequence[FileSummary] = ()
@@ -125,7 +125,7 @@ def _sources_table(sources: Iterable[SourceState]) -> Table:
 
 
 def _operators_table(shown: Epoch, names: OperatorNames) -> Table:
-    operators: Iterable[OperatorSummary] = shown.contents.operators
+    operators: Iterable[OperatorContents] = shown.contents.operators
     is_epoch = shown.summary.kind == "epoch"
     return table(
         "operators" if is_epoch else f"operators, as epoch {shown.summary.base} left them",

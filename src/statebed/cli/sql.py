@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from statebed.cli.extras import require
-from statebed.cli.moment import Moment
+from statebed.cli.pinned_epoch import PinnedEpoch
 from statebed.errors import InputError, StatebedError
 from statebed.inspect import StateTable
 
@@ -48,7 +48,7 @@ class _Scanned:
 
 @contextmanager
 def answered(
-    sql: str, *, chosen: StateTable | None, moment: Moment, results: bool = False
+    sql: str, *, chosen: StateTable | None, moment: PinnedEpoch, results: bool = False
 ) -> Iterator[pa.RecordBatchReader]:
     """The rows of a query over the chosen table and all tables of the moment; they are made while they are read.
 

@@ -19,7 +19,7 @@ from statebed.cli.render_show import memory_table, tiers_table
 from statebed.cli.signals import interrupted_by_signals
 from statebed.errors import JobNotFoundError, StatebedError
 from statebed.inspect.jobs import open_log
-from statebed.inspect.live import JobPace, LogTail, OperatorPace, pace_of
+from statebed.inspect.log_tail import JobPace, LogTail, OperatorPace, pace_of
 from statebed.inspect.operator_names import OperatorNames
 from statebed.present.units import NOTHING, duration, instant, number, rate, size
 

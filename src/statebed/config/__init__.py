@@ -1,16 +1,16 @@
 """Settings: declared once, given by keyword, Spark's configuration, environment or statebed.toml."""
 
-from statebed.config.kinds import show_size
-from statebed.config.resolve import FILE_NAME, find_file, resolve, variable_of
-from statebed.config.settings import DECLARATIONS, Declaration, Place, Settings, Source
+from statebed.config.resolution import FILE_NAME, find_file, resolve, variable_of
+from statebed.config.settings import DECLARATIONS, Declaration, SettingOrigin, Settings, SettingSource
+from statebed.config.value_types import show_size
 
 __all__ = [
     "DECLARATIONS",
     "FILE_NAME",
     "Declaration",
-    "Place",
+    "SettingOrigin",
+    "SettingSource",
     "Settings",
-    "Source",
     "find_file",
     "resolve",
     "show_size",

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from statebed.config import kinds
-from statebed.config.kinds import Kind
+from statebed.config import value_types
+from statebed.config.value_types import ValueType
 from statebed.format.ranges import MAX_PARALLELISM
 from statebed.protocol.retention import DEFAULT_EPOCHS, DEFAULT_READER_GRACE_US, Retention
 
@@ -27,7 +27,7 @@ class Declaration:
     """What is said of a setting beside its value."""
 
     name: str
-    kind: Kind
+    kind: ValueType
     default: Any
     text: str
     otherwise: str
@@ -38,7 +38,7 @@ class Declaration:
         return self.otherwise if value is None else self.kind.show(value)
 
 
-class Source(enum.Enum):
+class SettingSource(enum.Enum):
     """Where a value came from; earlier ones go first."""
 
     KEYWORD = "keyword"
@@ -49,18 +49,18 @@ class Source(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class SettingOrigin:
     """Where exactly a value stands."""
 
-    source: Source
+    source: SettingSource
     text: str
     """For people: 'environment STATEBED_MEMORY'."""
 
 
-DEFAULT_PLACE = Place(Source.DEFAULT, "default")
+DEFAULT_PLACE = SettingOrigin(SettingSource.DEFAULT, "default")
 
 
-def _about(kind: Kind, text: str, *, otherwise: str = "") -> dict[str, Any]:
+def _about(kind: ValueType, text: str, *, otherwise: str = "") -> dict[str, Any]:
     return {_DECLARED: (kind, text, otherwise)}
 
 
@@ -68,11 +68,13 @@ def _about(kind: Kind, text: str, *, otherwise: str = "") -> dict[str, Any]:
 class Settings:
     """The settings of a job; made by `resolve`."""
 
-    state: str = field(default="statebed-state", metadata=_about(kinds.LOCATION, "where the state of the job is kept"))
+    state: str = field(
+        default="statebed-state", metadata=_about(value_types.LOCATION, "where the state of the job is kept")
+    )
     memory: int | None = field(
         default=None,
         metadata=_about(
-            kinds.size(1),
+            value_types.size(1),
             "for the state of this job on one host: a share for the host's cache, the rest for its task slots",
             otherwise="a quarter of the host's memory, at most 4 GiB, or 512 MiB for each task slot if that is more",
         ),
@@ -80,7 +82,7 @@ class Settings:
     memory_shares: Mapping[str, float] | None = field(
         default=None,
         metadata=_about(
-            kinds.shares(),
+            value_types.shares(),
             "parts of each task's memory that operators or tables (`operator.table`) keep, whatever others want",
             otherwise="all share one budget, and the coldest state leaves memory first",
         ),
@@ -88,7 +90,7 @@ class Settings:
     parallelism: int | None = field(
         default=None,
         metadata=_about(
-            kinds.whole_number(1, MAX_PARALLELISM),
+            value_types.whole_number(1, MAX_PARALLELISM),
             "number of subtasks of each operator; may change from run to run",
             otherwise="what `statebed rescale` chose, else Spark's default parallelism",
         ),
@@ -96,7 +98,7 @@ class Settings:
     task_slots: int | None = field(
         default=None,
         metadata=_about(
-            kinds.whole_number(1, _MANY),
+            value_types.whole_number(1, _MANY),
             "tasks of this Spark that run on one host at the same time; `memory` is divided by it",
             otherwise="what Spark says of its executors",
         ),
@@ -104,115 +106,119 @@ class Settings:
     attempts: int = field(
         default=3,
         metadata=_about(
-            kinds.whole_number(1, 100),
+            value_types.whole_number(1, 100),
             "how often the action of an epoch is tried, beyond the repetitions of single tasks that Spark makes",
         ),
     )
     epoch_timeout: dt.timedelta = field(
         default=dt.timedelta(hours=6),
         metadata=_about(
-            kinds.duration(dt.timedelta(seconds=1)),
+            value_types.duration(dt.timedelta(seconds=1)),
             "an epoch that takes longer is cancelled, and the query ends with an error",
         ),
     )
     idle_after: dt.timedelta = field(
         default=dt.timedelta(seconds=1),
         metadata=_about(
-            kinds.duration(_MOMENT), "after so long without a batch, timers fire and windows close without one"
+            value_types.duration(_MOMENT), "after so long without a batch, timers fire and windows close without one"
         ),
     )
     requests_every: dt.timedelta = field(
         default=dt.timedelta(seconds=1),
-        metadata=_about(kinds.duration(_MOMENT), "how often a running job looks for requests of tools, at most"),
+        metadata=_about(value_types.duration(_MOMENT), "how often a running job looks for requests of tools, at most"),
     )
     heartbeat_every: dt.timedelta = field(
         default=dt.timedelta(seconds=20),
         metadata=_about(
-            kinds.duration(dt.timedelta(milliseconds=100)),
+            value_types.duration(dt.timedelta(milliseconds=100)),
             "how often the driver writes a small object that says that the run is alive; a run that is silent for "
             "three times as long is shown as vanished",
         ),
     )
     retained_epochs: int = field(
         default=DEFAULT_EPOCHS,
-        metadata=_about(kinds.whole_number(1, _MANY), "how many epochs of the present lineage are kept"),
+        metadata=_about(value_types.whole_number(1, _MANY), "how many epochs of the present lineage are kept"),
     )
     retained_age: dt.timedelta | None = field(
         default=None,
         metadata=_about(
-            kinds.duration(_NONE), "every epoch younger than this is kept, too", otherwise="the number alone decides"
+            value_types.duration(_NONE),
+            "every epoch younger than this is kept, too",
+            otherwise="the number alone decides",
         ),
     )
     reader_grace: dt.timedelta = field(
         default=dt.timedelta(microseconds=DEFAULT_READER_GRACE_US),
         metadata=_about(
-            kinds.duration(_NONE),
+            value_types.duration(_NONE),
             "files stay so much longer than the record that dropped them, for readers that opened it before",
         ),
     )
     collect_every: int = field(
-        default=16, metadata=_about(kinds.whole_number(1, _MANY), "garbage is collected after so many epochs")
+        default=16, metadata=_about(value_types.whole_number(1, _MANY), "garbage is collected after so many epochs")
     )
     cache_folder: str | None = field(
         default=None,
         metadata=_about(
-            kinds.FOLDER,
+            value_types.FOLDER,
             "where a host keeps state at hand between epochs, on a local disk",
             otherwise="`statebed/host-cache` in XDG_CACHE_HOME of each host, else in `~/.cache`",
         ),
     )
     cache_share: float = field(
-        default=0.5, metadata=_about(kinds.share(0.9), "the part of `memory` that is left to the host's cache")
+        default=0.5, metadata=_about(value_types.share(0.9), "the part of `memory` that is left to the host's cache")
     )
     cache_limit: int = field(
         default=20 << 30,
         metadata=_about(
-            kinds.size(1 << 20), "most that the host's cache takes on disk; never more than a quarter of the disk"
+            value_types.size(1 << 20), "most that the host's cache takes on disk; never more than a quarter of the disk"
         ),
     )
     compaction_every: int = field(
         default=32,
-        metadata=_about(kinds.whole_number(1, _MANY), "files are merged beside the epochs after so many of them"),
+        metadata=_about(value_types.whole_number(1, _MANY), "files are merged beside the epochs after so many of them"),
     )
     compaction_bytes: int = field(
         default=256 << 20,
-        metadata=_about(kinds.size(1 << 20), "bytes of files of one subtask that are merged at a time"),
+        metadata=_about(value_types.size(1 << 20), "bytes of files of one subtask that are merged at a time"),
     )
     preaggregate_below: float = field(
         default=0.25,
         metadata=_about(
-            kinds.share(1.0),
+            value_types.share(1.0),
             "rows of an aggregation are added up in the JVM first where so many groups for each row are left, or "
             "fewer; 0: never, 1: always",
         ),
     )
     probe_timeout: dt.timedelta = field(
         default=dt.timedelta(minutes=5),
-        metadata=_about(kinds.duration(_MOMENT), "how long the executors may take to answer when a job starts"),
+        metadata=_about(value_types.duration(_MOMENT), "how long the executors may take to answer when a job starts"),
     )
     metrics_port: int | None = field(
         default=None,
         metadata=_about(
-            kinds.whole_number(0, 65_535),
+            value_types.whole_number(0, 65_535),
             "where the driver serves metrics of its jobs for Prometheus, all at one endpoint; 0: any free port",
             otherwise="they are not served",
         ),
     )
     metrics_address: str = field(
         default="127.0.0.1",
-        metadata=_about(kinds.TEXT, "the address of this host that metrics are served at; `0.0.0.0`: all of them"),
+        metadata=_about(
+            value_types.TEXT, "the address of this host that metrics are served at; `0.0.0.0`: all of them"
+        ),
     )
     opentelemetry: bool = field(
         default=False,
         metadata=_about(
-            kinds.FLAG,
+            value_types.FLAG,
             "whether metrics and a span for each epoch are sent by OpenTelemetry, as its `OTEL_` variables say",
         ),
     )
-    places: Mapping[str, Place] = field(default_factory=dict, repr=False)
+    places: Mapping[str, SettingOrigin] = field(default_factory=dict, repr=False)
     """Where each value came from; what is not in it is the default."""
 
-    def place_of(self, name: str) -> Place:
+    def place_of(self, name: str) -> SettingOrigin:
         """Where the value of a setting came from."""
         return self.places.get(name, DEFAULT_PLACE)
 

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.004
 _FILES_PER_RUN = 4
 
 
-class Moment(enum.Enum):
+class KillPoint(enum.Enum):
     """Where in an epoch the disk shows the job to be."""
 
     WRITING = "files written, no record"
@@ -38,7 +38,7 @@ class Kill:
     """One sudden death, as the disk shows it afterwards."""
 
     epoch: int
-    moment: Moment
+    moment: KillPoint
     processes: int
     last_committed: int
     resumed_from: int
@@ -66,7 +66,7 @@ class CrashOutcome:
 @dataclass(frozen=True)
 class _Death:
     epoch: int
-    moment: Moment
+    moment: KillPoint
     processes: int
     last_committed: int
 
@@ -83,7 +83,7 @@ def run_crash_demo(
     """Kill the job `kills` times inside an epoch, let it finish, compare."""
     events = folder.events(events_per_file=events_per_file)
     runs: list[_Run] = []
-    moments = (Moment.WRITING, Moment.COMMITTED)
+    moments = (KillPoint.WRITING, KillPoint.COMMITTED)
     for _ in range(2 * kills + 4):
         if (hits := _hits(runs)) >= kills:
             break
@@ -104,14 +104,14 @@ def run_crash_demo(
         kills=tuple(
             Kill(death.epoch, death.moment, death.processes, death.last_committed, resumed_from=base)
             for death, base in deaths
-            if death.moment is not Moment.BETWEEN
+            if death.moment is not KillPoint.BETWEEN
         ),
-        misses=sum(death.moment is Moment.BETWEEN for death, _ in deaths),
+        misses=sum(death.moment is KillPoint.BETWEEN for death, _ in deaths),
         comparison=compare(folder),
     )
 
 
-def _run(folder: DemoFolder, *, kill_at: Moment | None) -> _Run:
+def _run(folder: DemoFolder, *, kill_at: KillPoint | None) -> _Run:
     """Start the job, and wait until it ends or the moment comes."""
     log = folder.log()
     before = _newest(log)
@@ -135,15 +135,15 @@ def _death(log: CheckpointLog, processes: int) -> _Death:
     )
 
 
-def _moment(log: CheckpointLog) -> Moment:
+def _moment(log: CheckpointLog) -> KillPoint:
     """Where the newest epoch is, as the folder shows it."""
     number = log.numbers()[-1]
     record = log.observe(number).record
     if record is None:
-        return Moment.WRITING
+        return KillPoint.WRITING
     if record.kind == pb.EPOCH and log.store.head(names.published(number, SINK)) is None:
-        return Moment.COMMITTED
-    return Moment.BETWEEN
+        return KillPoint.COMMITTED
+    return KillPoint.BETWEEN
 
 
 def _newest(log: CheckpointLog) -> int:
@@ -161,7 +161,7 @@ def _base_of_run_after(log: CheckpointLog, number: int) -> int:
 
 
 def _hits(runs: list[_Run]) -> int:
-    return sum(run.death is not None and run.death.moment is not Moment.BETWEEN for run in runs)
+    return sum(run.death is not None and run.death.moment is not KillPoint.BETWEEN for run in runs)
 
 
 def _words(run: _Run) -> str:

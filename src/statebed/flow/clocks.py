@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from statebed.flow.graph import Graph, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.steps import EXACT, Lag
 from statebed.format import checkpoint_pb2 as pb
+from statebed.operators.input_rows import greatest
 from statebed.operators.operator import Clock
-from statebed.operators.rows import greatest
 
 Marks = Mapping[str, int | None]
 """Watermarks of operators, by their names."""

@@ -12,18 +12,18 @@ from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode,
 from statebed.flow.steps import EXACT, Lag, Select, Where
 from statebed.operators import Window, WindowAggregate
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
-from statebed.operators.deduplicate import Deduplicate
 from statebed.operators.forward import Forward
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinColumns, JoinKind, UpdatingJoin, WindowJoin
-from statebed.operators.joins.kinds import Side
+from statebed.operators.joins.join_type import JoinSide
 from statebed.operators.operator import MAIN
 from statebed.operators.process import ProcessOperator
-from statebed.operators.session_aggregate import SessionAggregate
-from statebed.operators.top_n import TopN
-from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.operators.window_functions import WindowFunctions
-from statebed.operators.window_top_n import WindowTopN
-from statebed.operators.windows import Shape
+from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.operators.updating.deduplicate import Deduplicate
+from statebed.operators.updating.top_n import TopN
+from statebed.operators.window_definition import WindowShape
+from statebed.operators.windows.functions import WindowFunctions
+from statebed.operators.windows.sessions import SessionAggregate
+from statebed.operators.windows.top_n import WindowTopN
 
 Lags = Mapping[str, Lag]
 """Lags of the columns of a stream, by name; columns whose lag is unknown are missing."""
@@ -84,7 +84,7 @@ def _of_results(graph: Graph, node: OperatorNode) -> str:
 def _of_sides(graph: Graph, node: OperatorNode, columns: JoinColumns) -> list[str]:
     """Describe the event times of both inputs of a join, by the names that its results give to columns."""
     found = []
-    for side, edge in zip((Side.LEFT, Side.RIGHT), node.inputs, strict=True):
+    for side, edge in zip((JoinSide.LEFT, JoinSide.RIGHT), node.inputs, strict=True):
         exact = event_time_columns(graph, edge)
         shown = columns.names[side].get(exact[0], exact[0]) if exact and columns.how.gives_pairs else None
         found.append(shown or f"{side.value} {event_time_text(graph, edge)}")
@@ -134,32 +134,33 @@ def _of_join(join: IntervalJoin | WindowJoin | AsOfJoin, left: Lags, right: Lags
             return _of_interval(join, left, right)
         case WindowJoin():
             width = Lag(0, join.window.width_us - 1)
-            sides: dict[Side, Lags] = {Side.LEFT: _behind(left, width), Side.RIGHT: _behind(right, width)}
+            sides: dict[JoinSide, Lags] = {JoinSide.LEFT: _behind(left, width), JoinSide.RIGHT: _behind(right, width)}
             return _of_window(join.window) | _shown(join.columns, sides)
         case AsOfJoin():
             tolerance = join.tolerance_us
             versions = {} if tolerance is None else _behind(right, Lag(0, tolerance))
-            return _shown(join.columns, {Side.LEFT: left, Side.RIGHT: versions})
+            return _shown(join.columns, {JoinSide.LEFT: left, JoinSide.RIGHT: versions})
 
 
 def _of_interval(join: IntervalJoin, left: Lags, right: Lags) -> Lags:
     """Return the lags in pairs, whose event time is the later of both rows'; rows without a partner keep their own."""
     if join.how in {JoinKind.SEMI, JoinKind.ANTI}:
         return left
-    alone = {side: join.how.gives_unmatched(side) for side in Side}
-    bounds = {Side.LEFT: (join.lower_us, join.upper_us), Side.RIGHT: (-join.upper_us, -join.lower_us)}
+    alone = {side: join.how.gives_unmatched(side) for side in JoinSide}
+    bounds = {JoinSide.LEFT: (join.lower_us, join.upper_us), JoinSide.RIGHT: (-join.upper_us, -join.lower_us)}
     waits = {
         side: Lag(0 if alone[side] else max(0, bounds[side][0]), max(0, bounds[side][1]))
-        for side in (Side.LEFT, Side.RIGHT)
+        for side in (JoinSide.LEFT, JoinSide.RIGHT)
     }
     return _shown(
-        join.columns, {Side.LEFT: _behind(left, waits[Side.LEFT]), Side.RIGHT: _behind(right, waits[Side.RIGHT])}
+        join.columns,
+        {JoinSide.LEFT: _behind(left, waits[JoinSide.LEFT]), JoinSide.RIGHT: _behind(right, waits[JoinSide.RIGHT])},
     )
 
 
 def _of_window(window: Window) -> dict[str, Lag]:
     """Return the lags of the window's edges: results have the window's last microsecond as their event time."""
-    shortest = window.slide_us if window.shape is Shape.CUMULATIVE else window.width_us
+    shortest = window.slide_us if window.shape is WindowShape.CUMULATIVE else window.width_us
     return {WINDOW_START: Lag(shortest - 1, window.width_us - 1), WINDOW_END: Lag(-1, -1)}
 
 
@@ -167,17 +168,17 @@ def _behind(lags: Lags, more: Lag) -> dict[str, Lag]:
     return {name: Lag(lag.least_us + more.least_us, lag.most_us + more.most_us) for name, lag in lags.items()}
 
 
-def _shown(columns: JoinColumns, sides: Mapping[Side, Lags]) -> dict[str, Lag]:
+def _shown(columns: JoinColumns, sides: Mapping[JoinSide, Lags]) -> dict[str, Lag]:
     """Return the lags of both sides under the names of the results; key columns have the left side's."""
     if not columns.how.gives_pairs:
-        return dict(sides[Side.LEFT])
+        return dict(sides[JoinSide.LEFT])
     named = {
-        columns.names[Side.RIGHT][name]: lag
-        for name, lag in sides[Side.RIGHT].items()
+        columns.names[JoinSide.RIGHT][name]: lag
+        for name, lag in sides[JoinSide.RIGHT].items()
         if name not in columns.right.keys
     }
-    if not columns.how.gives_unmatched(Side.RIGHT):
-        return named | {columns.names[Side.LEFT][name]: lag for name, lag in sides[Side.LEFT].items()}
+    if not columns.how.gives_unmatched(JoinSide.RIGHT):
+        return named | {columns.names[JoinSide.LEFT][name]: lag for name, lag in sides[JoinSide.LEFT].items()}
     # The key of a right row without a partner stands in the left side's column.
-    left = {name: lag for name, lag in sides[Side.LEFT].items() if name not in columns.left.keys}
-    return named | {columns.names[Side.LEFT][name]: lag for name, lag in left.items()}
+    left = {name: lag for name, lag in sides[JoinSide.LEFT].items() if name not in columns.left.keys}
+    return named | {columns.names[JoinSide.LEFT][name]: lag for name, lag in left.items()}

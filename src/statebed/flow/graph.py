@@ -13,9 +13,10 @@ import pyarrow as pa
 from statebed.errors import InputError
 from statebed.flow.steps import Feed, Step
 from statebed.format.names import check_name
-from statebed.operators.operator import MAIN, Changes, Operator, Output
+from statebed.format.stream_schema import Changes, Output
+from statebed.operators.operator import MAIN, Operator
 from statebed.operators.process import ProcessOperator
-from statebed.operators.windows import duration_text
+from statebed.quantities import duration_text
 
 
 @dataclass(frozen=True)

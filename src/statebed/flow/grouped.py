@@ -3,24 +3,26 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from statebed.aggregates import Aggregate
+from statebed.arrays.row_numbers import Numbering
 from statebed.errors import InputError
-from statebed.flow.aggregates import bind_aggregates
+from statebed.flow.bound_aggregates import bind_aggregates
 from statebed.flow.keys import OrderTerms, key_fields, key_values, known, ordered_by
-from statebed.flow.names import SparkNames, line_of
+from statebed.flow.spark_names import SparkNames, line_of
 from statebed.flow.steps import Expression, TimeColumn
-from statebed.operators import Aggregate, Emit, Operator, Window, WindowAggregate
-from statebed.operators.deduplicate import Deduplicate, Keep
+from statebed.operators import Emit, Operator, Window, WindowAggregate
 from statebed.operators.labels import step_label
-from statebed.operators.numbering import Numbering
 from statebed.operators.process import Process, ProcessOperator
-from statebed.operators.session_aggregate import SessionAggregate
 from statebed.operators.time_to_live import time_to_live
-from statebed.operators.top_n import TopN
-from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.operators.window_calls import WindowCall
-from statebed.operators.window_functions import WindowFunctions
-from statebed.operators.window_top_n import WindowTopN
-from statebed.operators.windows import Duration, SessionWindow, parse_duration
+from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.operators.updating.deduplicate import Deduplicate, Keep
+from statebed.operators.updating.top_n import TopN
+from statebed.operators.window_definition import SessionWindow
+from statebed.operators.windows.function_calls import WindowCall
+from statebed.operators.windows.functions import WindowFunctions
+from statebed.operators.windows.sessions import SessionAggregate
+from statebed.operators.windows.top_n import WindowTopN
+from statebed.quantities import Duration, parse_duration
 
 if TYPE_CHECKING:
     from statebed.flow.stream import Stream

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from statebed.errors import InputError
-from statebed.operators.expressions.kinds import INTERVAL
-from statebed.operators.expressions.language import Call, Literal, Name, Node, parse
-from statebed.operators.expressions.mistakes import Place
-from statebed.operators.joins.kinds import Side
+from statebed.expressions.language import Call, Literal, Name, Node, parse
+from statebed.expressions.mistakes import TextSpan
+from statebed.expressions.types import INTERVAL
+from statebed.operators.joins.join_type import JoinSide
 
 _MIRRORED = {"<=": ">=", "<": ">", ">=": "<=", ">": "<", "=": "="}
 _EXAMPLE = "write 'b.ts BETWEEN a.ts - INTERVAL 10 MINUTES AND a.ts', or between('-10 minutes', '0s')"
@@ -50,14 +50,14 @@ class TimeSide:
 class _Shifted:
     """The event time of a side plus a number of microseconds."""
 
-    side: Side
+    side: JoinSide
     plus_us: int
 
 
 def interval_of_text(text: str, left: TimeSide, right: TimeSide, *, where: str) -> Interval:
     """Return the interval that SQL text over the event times of both streams describes."""
-    place = Place(text, f"{where}, within", 0, len(text))
-    reader = _Reader(place, {Side.LEFT: left, Side.RIGHT: right})
+    place = TextSpan(text, f"{where}, within", 0, len(text))
+    reader = _IntervalReader(place, {JoinSide.LEFT: left, JoinSide.RIGHT: right})
     parsed = parse(place)
     lowers: list[int] = []
     uppers: list[int] = []
@@ -65,7 +65,7 @@ def interval_of_text(text: str, left: TimeSide, right: TimeSide, *, where: str) 
         one, other = reader.shifted(first), reader.shifted(second)
         if one.side is other.side:
             raise place.at(node.start, node.end).mistake("both times are of the same stream", fix=_EXAMPLE)
-        is_mirrored = one.side is Side.LEFT
+        is_mirrored = one.side is JoinSide.LEFT
         function = _MIRRORED[sign] if is_mirrored else sign
         difference = one.plus_us - other.plus_us if is_mirrored else other.plus_us - one.plus_us
         # Times are whole microseconds, so a bound that is not included is one microsecond away.
@@ -85,13 +85,13 @@ def interval_of_text(text: str, left: TimeSide, right: TimeSide, *, where: str) 
     return found
 
 
-class _Reader:
+class _IntervalReader:
     """Reads the parts of one text."""
 
-    def __init__(self, place: Place, sides: dict[Side, TimeSide]) -> None:
+    def __init__(self, place: TextSpan, sides: dict[JoinSide, TimeSide]) -> None:
         self._place = place
         self._sides = sides
-        self._qualifiers = {"a": Side.LEFT, "left": Side.LEFT, "b": Side.RIGHT, "right": Side.RIGHT}
+        self._qualifiers = {"a": JoinSide.LEFT, "left": JoinSide.LEFT, "b": JoinSide.RIGHT, "right": JoinSide.RIGHT}
         for side, one in sides.items():
             others = sides[side.other].names
             self._qualifiers |= {name.lower(): side for name in one.names if name not in others}
@@ -126,7 +126,7 @@ class _Reader:
         at = self._place.at(node.start, node.end)
         raise at.mistake("expected an event time, plus or minus an INTERVAL", fix=_EXAMPLE)
 
-    def _side(self, name: Name) -> Side:
+    def _side(self, name: Name) -> JoinSide:
         at = self._place.at(name.start, name.end)
         column = name.parts[-1].lower()
         holders = [side for side, one in self._sides.items() if column in (each.lower() for each in one.columns)]
@@ -147,7 +147,7 @@ class _Reader:
 
     def _known(self) -> str:
         texts = []
-        for side, generic in ((Side.LEFT, "a"), (Side.RIGHT, "b")):
+        for side, generic in ((JoinSide.LEFT, "a"), (JoinSide.RIGHT, "b")):
             columns = self._sides[side].columns
             shown = f"{generic}.{columns[0]}" if columns else "in none of its columns"
             texts.append(f"the event time of the {side.value} stream is {shown}")

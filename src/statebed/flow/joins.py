@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from statebed.errors import InputError
+from statebed.expressions import bind
 from statebed.flow.event_time import event_time_columns
 from statebed.flow.intervals import Interval, TimeSide, Within, WithinText, interval_of_text
+from statebed.format.stream_schema import Input
 from statebed.operators import Operator, Window
-from statebed.operators.expressions import bind
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
 from statebed.operators.labels import step_label
-from statebed.operators.operator import Input
 from statebed.operators.time_to_live import time_to_live
-from statebed.operators.windows import Duration, parse_duration
+from statebed.quantities import Duration, parse_duration
 
 if TYPE_CHECKING:
     from statebed.flow.stream import Stream

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from statebed.arrays.sort_order import OrderBy, order_by
 from statebed.errors import InputError
 from statebed.flow.steps import Expression
-from statebed.operators.ordering import OrderBy, order_by
 
 _INPUT = re.compile(r"_a\d", re.IGNORECASE)
 OrderTerms = str | OrderBy | Sequence[str | OrderBy]

@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy, one_chunk
-from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
+from statebed.aggregates.aggregate import Aggregate
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.key_hash import HASH_SEED, hash_columns, normalise_key
+from statebed.expressions import filter_rows
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators.aggregates import Aggregate
-from statebed.operators.expressions import filter_rows
-from statebed.operators.operator import WEIGHT, Changes, Input, Output
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
 
 
 class Value(Protocol):

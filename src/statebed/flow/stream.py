@@ -16,24 +16,26 @@ from typing import Any, Self, TypeAlias, cast
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.expressions import bind
+from statebed.expressions.type_text import schema_of
 from statebed.flow.event_time import time_lags
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream
 from statebed.flow.intervals import Within
 from statebed.flow.joins import AsOf, JoinTerms, On, joined
 from statebed.flow.keys import OrderTerms, keyed_columns, quoted
-from statebed.flow.names import SparkNames, line_of
+from statebed.flow.spark_names import SparkNames, line_of
 from statebed.flow.steps import Expression, Feed, Select, TimeColumn, Value, Where
 from statebed.flow.unions import united
 from statebed.format.names import check_name
 from statebed.format.schema import check_user_columns
+from statebed.format.stream_schema import Changes, Input, Output
 from statebed.operators import Operator, Window
-from statebed.operators.expressions import bind
 from statebed.operators.labels import operator_label, step_label
-from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
+from statebed.operators.operator import LATE, MAIN
 from statebed.operators.time_to_live import expires_by_event_time
-from statebed.operators.type_text import schema_of
-from statebed.operators.windows import Duration, SessionWindow, parse_duration
+from statebed.operators.window_definition import SessionWindow
+from statebed.quantities import Duration, parse_duration
 
 
 def watermark_of(given: Any, *, where: str) -> tuple[str, Duration]:

@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.columns import fixed_width_values, int64_values, one_chunk, validity
 from statebed.errors import UnsupportedTypeError
-from statebed.format.columns import fixed_width_values, int64_values, one_chunk, validity
 
 _NANOSECONDS_PER_MICROSECOND = 1_000
 _INFINITY = {True: "Infinity", False: "-Infinity"}

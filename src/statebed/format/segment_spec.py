@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from statebed.arrays.canonical_order import sort_indices
+from statebed.arrays.fixed_lists import unreadable
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, HASH_FIRST, KEY_ONLY, SortOrder
-from statebed.format.fixed_lists import unreadable
-from statebed.format.order import sort_indices
 from statebed.format.schema import BIN, DELETED, KEY_HASH, SEQUENCE, TIME, canonical_schema, reserved_field
 
 

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from statebed.arrays.canonical_order import first_disorder
+from statebed.arrays.columns import fixed_width_values
+from statebed.arrays.null_structs import without_hidden_nulls
 from statebed.errors import InputError
 from statebed.format.checkpoint_pb2 import BIN_FIRST, KEY_ONLY, FileEntry, HashRange, SortOrder
-from statebed.format.columns import fixed_width_values
 from statebed.format.digest import RunningDigest, crc32c
-from statebed.format.null_structs import without_hidden_nulls
-from statebed.format.order import first_disorder
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, canonical_schema
 from statebed.format.sealed import FORMAT_VERSION
 from statebed.format.segment_spec import SegmentSpec

@@ -11,7 +11,7 @@ from statebed.inspect.sizes import subtasks_of
 
 
 @dataclass(frozen=True)
-class OperatorSummary:
+class OperatorContents:
     """One operator of an epoch."""
 
     operator: str
@@ -76,7 +76,7 @@ class SinkSummary:
 class Contents:
     """An epoch, taken apart."""
 
-    operators: tuple[OperatorSummary, ...]
+    operators: tuple[OperatorContents, ...]
     tables: tuple[TableSummary, ...]
     sinks: tuple[SinkSummary, ...]
     source_kind: str
@@ -110,8 +110,8 @@ def contents_of(log: CheckpointLog, record: pb.CheckpointMetadata, metadata: Met
     )
 
 
-def _operator(entry: pb.OperatorEntry) -> OperatorSummary:
-    return OperatorSummary(
+def _operator(entry: pb.OperatorEntry) -> OperatorContents:
+    return OperatorContents(
         operator=entry.operator_id,
         parallelism=entry.parallelism,
         rows_in=entry.rows_in,

@@ -19,7 +19,7 @@ NEWER = "newer format"
 
 
 @dataclass(frozen=True)
-class EpochSummary:
+class LogEntry:
     """One number of a job's log."""
 
     epoch: int
@@ -50,7 +50,7 @@ class _Problem:
     text: str
 
 
-def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: int | None = None) -> list[EpochSummary]:
+def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: int | None = None) -> list[LogEntry]:
     """The numbers of the log, ascending; a record that is damaged, removed or too new is listed as such.
 
     With `limit` only the newest so many are read, with `before` only those below that number.
@@ -92,13 +92,13 @@ def summarise(
     abandoned: bool = False,
     following: pb.CheckpointMetadata | None = None,
     savepoints: tuple[str, ...] = (),
-) -> EpochSummary:
+) -> LogEntry:
     """One record in one line; `held` is the size of its epoch's folder, `following` the record after it."""
     is_epoch = record.kind == pb.EPOCH
     has_batch = is_epoch and record.source_position.HasField("batch_id")
     # A run_start carries its base's operators unchanged: their counts are of the base.
     counted = record.operators if is_epoch else []
-    return EpochSummary(
+    return LogEntry(
         epoch=record.epoch,
         kind=KINDS.get(record.kind, "unknown"),
         run=record.run,
@@ -194,9 +194,9 @@ def _look(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata | _Problem | 
         return None  # collected, or not committed yet
 
 
-def unreadable(epoch: int, *, status: str, problem: str, held: int = 0) -> EpochSummary:
+def unreadable(epoch: int, *, status: str, problem: str, held: int = 0) -> LogEntry:
     """A number whose record cannot be read."""
-    return EpochSummary(
+    return LogEntry(
         epoch=epoch,
         kind="unknown",
         run=0,

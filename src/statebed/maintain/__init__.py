@@ -1,19 +1,19 @@
 """Looking after a job: repair, savepoints, garbage, merging and re-assigning state, stopping; beside it or alone."""
 
-from statebed.maintain.garbage import Garbage, Removed, collect_garbage, find_garbage
-from statebed.maintain.migrating import Outdated, find_outdated, load_type, migrate_offline
+from statebed.maintain.cleanup import Garbage, RemovedFiles, collect_garbage, find_garbage
+from statebed.maintain.migration import Outdated, find_outdated, load_type, migrate_offline
 from statebed.maintain.repair import RepairPlan, plan_repair, repair
-from statebed.maintain.rescaling import rescale_offline
-from statebed.maintain.rewriting import Rewritten, TableRewrite, compact_offline
-from statebed.maintain.runs import DEFAULT_TIMEOUT_S, Changed, Through, carry_out, is_over, whole_head
+from statebed.maintain.rescale import rescale_offline
+from statebed.maintain.rewrite import Rewritten, TableRewrite, compact_offline
 from statebed.maintain.savepoints import Savepoint, create_savepoint, drop_savepoint, list_savepoints, stop_job
+from statebed.maintain.tool_runs import DEFAULT_TIMEOUT_S, CommittedChange, Through, carry_out, is_over, whole_head
 
 __all__ = [
     "DEFAULT_TIMEOUT_S",
-    "Changed",
+    "CommittedChange",
     "Garbage",
     "Outdated",
-    "Removed",
+    "RemovedFiles",
     "RepairPlan",
     "Rewritten",
     "Savepoint",

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from statebed.checkpoint import CheckpointLog, DamagePolicy, Origin, RollbackPolicy
-from statebed.checkpoint.opening import markers, markers_in_folder
+from statebed.checkpoint.open_run import markers, markers_in_folder
 from statebed.errors import NothingIntactError, ProtocolError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.verification import Finding, ObjectKind, Trouble, Verification
 from statebed.inspect.verification.log_check import newest_record
-from statebed.maintain.runs import Changed, Through, end_run, own_run
+from statebed.maintain.tool_runs import CommittedChange, Through, end_run, own_run
 from statebed.protocol.records import data_epoch_of
 
 
@@ -69,7 +69,7 @@ def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
     raise _nothing_intact(log, verification)
 
 
-def repair(log: CheckpointLog, plan: RepairPlan) -> Changed | None:
+def repair(log: CheckpointLog, plan: RepairPlan) -> CommittedChange | None:
     """Fork to the base of the plan, and fence every run; None where there is nothing to do.
 
     Refused when the job has moved on since: newer epochs may need what is damaged no more.
@@ -86,7 +86,7 @@ def repair(log: CheckpointLog, plan: RepairPlan) -> Changed | None:
     origin = Origin(savepoint=plan.savepoint, epoch=None if plan.savepoint or plan.at_head else plan.base)
     run = own_run(log, origin=origin, damage=DamagePolicy.FALL_BACK, rollback=RollbackPolicy.ALLOW)
     end_run(run)
-    return Changed(run.number, run.number, Through.OWN_RUN)
+    return CommittedChange(run.number, run.number, Through.OWN_RUN)
 
 
 def _plan_for(

@@ -6,7 +6,7 @@ from statebed.checkpoint import CheckpointLog
 from statebed.errors import FormatError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.maintain.runs import DEFAULT_TIMEOUT_S, Changed, Through, carry_out, is_over, whole_head
+from statebed.maintain.tool_runs import DEFAULT_TIMEOUT_S, CommittedChange, Through, carry_out, is_over, whole_head
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,15 @@ def create_savepoint(
     epoch: int | None = None,
     through: Through,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Changed:
+) -> CommittedChange:
     """Keep an epoch (default: the newest) until the savepoint is dropped."""
     request = pb.Request(savepoint=pb.SavepointRequest(name=name, epoch=epoch))
     return carry_out(log, request, through=through, timeout_s=timeout_s)
 
 
-def drop_savepoint(log: CheckpointLog, name: str, *, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S) -> Changed:
+def drop_savepoint(
+    log: CheckpointLog, name: str, *, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> CommittedChange:
     """Keep it no longer; its files leave with the next clean-up that may take them."""
     request = pb.Request(drop_savepoint=pb.DropSavepointRequest(name=name))
     return carry_out(log, request, through=through, timeout_s=timeout_s)
@@ -55,7 +57,9 @@ def list_savepoints(log: CheckpointLog) -> list[Savepoint]:
     return found
 
 
-def stop_job(log: CheckpointLog, *, drain: bool, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S) -> Changed:
+def stop_job(
+    log: CheckpointLog, *, drain: bool, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> CommittedChange:
     """End the live run with a record that says so; `drain` closes every window first. Nothing happens if it has ended.
 
     With a run of its own: a run that goes on finds itself superseded, and ends with exit code 86.
@@ -74,5 +78,5 @@ def stop_job(log: CheckpointLog, *, drain: bool, through: Through, timeout_s: fl
                 where=f"job {log.job_id}",
                 fix="start the job and stop it with query.stop(drain=True)",
             )
-        return Changed(int(head.epoch), int(head.run), Through.NOBODY)
+        return CommittedChange(int(head.epoch), int(head.run), Through.NOBODY)
     return carry_out(log, pb.Request(stop=pb.StopRequest(drain=drain)), through=through, timeout_s=timeout_s)

@@ -1,6 +1,6 @@
 """What jobs do, in numbers: for Prometheus, OpenTelemetry and whoever reads logs."""
 
-from statebed.metrics.catalogue import CATALOGUE, Kind, Metric
+from statebed.metrics.catalogue import CATALOGUE, Metric, MetricKind
 from statebed.metrics.endpoint import ENDPOINTS, Endpoints
 from statebed.metrics.job_metrics import Event, JobMetrics
 from statebed.metrics.samples import CONTENT_TYPE, exposition
@@ -13,8 +13,8 @@ __all__ = [
     "Endpoints",
     "Event",
     "JobMetrics",
-    "Kind",
     "Metric",
+    "MetricKind",
     "WatchedJob",
     "WatchedJobs",
     "exposition",

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Kind(enum.Enum):
+class MetricKind(enum.Enum):
     """How values of a metric behave."""
 
     COUNTER = "counter"
@@ -23,7 +23,7 @@ class Metric:
     """One metric."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     text: str
 
@@ -35,7 +35,7 @@ HOST = ("job_name", "host")
 TIERS = ("memory", "disk", "store")
 DURATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
-_COUNTER, _GAUGE, _HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 _DECLARED = (
     Metric("statebed_up", _GAUGE, JOB, "1 while a query of the job runs in this process, else 0"),
     Metric("statebed_run", _GAUGE, JOB, "number of the job's present run"),

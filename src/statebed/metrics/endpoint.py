@@ -74,7 +74,7 @@ class Endpoints:
                 return list(dict.fromkeys(made[0].users))
 
         try:
-            server = (_ServerOf6 if ":" in address else _Server)((address, port), Handler)
+            server = (_ServerOf6 if ":" in address else _MetricsServer)((address, port), Handler)
         except OSError as error:
             raise InputError(
                 f"metrics cannot be served at {address} port {port}: {error.strerror or error}",
@@ -91,12 +91,12 @@ ENDPOINTS = Endpoints()
 """Of this process."""
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
 
-class _ServerOf6(_Server):
+class _ServerOf6(_MetricsServer):
     address_family = socket.AF_INET6
 
 

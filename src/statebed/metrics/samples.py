@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from statebed.metrics.catalogue import CATALOGUE, Kind
+from statebed.metrics.catalogue import CATALOGUE, MetricKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[str, ...]
@@ -52,7 +52,7 @@ def _lines(one: Sample | Distribution) -> Iterator[str]:
     metric = CATALOGUE[one.metric]
     pairs = list(zip(metric.labels, one.labels, strict=True))
     if isinstance(one, Sample):
-        assert metric.kind is not Kind.HISTOGRAM
+        assert metric.kind is not MetricKind.HISTOGRAM
         yield f"{metric.name}{_labels(pairs)} {_number(one.value)}"
         return
     for bound, count in zip(one.bounds, one.counts, strict=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from statebed.errors import MissingDependencyError
-from statebed.metrics.catalogue import CATALOGUE, DURATION_BUCKETS, Kind, Metric
+from statebed.metrics.catalogue import CATALOGUE, DURATION_BUCKETS, Metric, MetricKind
 from statebed.metrics.job_metrics import JobMetrics
 from statebed.metrics.samples import Sample
 
@@ -62,8 +62,12 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=list(DURATION_BUCKETS),
         )
         for metric in CATALOGUE.values():
-            if metric.kind is not Kind.HISTOGRAM:
-                made = meter.create_observable_counter if metric.kind is Kind.COUNTER else meter.create_observable_gauge
+            if metric.kind is not MetricKind.HISTOGRAM:
+                made = (
+                    meter.create_observable_counter
+                    if metric.kind is MetricKind.COUNTER
+                    else meter.create_observable_gauge
+                )
                 made(otel_name(metric), [self._reader(metric)], unit=_unit(metric), description=metric.text)
 
     def join(self, metrics: JobMetrics) -> None:

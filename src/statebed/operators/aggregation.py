@@ -8,17 +8,18 @@ from typing import Self
 
 import pyarrow as pa
 
+from statebed.aggregates.aggregate import BoundAggregate
+from statebed.aggregates.partials import Partials
+from statebed.aggregates.preaggregation import preaggregated_input
+from statebed.arrays.key_hash import check_key_type
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.keyhash import check_key_type
 from statebed.format.schema import TIMESTAMP, check_user_columns
-from statebed.operators.aggregates import BoundAggregate
+from statebed.format.stream_schema import Changes, Input, Output
+from statebed.operators.input_rows import late_output
 from statebed.operators.keyed_rows import EVERYTHING
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import LATE, MAIN, Changes, Input, Output
-from statebed.operators.partials import Partials
-from statebed.operators.preaggregation import preaggregated_input
-from statebed.operators.rows import late_output
+from statebed.operators.operator import LATE, MAIN
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"

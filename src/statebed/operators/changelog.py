@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.canonical_order import sortable
+from statebed.arrays.columns import from_numpy, one_chunk, validity
+from statebed.arrays.grouping import Grouping, group_rows
+from statebed.arrays.key_hash import check_key_type, hash_columns, normalise_key
+from statebed.arrays.mutable import column_over
+from statebed.arrays.sort_order import codes
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, one_chunk, validity
-from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
-from statebed.format.order import sortable
-from statebed.operators.grouping import Grouping, group_rows
-from statebed.operators.operator import WEIGHT
-from statebed.operators.ordering import codes
-from statebed.operators.rows import filtered, weights_of
-from statebed.state.columns import column_over
+from statebed.format.stream_schema import WEIGHT, weights_of
+from statebed.operators.input_rows import filtered
 
 Integers = npt.NDArray[np.int64]
 UNKNOWN_RETRACTIONS = "unknown_retractions"

@@ -11,9 +11,10 @@ from functools import cached_property
 import pyarrow as pa
 
 from statebed.format import names
+from statebed.format.stream_schema import Input, Output
+from statebed.operators.input_rows import gathered, in_total_order, without_routing
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
-from statebed.operators.rows import gathered, in_total_order, without_routing
+from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
 from statebed.state import Combine, TableConfig
 
 

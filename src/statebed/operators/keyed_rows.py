@@ -12,14 +12,14 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.arrays.grouping import Grouping, group_rows
+from statebed.arrays.key_hash import check_key_type
+from statebed.arrays.sort_order import Integers, OrderBy, sorted_by, total_keys, user_keys
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
-from statebed.format.keyhash import check_key_type
 from statebed.format.schema import KEY_HASH, TIME, check_user_columns
-from statebed.operators.grouping import Grouping, group_rows
-from statebed.operators.operator import WEIGHT, Input
-from statebed.operators.ordering import Integers, OrderBy, sorted_by, total_keys, user_keys
-from statebed.operators.rows import Admitted, admit, filtered
+from statebed.format.stream_schema import WEIGHT, Input
+from statebed.operators.input_rows import Admitted, admit, filtered
 from statebed.operators.time_to_live import TimeToLive, by_event_time
 
 EVERYTHING = pa.field("_everything", pa.bool_())

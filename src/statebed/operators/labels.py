@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statebed.errors import StatebedError
-from statebed.operators.windows import SessionWindow, Window
+from statebed.operators.window_definition import SessionWindow, Window
 
 _DEFAULTS = "window|top|over|aggregate|deduplicate|process|join|forward"
 _GENERATED = re.compile(rf"({_DEFAULTS})(_[0-9a-f]{{10}})?")

@@ -10,35 +10,22 @@ the watermark of the epoch before, and results are final by that of this one, as
 the same for the rows that the operator gives: those of later epochs have event times after it.
 """
 
-import enum
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.format.stream_schema import Input, Output
 from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView
 
-WEIGHT = "_weight"
-"""In a changelog: how many times the row is added (or, below zero, taken away)."""
 MAIN = ""
 """The output that a stream goes on with."""
 LATE = "late"
 """The output of rows that came too late; of an operator with several inputs `late_` and the input's name."""
-
-
-class Changes(enum.Enum):
-    """What the rows of a stream do to what came before."""
-
-    APPEND = "append"
-    """Each row is added, for good."""
-    CHANGELOG = "changelog"
-    """Each row has a weight: +n adds it n times, -n takes it away n times."""
 
 
 @dataclass(frozen=True)
@@ -51,41 +38,6 @@ class Clock:
     """Of this epoch; not before `late_us`."""
     epoch_time_us: int
     """The one instant of processing time."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """Rows that an operator takes."""
-
-    name: str
-    columns: pa.Schema
-    """Of the user, keys too."""
-    keys: tuple[str, ...]
-    """By the hash of which rows are routed; none: one subtask has all rows."""
-    changes: Changes = Changes.APPEND
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """The columns of its batches: `_key_hash`, `_time`, the user's, in a changelog `_weight`."""
-        leading = [pa.field(KEY_HASH, pa.int64()), pa.field(TIME, TIMESTAMP)]
-        return pa.schema([*leading, *self.columns, *_weight(self.changes)])
-
-
-@dataclass(frozen=True)
-class Output:
-    """Rows that an operator gives."""
-
-    columns: pa.Schema
-    changes: Changes = Changes.APPEND
-
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """The columns of its rows: the user's, `_time`, in a changelog `_weight`."""
-        return pa.schema([*self.columns, pa.field(TIME, TIMESTAMP), *_weight(self.changes)])
-
-
-def _weight(changes: Changes) -> list[pa.Field]:
-    return [pa.field(WEIGHT, pa.int64(), nullable=False)] if changes is Changes.CHANGELOG else []
 
 
 @dataclass(frozen=True)

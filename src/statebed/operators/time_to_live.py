@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.operators.windows import Duration, duration_text, parse_duration
+from statebed.quantities import Duration, duration_text, parse_duration
 from statebed.state import TableConfig, TimeToLiveClock, keyed_table_config, multiset_table_config
 
 

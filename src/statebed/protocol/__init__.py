@@ -1,9 +1,9 @@
 """The commit protocol: pure decisions over observed facts. No module here does I/O."""
 
-from statebed.protocol.collection import Licence
+from statebed.protocol.base_choice import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
+from statebed.protocol.cleanup import Licence
 from statebed.protocol.commit import Claim
-from statebed.protocol.opening import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
-from statebed.protocol.publication import Delivery, Guarantee, SinkPosition
+from statebed.protocol.publication import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.records import EpochDraft
 from statebed.protocol.replay import Replay, decide_replay
 from statebed.protocol.retention import Retention
@@ -13,11 +13,11 @@ from statebed.protocol.sink_start import SinkStart
 __all__ = [
     "Claim",
     "DamagePolicy",
-    "Delivery",
     "EpochDraft",
     "Guarantee",
     "Licence",
     "Origin",
+    "PublishStep",
     "Recovery",
     "Replay",
     "Retention",

@@ -16,7 +16,7 @@ class Guarantee(enum.Enum):
     AT_LEAST_ONCE = "at least once"
 
 
-class Delivery(enum.Enum):
+class PublishStep(enum.Enum):
     """What to do with an epoch that is offered to a sink."""
 
     WRITE = "write"
@@ -32,13 +32,13 @@ class SinkPosition:
     epoch: int
 
 
-def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> Delivery:
+def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> PublishStep:
     """Write the epoch, skip it because it is there, or refuse it because the run is superseded."""
     if position is None:
-        return Delivery.WRITE
+        return PublishStep.WRITE
     if run < position.run:
-        return Delivery.REFUSE
-    return Delivery.SKIP if epoch <= position.epoch else Delivery.WRITE
+        return PublishStep.REFUSE
+    return PublishStep.SKIP if epoch <= position.epoch else PublishStep.WRITE
 
 
 def common_epoch(position: SinkPosition, *, held: Collection[int], lineage: Collection[int]) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from statebed.arrays.key_hash import HASH_NAME, HASH_VERSION
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import HASH_NAME, HASH_VERSION
 from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, histories_after, next_histories
 
 

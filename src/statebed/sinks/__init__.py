@@ -5,7 +5,7 @@ from statebed.sinks.console import ConsoleSink
 from statebed.sinks.debezium import Envelope
 from statebed.sinks.debezium_files import DebeziumFilesSink
 from statebed.sinks.function import FunctionSink
-from statebed.sinks.memory import MemorySink
+from statebed.sinks.memory_sink import MemorySink
 from statebed.sinks.parquet_table import ParquetTableSink, read_table, table_files
 from statebed.sinks.transformed import TransformedSink
 

@@ -5,11 +5,11 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from statebed.arrays.columns import one_chunk
 from statebed.checkpoint import Publication
-from statebed.format.columns import one_chunk
 from statebed.format.json_values import json_values
 from statebed.sinks.base import BaseSink
-from statebed.sinks.shape import Shape, shaped_rows
+from statebed.sinks.row_shape import RowShape, shaped_rows
 
 DEFAULT_ROWS = 20
 
@@ -20,7 +20,7 @@ class ConsoleSink(BaseSink):
     kind: str = "console"
 
     def __init__(
-        self, *, sink_id: str, shape: Shape | None = None, rows: int = DEFAULT_ROWS, stream: TextIO | None = None
+        self, *, sink_id: str, shape: RowShape | None = None, rows: int = DEFAULT_ROWS, stream: TextIO | None = None
     ) -> None:
         super().__init__(sink_id)
         self._shape = shape

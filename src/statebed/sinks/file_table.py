@@ -20,7 +20,7 @@ import pyarrow as pa
 from statebed.checkpoint import Publication
 from statebed.errors import InputError, StatebedError
 from statebed.format.digest import crc32c
-from statebed.protocol import Delivery, Guarantee, SinkPosition
+from statebed.protocol import Guarantee, PublishStep, SinkPosition
 from statebed.protocol.publication import decide_delivery
 from statebed.sinks.base import BaseSink
 from statebed.sinks.manifest import (
@@ -139,9 +139,9 @@ class FileTableSink(BaseSink, abc.ABC):
         for _ in range(_APPEND_ATTEMPTS):
             state = self._checked()
             delivery = decide_delivery(state.position, run=publication.run, epoch=publication.epoch)
-            if delivery is Delivery.REFUSE:
+            if delivery is PublishStep.REFUSE:
                 raise self.fenced(publication.run, state.run, where=self.url)
-            if delivery is Delivery.SKIP:
+            if delivery is PublishStep.SKIP:
                 return
             contents = self.contents(publication, first=not state.epoch)
             files = tuple(self._copy(publication.epoch, content, state.generation) for content in contents)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from statebed.checkpoint import Publication
 from statebed.errors import SinkError, error_text, raised_at
 from statebed.sinks.base import BaseSink
-from statebed.sinks.shape import Shape, shaped_rows
+from statebed.sinks.row_shape import RowShape, shaped_rows
 
 
 class FunctionSink(BaseSink):
@@ -26,7 +26,7 @@ class FunctionSink(BaseSink):
         sink_id: str,
         function: Callable[[Any, int], object],
         to_frame: Callable[[pa.Table], Any],
-        shape: Shape | None = None,
+        shape: RowShape | None = None,
     ) -> None:
         super().__init__(sink_id)
         self._function = function

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from statebed.checkpoint import Publication
 from statebed.errors import CorruptObjectError, InputError
-from statebed.operators.operator import WEIGHT
+from statebed.format.stream_schema import WEIGHT
 from statebed.sinks.file_table import FileContent, FileTableSink
 from statebed.sinks.manifest import RESTORE, TableFile, TableState, decode_schema, read_consistently, read_file
 from statebed.storage import ObjectStore, get_storage_provider

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy
+from statebed.arrays.columns import from_numpy
+from statebed.format.stream_schema import weights_of
 from statebed.operators.changelog import consolidated, group_equal, without_weight
-from statebed.operators.rows import weights_of
 
 ROW_KIND = "row_kind"
 Integers = npt.NDArray[np.int64]

@@ -13,10 +13,10 @@ from statebed.checkpoint import Publication
 from statebed.errors import InputError, SinkError, error_text, raised_at
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
-from statebed.operators.outbox import encode_outbox
 from statebed.protocol import Guarantee, SinkIdentity, SinkPosition
 from statebed.sinks.base import BaseSink, outbox_rows
 from statebed.storage import MemoryStore
+from statebed.subtasks.outbox import encode_outbox
 
 
 class TransformedSink(BaseSink):

@@ -1,6 +1,6 @@
 """State of operators: tables, what is live in them, and how their rows are read and written."""
 
-from statebed.format.keyhash import hash_key
+from statebed.arrays.key_hash import hash_key
 from statebed.state.codec import Codec
 from statebed.state.config import (
     CommitPhases,
@@ -16,13 +16,13 @@ from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.checkpoint import KeyedCheckpoint
 from statebed.state.keyed.groups import ElementPage
-from statebed.state.keyed.merges import ColumnMerges, Merge, merge_columns
+from statebed.state.keyed.merge_functions import ColumnMerges, Merge, merge_columns
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.keyed.view import KeyedView
 from statebed.state.live.files import LiveFiles
-from statebed.state.manager.base import operator_entry
 from statebed.state.manager.compaction import CompactionReport
 from statebed.state.manager.options import CompactionMode, ManagerOptions
+from statebed.state.manager.restore_base import operator_entry
 from statebed.state.manager.table_manager import TableManager
 from statebed.state.memory.controller import MemoryController, MemorySnapshot, Purpose
 from statebed.state.memory.sizes import compacted, held_bytes
@@ -45,7 +45,6 @@ from statebed.state.messages import (
     TaskInfo,
 )
 from statebed.state.metrics import CheckpointSpans, CompactionMetrics, ManagerMetrics, TableStatistics
-from statebed.state.migration import MigratableState
 from statebed.state.stored_edit import StoredEdit
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
@@ -57,6 +56,7 @@ from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.table import MAX_FILES, TimeKeyedTable
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.state.upload import Upload
+from statebed.state.value_versions import MigratableState
 
 __all__ = [
     "MAX_FILES",

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from statebed.arrays.key_hash import check_key_type
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import check_key_type
 from statebed.format.schema import assign_field_ids, schema_to_bytes
 from statebed.format.segment_spec import check_storable
 from statebed.state.arguments import check_kind, checked_number

@@ -24,7 +24,7 @@ Parts = Mapping[int, pb.OperatorCheckpointMetadata]
 """Metadata of an operator's subtasks, by their index."""
 
 
-class _Wire(msgspec.Struct, array_like=True, frozen=True):
+class _EditWire(msgspec.Struct, array_like=True, frozen=True):
     table: str
     inputs: list[bytes]
     remains: list[bytes]
@@ -43,12 +43,12 @@ class StoredEdit:
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(
-            _Wire(self.table, _packed(self.inputs), _packed(self.remains), _packed(self.outputs))
+            _EditWire(self.table, _packed(self.inputs), _packed(self.remains), _packed(self.outputs))
         )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        wire = msgspec.msgpack.decode(data, type=_Wire)
+        wire = msgspec.msgpack.decode(data, type=_EditWire)
         return cls(wire.table, _unpacked(wire.inputs), _unpacked(wire.remains), _unpacked(wire.outputs))
 
     def applied_to(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[pb.FileEntry, ...] | None:

@@ -27,16 +27,9 @@ from statebed.errors import (
     StorageError,
     StoreNotWritableError,
 )
-from statebed.storage.base import Listing, ObjectInfo, PutOutcome
 from statebed.storage.disk import DurableFolders, sync_folder, sync_nearest, write_file
-from statebed.storage.paths import (
-    TEMPORARY_FOLDER,
-    check_path,
-    check_prefix,
-    check_range,
-    folder_conflict,
-    join,
-)
+from statebed.storage.object_store import Listing, ObjectInfo, PutOutcome
+from statebed.storage.paths import TEMPORARY_FOLDER, check_path, check_prefix, check_range, folder_conflict, join
 
 STALE_AFTER_SECONDS = 3600.0
 _ATTEMPTS = 100

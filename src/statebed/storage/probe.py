@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from statebed.errors import OutcomeUnknownError, PutIfAbsentError, StatebedError
-from statebed.storage.base import ObjectStore, PutOutcome
+from statebed.storage.object_store import ObjectStore, PutOutcome
 
 PROBE_FOLDER = ".statebed-probe"
 _CONTENDERS = 4
@@ -25,7 +25,7 @@ def probe_put_if_absent(store: ObjectStore) -> None:
     A store that cannot be reached or written raises what it has to say about that: CredentialsError,
     StoreNotWritableError, BucketMissingError, StoreUnavailableError.
 
-    >>> from statebed.storage.memory import MemoryStore
+    >>> from statebed.storage.memory_store import MemoryStore
     >>> probe_put_if_absent(MemoryStore())
     """
     store.list_level(PROBE_FOLDER)  # a read first: who we are and where the bucket is, before anything is written

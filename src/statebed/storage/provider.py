@@ -11,9 +11,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from statebed.errors import InputError, SecretInUrlError, UnknownSchemeError
-from statebed.storage.base import ObjectStore
 from statebed.storage.local import LocalStore
-from statebed.storage.memory import MemoryStore
+from statebed.storage.memory_store import MemoryStore
+from statebed.storage.object_store import ObjectStore
 
 Options = Mapping[str, str]
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from statebed.storage.base import Listing, ObjectInfo, ObjectStore, PutOutcome
+from statebed.storage.object_store import Listing, ObjectInfo, ObjectStore, PutOutcome
 from statebed.storage.paths import check_path, check_prefix, join
 
 
 class ScopedStore:
     """The folder `prefix` of `store`; every path is relative to it.
 
-    >>> from statebed.storage.memory import MemoryStore
+    >>> from statebed.storage.memory_store import MemoryStore
     >>> whole = MemoryStore()
     >>> ScopedStore(whole, "rides").put("savepoints/monday.metadata", b"")
     >>> [info.path for info in whole.list("")]

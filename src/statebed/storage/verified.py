@@ -10,7 +10,7 @@ import hashlib
 import logging
 
 from statebed.errors import LostWriteError, ObjectMissingError
-from statebed.storage.base import ObjectStore
+from statebed.storage.object_store import ObjectStore
 from statebed.storage.paths import join
 
 UPLOAD_PART_BYTES = 5 << 20
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 def put_verified(store: ObjectStore, path: str, data: bytes) -> None:
     """Put an object and check that the store has these bytes; repeat it once, then raise LostWriteError.
 
-    >>> from statebed.storage.memory import MemoryStore
+    >>> from statebed.storage.memory_store import MemoryStore
     >>> put_verified(MemoryStore(), "data.parquet", b"rows")
     """
     problem = None

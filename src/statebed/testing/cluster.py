@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, uint64_values, validity
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
 from statebed.flow.clocks import SourceClock, marks_of, operator_clocks, source_entry
 from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode, StepNode
 from statebed.flow.steps import with_weights
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, int64_values, uint64_values, validity
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
-from statebed.operators.figures import figures_together, operator_figures
 from statebed.operators.operator import MAIN, Clock, StepResult, earlier_tables, upgrade_state
 from statebed.state import ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
 from statebed.state.metrics import TableStatistics
 from statebed.storage import ObjectStore, ScopedStore
+from statebed.subtasks.figures import figures_together, operator_figures
 
 Tables = dict[Edge, pa.Table]
 TIMEOUT_SECONDS = 60.0
@@ -28,7 +28,7 @@ SOURCE_KIND = "statebed.testing"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClusterSettings:
     """How a graph runs."""
 
     job_id: str
@@ -48,7 +48,9 @@ class EpochResult:
 class Cluster:
     """The live subtasks of a graph."""
 
-    def __init__(self, graph: Graph, store: ObjectStore, tiers: Tiers, parallelism: int, settings: Settings) -> None:
+    def __init__(
+        self, graph: Graph, store: ObjectStore, tiers: Tiers, parallelism: int, settings: ClusterSettings
+    ) -> None:
         self.graph = graph
         self._store = ScopedStore(store, settings.job_id)
         self._tiers = tiers

@@ -10,18 +10,18 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError
 from statebed.flow import Edge, Graph, OperatorNode, SourceNode
 from statebed.flow.clocks import SourceClock, next_clocks
-from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.operators.changelog import consolidated
-from statebed.operators.operator import WEIGHT, Changes
-from statebed.operators.rows import exact_cast
+from statebed.operators.input_rows import exact_cast
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
 from statebed.state.memory.budget import guarantees_of
 from statebed.storage import MemoryStore, ObjectStore
-from statebed.testing.cluster import Cluster, EpochResult, Settings, latest_event_time
+from statebed.testing.cluster import Cluster, ClusterSettings, EpochResult, latest_event_time
 from statebed.testing.values import Time, exact_column, micros
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
@@ -56,7 +56,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="statebed-testing-") as folder:
         guarantees = guarantees_of(memory_shares or {}, memory)
         tiers = Tiers(MemoryController(memory, guarantees=guarantees), folder=Path(folder))
-        settings = Settings(flow.name, retained_epochs, ManagerOptions(compaction=compaction))
+        settings = ClusterSettings(flow.name, retained_epochs, ManagerOptions(compaction=compaction))
         cluster = None
         try:
             cluster = Cluster(flow.graph, store or MemoryStore(), tiers, parallelism, settings)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from statebed.present import units
-from statebed.ui import texts
+from statebed.ui import visible_text
 
 WIDTH = 560.0
 HEIGHT = 170.0
@@ -30,7 +30,7 @@ _SECOND = 1_000_000
 _DAY = 86_400.0 * _SECOND
 
 
-class Shape(enum.Enum):
+class ChartShape(enum.Enum):
     """How values are drawn."""
 
     BARS = "bars"
@@ -83,7 +83,7 @@ class Chart:
     epochs: tuple[int, ...]
     series: tuple[Series, ...]
     unit: Unit
-    shape: Shape = Shape.LINES
+    shape: ChartShape = ChartShape.LINES
     limit: float | None = None
     """A bound to be drawn, such as a budget."""
     limit_name: str = ""
@@ -98,7 +98,7 @@ class Chart:
         known = [series.last for series in self.series if series.last is not None]
         if not known:
             return units.NOTHING
-        if self.shape is Shape.BARS:
+        if self.shape is ChartShape.BARS:
             newest = [series.values[-1] or 0.0 for series in self.series]
             return self.unit.text(sum(newest))
         return self.unit.text(known[0])
@@ -107,7 +107,7 @@ class Chart:
     def described(self) -> str:
         """The plot in a sentence, for those who do not see it."""
         parts = [
-            f"{texts.clipped(series.name, 60)} {self.unit.text(series.last)}"
+            f"{visible_text.clipped(series.name, 60)} {self.unit.text(series.last)}"
             for series in self.series
             if series.last is not None
         ]
@@ -129,7 +129,7 @@ class _Drawing:
         self.low, self.high, self.ticks = _axis(chart)
 
     def svg(self) -> Markup:
-        bodies = self._bars() if self.chart.shape is Shape.BARS else self._lines()
+        bodies = self._bars() if self.chart.shape is ChartShape.BARS else self._lines()
         frame = Markup(
             '<svg class="chart" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}" focusable="false">{}</svg>'
         )
@@ -224,14 +224,14 @@ class _Drawing:
         made = []
         for place, epoch in enumerate(self.chart.epochs):
             area = hit.format(self.left + place * self.slot, self.slot, _BOTTOM, self._told(place))
-            made.append(link.format(self.link, epoch, area) if self.chart.shape is Shape.BARS else area)
+            made.append(link.format(self.link, epoch, area) if self.chart.shape is ChartShape.BARS else area)
         return made
 
     def _told(self, place: int) -> str:
         chart = self.chart
         known = [(one.name, one.values[place]) for one in chart.series if one.values[place] is not None]
-        lines = [f"{texts.clipped(name, 60)}: {chart.unit.text(value)}" for name, value in known]
-        if chart.shape is Shape.BARS and len(known) > 1:
+        lines = [f"{visible_text.clipped(name, 60)}: {chart.unit.text(value)}" for name, value in known]
+        if chart.shape is ChartShape.BARS and len(known) > 1:
             lines.append(f"together: {chart.unit.text(sum(value or 0.0 for _, value in known))}")
         return "\n".join([f"epoch {chart.epochs[place]:,}", *(lines or ["unknown"])])
 
@@ -243,7 +243,7 @@ def _axis(chart: Chart) -> tuple[float, float, Sequence[float]]:
         low, high = min(values, default=0.0), max(values, default=1.0)
         room = max((high - low) * 0.05, float(_SECOND))
         return low - room, high + room, (low, high) if high > low else (low,)
-    greatest = max([_usual(values) if chart.shape is Shape.BARS else max(values, default=0.0), chart.limit or 0.0])
+    greatest = max([_usual(values) if chart.shape is ChartShape.BARS else max(values, default=0.0), chart.limit or 0.0])
     step = _nice_step(greatest / 3, chart.unit)
     count = max(1, math.ceil(greatest / step))
     # Some room above: a label stands on each line.
@@ -259,7 +259,7 @@ def _usual(values: Sequence[float]) -> float:
 
 
 def _reached(chart: Chart) -> list[float]:
-    if chart.shape is Shape.LINES:
+    if chart.shape is ChartShape.LINES:
         return [value for series in chart.series for value in series.values if value is not None]
     return [sum(series.values[place] or 0.0 for series in chart.series) for place in range(len(chart.epochs))]
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.present import units
-from statebed.ui import texts
+from statebed.ui import visible_text
 
 SPACE = 1 << 64
 _WIDTH = 1200.0
@@ -159,4 +159,5 @@ def time_coverage(files: Sequence[pb.FileEntry]) -> Coverage | None:
 
 
 def _told(file: pb.FileEntry) -> str:
-    return f"{texts.clipped(file.path)}\nlevel {file.level}, {units.number(file.rows)} rows, {units.size(file.size)}"
+    path = visible_text.clipped(file.path)
+    return f"{path}\nlevel {file.level}, {units.number(file.rows)} rows, {units.size(file.size)}"

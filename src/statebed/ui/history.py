@@ -10,7 +10,7 @@ from markupsafe import Markup
 from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.savepoints import SavepointSummary
 from statebed.present import units
-from statebed.ui import texts
+from statebed.ui import visible_text
 
 _WIDTH = 1200.0
 _LEFT = 8.0
@@ -116,7 +116,7 @@ class History:
                 self._x(one.epoch + 0.5),
                 self._y(one.lineage),
                 _FLAG,
-                texts.clipped(one.savepoint),
+                visible_text.clipped(one.savepoint),
             )
             for one in self.savepoints
             if first <= one.epoch <= last
@@ -130,6 +130,6 @@ class History:
         for lane in self.lineages:
             run = next((one for one in self.runs if one.lineage == lane.lineage), None)
             x = min(self._x(run.run if run else first), _WIDTH * 0.72)
-            words_of = f"lineage {texts.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
+            words_of = f"lineage {visible_text.clipped(lane.lineage.lstrip('0') or lane.lineage, 40)}, {lane.status}"
             parts.append(text.format(x, self._y(lane.lineage) + _BAR + 12, "start", words_of))
         return parts

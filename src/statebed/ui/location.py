@@ -14,13 +14,7 @@ from typing import TypeVar
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.checkpoint.run_status import RunStatus
-from statebed.errors import (
-    EpochNotRetainedError,
-    FormatError,
-    InvalidNameError,
-    JobNotFoundError,
-    NewerFormatError,
-)
+from statebed.errors import EpochNotRetainedError, FormatError, InvalidNameError, JobNotFoundError, NewerFormatError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.records import DAMAGED, MISSING, NEWER, unreadable
@@ -45,7 +39,7 @@ _RECORD_BYTES_KEPT = 32 << 20
 _SUBTASK_BYTES_KEPT = 64 << 20
 
 
-class Location:
+class StateLocation:
     """A folder or URL that holds the state of jobs."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -8,7 +8,7 @@ from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.run_states import RunReport, RunState
 from statebed.present import units
 from statebed.present.colours import PHASE_COLOURS
-from statebed.ui.charts import Chart, Series, Shape, Unit
+from statebed.ui.charts import Chart, ChartShape, Series, Unit
 from statebed.ui.points import OTHER, Point, StateTotals, median, memory, phases, totals
 
 ACTIVE = "active"
@@ -221,7 +221,13 @@ def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
     )
     about = "Where the time of each epoch went. Commit and publish come after the work, and may overlap what follows."
     return Chart(
-        "phases", "Epoch durations", about, tuple(point.epoch for point in shown), series, Unit.DURATION, Shape.BARS
+        "phases",
+        "Epoch durations",
+        about,
+        tuple(point.epoch for point in shown),
+        series,
+        Unit.DURATION,
+        ChartShape.BARS,
     )
 
 

@@ -31,10 +31,10 @@ from statebed.inspect.operator_names import OperatorNames
 from statebed.operators.joins.matches import entry_warning
 from statebed.present import units
 from statebed.present.colours import tone_of
-from statebed.ui import addresses, definitions, rows, texts, views
+from statebed.ui import addresses, definitions, row_views, views, visible_text
 from statebed.ui.coverage import colour, key_coverage, time_coverage
-from statebed.ui.location import JobReader, Location
-from statebed.ui.tables import GLOBAL_KEYED
+from statebed.ui.location import JobReader, StateLocation
+from statebed.ui.table_views import GLOBAL_KEYED
 
 _STATUS: tuple[tuple[type[StatebedError], int], ...] = (
     (JobNotFoundError, 404),
@@ -58,10 +58,10 @@ def clock_us() -> int:
     return time.time_ns() // 1000
 
 
-class Pages:
+class PageHandlers:
     """The pages of one location."""
 
-    def __init__(self, location: Location, now_us: Callable[[], int] = clock_us) -> None:
+    def __init__(self, location: StateLocation, now_us: Callable[[], int] = clock_us) -> None:
         self._location = location
         self._now_us = now_us
         self._templates = jinja2.Environment(
@@ -81,8 +81,8 @@ class Pages:
             "percent": units.percent,
             "rate": units.rate,
             "tone": lambda state: tone_of(state).value,
-            "plain": texts.plain,
-            "clipped": texts.clipped,
+            "plain": visible_text.plain,
+            "clipped": visible_text.clipped,
         }
         self._templates.globals |= {
             "address": _address,
@@ -172,9 +172,9 @@ class Pages:
             "here": f"{request.url.path}?{urlencode(query)}&page=",
             "results": f"{request.url.path}?{urlencode(alone)}",
             "stored": f"{request.url.path}?{urlencode([*alone, ('stored', '1')])}",
-            "most": rows.MOST_PAGES,
+            "most": row_views.MOST_PAGES,
         }
-        return self._part("rows", lambda: {"found": rows.sample(asked), "asked": asked, **links})
+        return self._part("rows", lambda: {"found": row_views.sample(asked), "asked": asked, **links})
 
     def changes_part(self, request: Request) -> Response:
         """What an epoch changed in the rows of a table."""
@@ -182,7 +182,7 @@ class Pages:
         epoch = _number(request.query_params.get("epoch"), "epoch")
         operator, table = self._table(request, reader, epoch)
         asked = replace(self._question(request, operator, table), epoch=operator.record.epoch)
-        return self._part("changes", lambda: {"changed": rows.changed(asked, since=operator.record.base)})
+        return self._part("changes", lambda: {"changed": row_views.changed(asked, since=operator.record.base)})
 
     # ---- errors ----------------------------------------------------------------------------------------------
 
@@ -209,9 +209,9 @@ class Pages:
         names = request.path_params
         return views.table_view(reader, names["operator"], names["table"], epoch=epoch)
 
-    def _question(self, request: Request, operator: views.OperatorView, table: Any) -> rows.Question:
+    def _question(self, request: Request, operator: views.OperatorView, table: Any) -> row_views.RowRequest:
         given = [request.query_params.get(f"key{number}", "") for number in range(len(table.keys))]
-        return rows.Question(
+        return row_views.RowRequest(
             url=self._location.given,
             job=operator.record.job_id,
             operator=table.operator,
@@ -223,7 +223,7 @@ class Pages:
             end=request.query_params.get("until", "").strip(),
             is_global=table.schema.kind == GLOBAL_KEYED,
             as_stored=request.query_params.get("stored") == "1",
-            page=min(_number(request.query_params.get("page"), "page") or 1, rows.MOST_PAGES),
+            page=min(_number(request.query_params.get("page"), "page") or 1, row_views.MOST_PAGES),
         )
 
     def _page(self, name: str, reader: JobReader | None = None, *, is_live: bool = True, **values: Any) -> Response:
@@ -279,4 +279,4 @@ def _as_text(record: pb.CheckpointMetadata) -> str:
     if record.ByteSize() > _LONGEST_RECORD:
         return f"The record has {units.size(record.ByteSize())}; `statebed show --json` prints all of it."
     text: str = json_format.MessageToJson(record, preserving_proto_field_name=True, indent=2)
-    return texts.plain(text)
+    return visible_text.plain(text)

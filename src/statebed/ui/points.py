@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.chain import Chain
 from statebed.inspect.figures import PHASES
-from statebed.inspect.records import ABANDONED, EpochSummary, input_watermark, summarise
+from statebed.inspect.records import ABANDONED, LogEntry, input_watermark, summarise
 
 OTHER = "other"
 
@@ -19,7 +19,7 @@ OTHER = "other"
 class Point:
     """What stands at one number of the log."""
 
-    summary: EpochSummary
+    summary: LogEntry
     nonce: str = ""
     epoch_time_us: int | None = None
     min_epoch: int = 1

@@ -22,9 +22,9 @@ from starlette.staticfiles import StaticFiles
 from statebed.errors import InputError, StatebedError
 from statebed.metrics import CONTENT_TYPE, WatchedJobs
 from statebed.ui import addresses
-from statebed.ui.live import Broadcast
-from statebed.ui.location import Location
-from statebed.ui.pages import Pages
+from statebed.ui.live_updates import Broadcast
+from statebed.ui.location import StateLocation
+from statebed.ui.pages import PageHandlers
 from statebed.ui.security import Guard
 
 _STATIC = Path(__file__).parent / "static"
@@ -33,8 +33,8 @@ _STOP_WITHIN_SECONDS = 3
 
 def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
     """The application that shows the state at `url`; reads only."""
-    location = Location(url)
-    pages = Pages(location)
+    location = StateLocation(url)
+    pages = PageHandlers(location)
     broadcast = Broadcast()
 
     async def job_events(request: Request) -> Response:
@@ -95,7 +95,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
     return application
 
 
-def _heads(location: Location) -> str:
+def _heads(location: StateLocation) -> str:
     """The newest number of each job, and the state of its run."""
 
     def head(folder: str) -> str:
@@ -107,7 +107,7 @@ def _heads(location: Location) -> str:
     return "\n".join(location.gather(head, location.folders()))
 
 
-class _Server(uvicorn.Server):
+class _DashboardServer(uvicorn.Server):
     """Tells where it listens, and ends open streams before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], broadcast: Broadcast) -> None:
@@ -160,7 +160,7 @@ def serve(
         timeout_graceful_shutdown=_STOP_WITHIN_SECONDS,
         ws="none",
     )
-    server = _Server(config, told, application.state.broadcast)
+    server = _DashboardServer(config, told, application.state.broadcast)
     try:
         server.run()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What each page shows: read through a `Location`, turned into values by the pure modules beside this one."""
+"""What each page shows: read through a `StateLocation`, turned into values by the pure modules beside this one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from statebed.operators.labels import stored_label
 from statebed.protocol.records import data_epoch_of
 from statebed.ui import addresses, overview
 from statebed.ui.charts import Chart
-from statebed.ui.graph import Graph, graph_of
 from statebed.ui.history import History
-from statebed.ui.location import JobReader, Location
+from statebed.ui.job_graph import JobGraph, graph_of
+from statebed.ui.location import JobReader, StateLocation
 from statebed.ui.points import Memory, Point, StateTotals, memory, phases, totals, with_abandoned
-from statebed.ui.tables import TableChange, TableView, changes, tables_of, totals_of
+from statebed.ui.table_views import TableFilesChange, TableView, changes, tables_of, totals_of
 
 PLOTTED = 200
 """Epochs that the plots of a job show."""
@@ -56,7 +56,7 @@ class Jobs:
     """Folders that are no jobs."""
 
 
-def jobs_view(location: Location, *, now_us: int) -> Jobs:
+def jobs_view(location: StateLocation, *, now_us: int) -> Jobs:
     """All jobs, by name; one that cannot be read does not hide the others."""
     folders = location.folders()
 
@@ -84,7 +84,7 @@ class JobView:
     """The newest that can be read."""
     liveness: str
     tiles: tuple[overview.Tile, ...]
-    graph: Graph
+    graph: JobGraph
     charts: tuple[Chart, ...]
     memory: Memory | None
     figures: Figures | None
@@ -207,7 +207,7 @@ class EpochView:
     phases: tuple[tuple[str, int, int], ...]
     figures: Figures | None
     sinks: tuple[SinkSummary, ...]
-    changes: tuple[TableChange, ...]
+    changes: tuple[TableFilesChange, ...]
     compared_with: int | None
     """The epoch that the changes are counted from; None: there is none, or it cannot be read."""
     why_not: str
@@ -222,7 +222,7 @@ def epoch_view(reader: JobReader, epoch: int) -> EpochView:
     after = reader.point(epoch + 1) if epoch < head else None
     around = [reader.point(epoch), *([after] if after is not None and after.is_readable else [])]
     base = record.base if record.kind == pb.EPOCH else None
-    differing: list[TableChange] = []
+    differing: list[TableFilesChange] = []
     why_not = "" if base else "It builds on nothing." if record.kind == pb.EPOCH else "It changes no state."
     if base:
         try:

@@ -8,8 +8,8 @@ import pytest
 
 from bench import subtask
 from bench.report import Report
-from statebed.operators import SubtaskReport, SubtaskTask, run_subtask
 from statebed.storage import ObjectStore
+from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from statebed.errors import FencedError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.protocol import Delivery
+from statebed.protocol import PublishStep
 from statebed.protocol.publication import decide_delivery
 from statebed.storage import MemoryStore, ObjectStore, ScopedStore
 
@@ -137,9 +137,9 @@ class TableSink:
         self.before_publish(publication.epoch)
         row = b"".join(publication.read(file) for file in publication.files).decode()
         delivery = decide_delivery(self.position, run=publication.run, epoch=publication.epoch)
-        if delivery is Delivery.REFUSE:
+        if delivery is PublishStep.REFUSE:
             raise FencedError("the sink belongs to a newer run")
-        if delivery is Delivery.WRITE:
+        if delivery is PublishStep.WRITE:
             self.rows[publication.epoch] = row
             self.position = SinkPosition(run=publication.run, epoch=publication.epoch)
 

@@ -7,7 +7,7 @@ import pytest
 
 import statebed as sb
 from statebed.checkpoint import CheckpointLog, Origin
-from statebed.checkpoint.cloning import clone_job
+from statebed.checkpoint.clone import clone_job
 from statebed.errors import EpochNotRetainedError, InputError, JobNotFoundError
 from statebed.storage import LocalStore, ScopedStore
 

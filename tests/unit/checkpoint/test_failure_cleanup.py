@@ -4,7 +4,7 @@ import pytest
 from unit.checkpoint.place import Place
 
 from statebed.errors import StoreUnavailableError
-from statebed.storage import Fault, FaultStore, Operation, Verb
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 
 @pytest.mark.parametrize("nth", [1, 2, 5])

@@ -22,7 +22,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c
 from statebed.format.sealed import seal
-from statebed.storage import Fault, FaultStore, Operation, ScopedStore, Verb
+from statebed.storage import ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 
 class Line:

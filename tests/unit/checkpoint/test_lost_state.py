@@ -11,7 +11,8 @@ from statebed.checkpoint import Publisher, Run
 from statebed.checkpoint.log import CheckpointLog
 from statebed.errors import FencedError, ProtocolError, StateGoneError
 from statebed.format import names
-from statebed.storage import FaultStore, LocalStore, Operation, ScopedStore, Verb
+from statebed.storage import LocalStore, ScopedStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 
 def remove_everything(place: Place) -> None:

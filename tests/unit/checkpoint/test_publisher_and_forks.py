@@ -7,7 +7,7 @@ from statebed.checkpoint import DamagePolicy, Origin, Publisher, RollbackPolicy,
 from statebed.errors import FencedError, RollbackError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.storage import Fault, FaultStore, SimulatedCrash
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 BOTH = ("table", "mail")
 

@@ -11,7 +11,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import seal
 from statebed.protocol.requests import AddSavepoint, Stop
-from statebed.storage import Fault, FaultStore, Operation, SimulatedCrash
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash
 
 SAVE = pb.Request(savepoint=pb.SavepointRequest(name="monday"))
 DROP = pb.Request(drop_savepoint=pb.DropSavepointRequest(name="monday"))

@@ -7,7 +7,7 @@ from statebed.checkpoint.run_status import known_runs, put_end, put_heartbeat, r
 from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.protocol.collection import RUNS_KEPT
+from statebed.protocol.cleanup import RUNS_KEPT
 
 
 def test_the_first_end_of_a_run_stays_and_the_newest_heartbeat_stands(place: Place) -> None:

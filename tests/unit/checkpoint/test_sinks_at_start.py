@@ -7,16 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from unit.checkpoint.place import MailSink, Place, TableSink
 
-from statebed.checkpoint import (
-    Origin,
-    Publisher,
-    Rebuilt,
-    RollbackPolicy,
-    Run,
-    SinkIdentity,
-    SinkPosition,
-    SinkStart,
-)
+from statebed.checkpoint import Origin, Publisher, Rebuilt, RollbackPolicy, Run, SinkIdentity, SinkPosition, SinkStart
 from statebed.errors import InputError, SinkStartError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c

@@ -10,7 +10,8 @@ from statebed.errors import CorruptRecordError, LostWriteError, OutcomeUnknownEr
 from statebed.format import names
 from statebed.format.sealed import seal
 from statebed.state import TableManager, TaskInfo, global_table_config
-from statebed.storage import Fault, FaultStore, LocalStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
+from statebed.storage import LocalStore, MemoryStore, ObjectStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 SPOILS = [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING]
 

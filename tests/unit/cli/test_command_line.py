@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from statebed.cli import listing, main
+from statebed.cli import listings, main
 from statebed.cli.app import PANELS
 from statebed.cli.demo import told_when_stopped
 
@@ -87,5 +87,5 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(listing, "summarise_jobs", stopped)
+    monkeypatch.setattr(listings, "summarise_jobs", stopped)
     assert main(["ls", "."]) == 130

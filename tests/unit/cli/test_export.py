@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from command_line import Call
 
-from statebed.cli import exporting
+from statebed.cli import export
 from statebed.inspect import read_state
 
 EARNED = ("--operator", "earned")
@@ -98,7 +98,7 @@ def test_rows_that_cannot_be_read_leave_no_file(statebed: Call, rides: Path, tmp
 
 def test_nested_columns_are_json_and_binary_ones_base64_in_csv(tmp_path: Path) -> None:
     rows = pa.table({"a": [[1, 2], None], "b": [b"\x00\xff", b""], "c": [{"x": 1}, {"x": None}]})
-    exporting._write_csv(rows.to_batches(), rows.schema, tmp_path / "x.csv")
+    export._write_csv(rows.to_batches(), rows.schema, tmp_path / "x.csv")
     with (tmp_path / "x.csv").open(newline="") as opened:
         read = list(csv.reader(opened))
     assert read[1] == ["[1,2]", "AP8=", '{"x":1}']

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from statebed.cli.output import line, table
-from statebed.cli.plain import clipped, plain, plain_json, plain_lines
+from statebed.cli.safe_text import clipped, plain, plain_json, plain_lines
 from statebed.storage import LocalStore
 
 NASTY = "[red]x[/] \x1b[2J\x1b]0;title\x07 \x9b31m \u202egnirts\u2066 \r\n\t\x00 :smile: 'quotes\" <script> " + "שלום"

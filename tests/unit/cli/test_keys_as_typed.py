@@ -8,9 +8,9 @@ import pytest
 from command_line import Call
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.checkpoint import EpochDraft, Run
 from statebed.flow import Flow
-from statebed.operators import functions as f
 from statebed.state import GlobalKeyedView, TableManager, TaskInfo, global_table_config, operator_entry
 from statebed.storage import LocalStore, ScopedStore
 

@@ -13,7 +13,7 @@ import pytest
 import statebed as sb
 from statebed.cli import pack
 from statebed.errors import InputError, MissingDependencyError
-from statebed.spark.probe_task import code_digest
+from statebed.spark.probe.probe_task import code_digest
 
 BASE = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
@@ -92,7 +92,7 @@ def test_statebed_alone_is_imported_from_its_archive_with_its_version(tmp_path: 
     made = pack.pack_code(tmp_path / "statebed.zip")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import statebed, importlib.metadata as m;"
-        "from statebed.spark.probe_task import code_digest, identity;"
+        "from statebed.spark.probe.probe_task import code_digest, identity;"
         "print(statebed.__file__, m.version('statebed'), identity()['code'])"
     )
     done = subprocess.run(

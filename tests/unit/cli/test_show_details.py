@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from command_line import Call
 
-from statebed.cli import reading
+from statebed.cli.commands import logs
 from statebed.inspect.files import ranges
 from statebed.inspect.jobs import open_log
 
@@ -144,6 +144,6 @@ def test_forks_are_seen_in_runs_and_lineages(statebed: Call, location: Path) -> 
 
 def test_a_search_that_ended_early_says_so(statebed: Call, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(statebed, saved, "--needed-by")["needed_by_complete"] is True
-    monkeypatch.setattr(reading, "REFERRERS", 2)
+    monkeypatch.setattr(logs, "REFERRERS", 2)
     assert shown(statebed, saved, "--needed-by")["needed_by_complete"] is False
     assert "looked for in epochs 4-5 and all savepoints" in statebed("show", saved, "--needed-by").out

@@ -18,7 +18,7 @@ from command_line import Call
 
 from statebed.checkpoint import CheckpointLog
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.live import LogTail, pace_of
+from statebed.inspect.log_tail import LogTail, pace_of
 from statebed.storage import LocalStore, MemoryStore, ScopedStore
 
 SECOND = 1_000_000

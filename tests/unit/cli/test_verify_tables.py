@@ -10,7 +10,7 @@ from unit.sinks.publishing import JOB, commit, make_sink, open_run
 
 from statebed.checkpoint import Publisher
 from statebed.sinks.manifest import verify_table
-from statebed.sinks.manifest.state import TAIL_ENTRIES
+from statebed.sinks.manifest.table_state import TAIL_ENTRIES
 from statebed.storage import LocalStore
 
 EPOCHS = TAIL_ENTRIES + 2

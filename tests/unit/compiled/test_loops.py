@@ -15,16 +15,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from statebed import compiled
+from statebed.arrays import compiled
+from statebed.arrays.key_hash import hash_columns
+from statebed.arrays.mutable.column import Places, equal_words
+from statebed.arrays.packed_text import PackedText
 from statebed.errors import InputError
-from statebed.format.keyhash import hash_columns
-from statebed.format.packed_text import PackedText
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
-from statebed.state.columns.arrays import Places, equal_words
 from statebed.state.keyed.batch import KeyBatch, _stable_order
-from statebed.state.keyed.run import DIRTY, Run
-from statebed.state.tiers.index import _Directory, _searched
+from statebed.state.keyed.sorted_run import DIRTY, SortedRun
+from statebed.state.tiers.hash_index import _HashDirectory, _searched
 from statebed.storage import MemoryStore
 
 Hashes = npt.NDArray[np.uint64]
@@ -101,7 +101,7 @@ def test_hashes_that_differ_in_their_lowest_bits_alone_are_left_to_numpy() -> No
 def test_hashes_are_found_in_the_same_rows(held: Hashes, wanted: Hashes, places_per_row: float) -> None:
     held, wanted = np.unique(held), np.sort(np.concatenate([wanted, held[::3]]))
     held.setflags(write=False)
-    directory, expected_directory = both(lambda: _Directory.of(held, places_per_row=places_per_row))
+    directory, expected_directory = both(lambda: _HashDirectory.of(held, places_per_row=places_per_row))
     assert directory.starts.tolist() == expected_directory.starts.tolist()
     assert directory.crowded == expected_directory.crowded
     shuffled = np.random.default_rng(1).permutation(wanted)
@@ -120,7 +120,7 @@ def test_nothing_is_found_in_an_empty_run() -> None:
 
 def test_a_damaged_directory_leads_nowhere_outside() -> None:
     held = np.sort(np.random.default_rng(1).integers(0, 1 << 63, 5000, dtype=np.uint64))
-    directory = _Directory.of(held)
+    directory = _HashDirectory.of(held)
     loops = compiled.loops_for(1 << 20)
     assert loops is not None
     for starts in (directory.starts[:1], directory.starts + np.int32(1 << 30), -directory.starts):
@@ -172,7 +172,7 @@ def test_rows_are_marked_alike(seed: int, before: Sequence[int], count: int, del
 
     def marked() -> tuple[list[int], int, list[int]]:
         hashes = np.arange(400, dtype=np.uint64)
-        run = Run(hashes, (), (), None, marks.copy(), dirty_rows=int(np.count_nonzero(marks & DIRTY)))
+        run = SortedRun(hashes, (), (), None, marks.copy(), dirty_rows=int(np.count_nonzero(marks & DIRTY)))
         change = run.delete if deleted else partial(run.put, values=(), times=None)
         change(rows)
         remembered = run.held_bytes
@@ -256,7 +256,7 @@ def test_without_numba_everything_works() -> None:
 import sys
 sys.modules["numba"] = None
 import pyarrow as pa
-from statebed.compiled import loops_for
+from statebed.arrays.compiled import loops_for
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Merge, keyed_table_config, merge_columns
 from statebed.storage import MemoryStore
@@ -271,19 +271,19 @@ print(loops_for(10**6), sum(sum(part["value"].to_pylist()) for part in view.scan
 
 
 def test_small_batches_do_not_load_the_compiler() -> None:
-    code = "import sys\nfrom statebed.format.keyhash import hash_key\nhash_key(5)\nprint('numba' in sys.modules)"
+    code = "import sys\nfrom statebed.arrays.key_hash import hash_key\nhash_key(5)\nprint('numba' in sys.modules)"
     assert run(code) == "False"
     assert run(code, **{compiled.VARIABLE: "always"}) == "True"
 
 
 def test_a_process_that_has_loaded_it_uses_it_for_smaller_batches() -> None:
     asked = "print(*(loops_for(rows) is None for rows in (1000, 5000, 1000, 9)))"
-    code = f"from statebed.compiled import loops_for\n{asked}"
+    code = f"from statebed.arrays.compiled import loops_for\n{asked}"
     assert run(code) == "True False False True"
 
 
 def test_it_can_be_switched_off_and_a_wrong_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from statebed.compiled import loops_for\nprint(loops_for(10**6))"
+    code = "from statebed.arrays.compiled import loops_for\nprint(loops_for(10**6))"
     assert run(code, **{compiled.VARIABLE: "off"}) == "None"
     assert run(code, NUMBA_DISABLE_JIT="1") == "None"
     monkeypatch.setenv(compiled.VARIABLE, "perhaps")
@@ -301,7 +301,7 @@ def refuse(**options):
     return njit(**options)
 numba.njit = refuse
 import numpy as np
-from statebed.compiled import loops
+from statebed.arrays.compiled import loops
 numba.njit = njit
 at = np.arange(2), np.arange(2)
 loops.make_room(np.array([1, 3], dtype=np.uint64), np.array([2, 4], dtype=np.uint64), *at)

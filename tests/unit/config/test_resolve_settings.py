@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebed.config import DECLARATIONS, Settings, Source, find_file, resolve, variable_of
-from statebed.config.kinds import show_duration, show_size
+from statebed.config import DECLARATIONS, Settings, SettingSource, find_file, resolve, variable_of
+from statebed.config.value_types import show_duration, show_size
 from statebed.errors import InputError, SecretInUrlError, UnknownSchemeError, UnknownSettingError
-from statebed.operators import parse_duration
 from statebed.protocol.retention import Retention
+from statebed.quantities import parse_duration
 from statebed.state.memory.budget import VARIABLE
 
 NOWHERE: Mapping[str, str] = {}
@@ -37,7 +37,7 @@ def test_without_anything_given_every_setting_has_its_default(tmp_path: Path) ->
     found = settled(tmp_path)
     assert dataclasses.replace(found, state="statebed-state") == Settings()
     assert found.state == str(tmp_path / "statebed-state")
-    assert {found.place_of(name).source for name in DECLARATIONS} == {Source.DEFAULT}
+    assert {found.place_of(name).source for name in DECLARATIONS} == {SettingSource.DEFAULT}
 
 
 def test_keyword_goes_before_spark_before_environment_before_file(tmp_path: Path) -> None:
@@ -53,7 +53,12 @@ def test_keyword_goes_before_spark_before_environment_before_file(tmp_path: Path
         found.append((settings.attempts, settings.place_of("attempts").source))
         del places[next(iter(places))]
     (tmp_path / "statebed.toml").unlink()
-    assert found == [(5, Source.KEYWORD), (6, Source.SPARK_CONF), (7, Source.ENVIRONMENT), (8, Source.FILE)]
+    assert found == [
+        (5, SettingSource.KEYWORD),
+        (6, SettingSource.SPARK_CONF),
+        (7, SettingSource.ENVIRONMENT),
+        (8, SettingSource.FILE),
+    ]
     assert settled(tmp_path).attempts == 3
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebed import testing
+from statebed.aggregates import functions as sb
 from statebed.errors import InputError
 from statebed.flow import Flow
-from statebed.operators import functions as sb
 
 ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(-4, 4)), min_size=1, max_size=20)
 OUTER = {

@@ -3,14 +3,7 @@
 from dataclasses import replace
 
 import statebed as sb
-from statebed.flow.clocks import (
-    SourceClock,
-    drained_clocks,
-    is_due,
-    marks_of,
-    next_clocks,
-    operator_clocks,
-)
+from statebed.flow.clocks import SourceClock, drained_clocks, is_due, marks_of, next_clocks, operator_clocks
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

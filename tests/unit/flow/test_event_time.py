@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream, as_of, between
 from statebed.flow.event_time import Lags, event_time_columns, event_time_text, time_lags
 from statebed.flow.steps import EXACT, Lag
-from statebed.operators import functions as f
-from statebed.operators.windows import cumulative, duration_text, parse_duration, session, sliding, tumbling
+from statebed.operators.window_definition import cumulative, session, sliding, tumbling
+from statebed.quantities import duration_text, parse_duration
 
 MINUTE = 60_000_000
 

@@ -3,10 +3,10 @@
 import pyarrow as pa
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.checkpoint import CheckpointLog
 from statebed.flow import Flow
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators import functions as f
 from statebed.storage import MemoryStore, ScopedStore
 
 

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream, as_of, between, eq
-from statebed.flow.calls import lag, row_number
-from statebed.operators import functions as f
-from statebed.operators.windows import tumbling
+from statebed.flow.window_calls import lag, row_number
+from statebed.operators.window_definition import tumbling
 
 BIDS = "auction bigint, price bigint, ts timestamp"
 AUCTIONS = "id bigint, seller string, reserve bigint, opened timestamp"

@@ -8,11 +8,11 @@ import pytest
 from unit.state.key_types import KEYS, shown
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream, as_of, between, eq
-from statebed.operators import functions as f
 from statebed.operators.process import MapState, Process, ProcessKey, ValueState
-from statebed.operators.windows import session, sliding, tumbling
+from statebed.operators.window_definition import session, sliding, tumbling
 
 NAMES = [
     "struct",

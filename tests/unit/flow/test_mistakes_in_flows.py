@@ -12,10 +12,10 @@ import pytest
 import statebed as sb
 from statebed import testing
 from statebed.errors import InputError
+from statebed.expressions import bind
 from statebed.flow import Flow, Stream
-from statebed.flow.names import HINTS
+from statebed.flow.spark_names import HINTS
 from statebed.flow.unions import united
-from statebed.operators.expressions import bind
 
 ROWS = "k string, c bigint, x double, ts timestamp"
 

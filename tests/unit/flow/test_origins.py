@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
+from statebed.aggregates import functions as f
 from statebed.flow import Flow
-from statebed.operators import functions as f
 
 COLUMNS = pa.schema([("driver", pa.string()), ("fare", pa.float64())])
 

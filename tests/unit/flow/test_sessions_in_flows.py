@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow
-from statebed.operators import functions as f
-from statebed.operators.windows import session, tumbling
+from statebed.operators.window_definition import session, tumbling
 
 COLUMNS = "user string, n bigint, ts timestamp"
 

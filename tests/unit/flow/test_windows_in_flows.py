@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.errors import InputError
 from statebed.flow import Flow, Stream
-from statebed.operators import functions as f
 from statebed.operators import sliding, tumbling
 
 COLUMNS = pa.schema([("driver", pa.string()), ("fare", pa.float64()), ("ts", pa.timestamp("us", "UTC"))])

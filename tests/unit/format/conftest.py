@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.key_hash import hash_columns, normalise_key
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.arrays.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values, validity
 
 
 @settings(deadline=None)
@@ -59,7 +59,7 @@ def test_equal_columns_have_equal_bytes_whatever_stood_under_their_nulls() -> No
 def test_columns_do_not_import_pandas() -> None:
     program = (
         "import sys, numpy as np, pyarrow as pa;"
-        "from statebed.format.columns import from_numpy, int64_values, validity;"
+        "from statebed.arrays.columns import from_numpy, int64_values, validity;"
         "a = from_numpy(np.arange(3), pa.int64()); int64_values(a); validity(a);"
         "sys.exit('pandas' in sys.modules)"
     )

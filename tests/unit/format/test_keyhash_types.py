@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from unit.format.nested_values import arrays
 from unit.format.test_keyhash_vectors import reference
 
-from statebed.format.columns import fixed_width_values
-from statebed.format.keyhash import hash_columns, normalise_key
-from statebed.format.nested_order import encoded
+from statebed.arrays.columns import fixed_width_values
+from statebed.arrays.key_hash import hash_columns, normalise_key
+from statebed.arrays.nested_order import encoded
 
 EXACT = Context(prec=80)
 MICROS = {"s": 10**6, "ms": 10**3, "us": 1, "ns": 1}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statebed.arrays.key_hash import hash_columns, hash_key, hash_table, normalise_key
 from statebed.errors import InputError
-from statebed.format.keyhash import hash_columns, hash_key, hash_table, normalise_key
 
 MASK = (1 << 64) - 1
 P1, P2, P3, P4, P5 = (
@@ -197,7 +197,7 @@ def test_python_values_without_a_key_hash_are_refused(key: Any) -> None:
 
 
 def test_hashes_do_not_depend_on_the_process() -> None:
-    script = "from statebed.format.keyhash import hash_key; print(hash_key(('driver 7', 42)))"
+    script = "from statebed.arrays.key_hash import hash_key; print(hash_key(('driver 7', 42)))"
     answers = {
         subprocess.run(
             [sys.executable, "-c", script],

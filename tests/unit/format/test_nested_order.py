@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.format.nested_values import KINDS, PLAIN, arrays
 
-from statebed.format.nested_order import encoded, is_encodable
-from statebed.format.order import first_disorder, in_order, is_sortable, repeats, sort_indices, sortable
+from statebed.arrays.canonical_order import first_disorder, in_order, is_sortable, repeats, sort_indices, sortable
+from statebed.arrays.nested_order import encoded, is_encodable
 
 NESTED = KINDS.filter(lambda one: bool(pa.types.is_nested(one[0])))
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statebed.format.null_structs import without_hidden_nulls
+from statebed.arrays.null_structs import without_hidden_nulls
 
 
 def required(name: str, kind: pa.DataType) -> pa.Field:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebed.format.keyhash import hash_columns
-from statebed.format.packed_text import MOST_BYTES, PackedText
+from statebed.arrays.key_hash import hash_columns
+from statebed.arrays.packed_text import MOST_BYTES, PackedText
 
 KINDS = [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()]
 

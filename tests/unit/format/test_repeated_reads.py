@@ -12,7 +12,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c
 from statebed.format.sealed import seal
-from statebed.storage import Fault, FaultStore, MemoryStore, Operation, Verb
+from statebed.storage import MemoryStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 
 def failing(store: MemoryStore, fault: Fault, times: int) -> FaultStore:

@@ -16,19 +16,13 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.arrays.canonical_order import first_disorder, sort_indices
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import segment_writer
-from statebed.format.order import first_disorder, sort_indices
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, assign_field_ids, field_id
-from statebed.format.segment import (
-    SegmentSpec,
-    decode_segment,
-    encode_segment,
-    segment_schema,
-    sort_segment,
-)
+from statebed.format.segment import SegmentSpec, decode_segment, encode_segment, segment_schema, sort_segment
 
 
 def footer_of(data: bytes) -> pq.FileMetaData:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import segment_writer
 from statebed.format.digest import crc32c
-from statebed.format.keyhash import hash_columns
 from statebed.format.schema import FIRST_USER_FIELD_ID, RESERVED_FIELD_IDS
 from statebed.format.sealed import seal
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint import EpochDraft, Origin, Retention, RollbackPolicy, Run, RunOptions
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.state import (
     CompactionMode,

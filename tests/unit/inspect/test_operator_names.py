@@ -8,7 +8,7 @@ from statebed.errors import StateNotFoundError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.operator_names import OperatorNames
 from statebed.operators import labels
-from statebed.operators.windows import SessionWindow, Window, tumbling
+from statebed.operators.window_definition import SessionWindow, Window, tumbling
 
 
 def entry(operator_id: str, **described: object) -> pb.OperatorEntry:

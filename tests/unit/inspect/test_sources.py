@@ -6,7 +6,7 @@ import pytest
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.sources import committed_offsets, offsets_behind, sources_of
-from statebed.spark.source_progress import SourceProgressBoard, progress_of
+from statebed.spark.epoch.source_progress import SourceProgressBoard, progress_of
 
 KAFKA = {
     "description": "KafkaV2[Subscribe[rides]]",

@@ -26,7 +26,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.inspect.verification import verify_log
 from statebed.maintain import (
-    Removed,
+    RemovedFiles,
     Through,
     carry_out,
     collect_garbage,
@@ -229,7 +229,7 @@ def test_p5_what_a_clean_up_would_remove_is_what_it_removes(job: MaintainedJob) 
     assert reasons[left] == "NEVER_NAMED"
     assert reasons[names.record(3)] == "RECORD"
     removed = collect_garbage(log_of(job), through=Through.OWN_RUN, grace_us=0)
-    assert isinstance(removed, Removed)
+    assert isinstance(removed, RemovedFiles)
     gone = before - {info.path for info in job.store.list("")}
     assert gone == set(reasons)
     assert removed.records == list(reasons.values()).count("RECORD")
@@ -284,7 +284,7 @@ def test_a_job_whose_run_has_ended_is_changed_at_once(job: MaintainedJob, outcom
     dropped = drop_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
     removed = collect_garbage(live_log(job), through=Through.LIVE_RUN, timeout_s=60)
     assert dropped.through is Through.IDLE_JOB
-    assert isinstance(removed, Removed)
+    assert isinstance(removed, RemovedFiles)
     assert removed.changed.through is Through.IDLE_JOB
     assert time.monotonic() - begun < 5
 
@@ -320,7 +320,7 @@ def test_a_run_that_begins_meanwhile_is_asked_and_not_fenced(
             begun.append(Run.open(job.store, JOB))
         return found
 
-    monkeypatch.setattr("statebed.maintain.runs.is_over", late)
+    monkeypatch.setattr("statebed.maintain.tool_runs.is_over", late)
     with pytest.raises(RequestTimeoutError, match=r"no run of the job answered within 0\.3 s"):
         create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=0.3)
     begun[0].check_live()

@@ -26,7 +26,8 @@ from statebed.state import (
     operator_entry,
     timestamp_table_config,
 )
-from statebed.storage import Fault, FaultStore, MemoryStore, SimulatedCrash
+from statebed.storage import MemoryStore
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 
 @dataclass(frozen=True)

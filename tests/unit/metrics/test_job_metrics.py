@@ -9,7 +9,7 @@ from statebed.checkpoint import CheckpointLog, Environment, EpochDraft, Run
 from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.run_states import RunReport, RunState, Undelivered
-from statebed.metrics import CATALOGUE, Event, JobMetrics, Kind, WatchedJobs, exposition
+from statebed.metrics import CATALOGUE, Event, JobMetrics, MetricKind, WatchedJobs, exposition
 from statebed.metrics.samples import Sample
 from statebed.storage import MemoryStore, ScopedStore, get_storage_provider
 
@@ -182,7 +182,7 @@ def test_each_family_is_there_once_with_help_and_kind_whatever_the_number_of_job
     text = text_of(one, other)
     families = {family.name: family for family in text_string_to_metric_families(text)}
     for metric in CATALOGUE.values():
-        name = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+        name = metric.name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else metric.name
         assert families[name].type == metric.kind.value
         assert families[name].documentation == metric.text
         assert text.count(f"# TYPE {metric.name} ") == 1
@@ -192,7 +192,7 @@ def test_each_family_is_there_once_with_help_and_kind_whatever_the_number_of_job
 def test_names_follow_prometheus_rules() -> None:
     for metric in CATALOGUE.values():
         assert metric.name.startswith("statebed_")
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
         assert metric.labels[0] == "job_name"
 
 

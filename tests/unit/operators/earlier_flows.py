@@ -13,8 +13,8 @@ from typing import Any
 
 import statebed as sb
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.flow import Flow, Stream, eq
-from statebed.operators import functions as f
 from statebed.storage import MemoryStore
 
 STATES = Path(__file__).parent / "earlier_states"

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.columns import from_numpy, uint64_values
+from statebed.arrays.key_hash import HASH_SEED, hash_columns, normalise_key
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
-from statebed.format.columns import from_numpy, uint64_values
-from statebed.format.keyhash import HASH_SEED, hash_columns, normalise_key
 from statebed.format.ranges import in_range, owned_range
 from statebed.format.schema import KEY_HASH, TIMESTAMP
-from statebed.operators.operator import MAIN, Clock, Input, Operator, StepResult
+from statebed.format.stream_schema import Input
+from statebed.operators.operator import MAIN, Clock, Operator, StepResult
 from statebed.state import (
     CompactionMode,
     ManagerOptions,

@@ -7,11 +7,12 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.key_hash import HASH_SEED, hash_columns
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, one_chunk
-from statebed.format.keyhash import HASH_SEED, hash_columns
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators.operator import WEIGHT, Changes, Clock, Input, Operator, StepResult
+from statebed.format.stream_schema import WEIGHT, Changes, Input
+from statebed.operators.operator import Clock, Operator, StepResult
 from statebed.state import CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers, operator_entry
 from statebed.storage import MemoryStore
 

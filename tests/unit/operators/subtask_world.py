@@ -6,24 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, uint64_values
 from statebed.checkpoint import EpochDraft, Retention, Run, RunOptions
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.flow.graph import OperatorNode
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, uint64_values
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import KEY_HASH, SEQUENCE
-from statebed.operators import (
-    CompactedSubtask,
-    CompactionTask,
-    SubtaskReport,
-    SubtaskTask,
-    compact_subtask,
-    run_subtask,
-)
 from statebed.operators.operator import Operator
 from statebed.state import TableManager, TaskInfo, Tiers
 from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.subtasks import CompactedSubtask, CompactionTask, SubtaskReport, SubtaskTask, compact_subtask, run_subtask
 
 JOB = "job"
 RETAINED = 3

@@ -13,10 +13,10 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.aggregates import functions as sb
+from statebed.aggregates.aggregate import Aggregate, BoundAggregate
+from statebed.arrays.grouping import Grouping, group_rows
 from statebed.errors import InputError
-from statebed.operators import functions as sb
-from statebed.operators.aggregates import Aggregate, BoundAggregate
-from statebed.operators.grouping import Grouping, group_rows
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda value: round(value, 3) + 0.0)
 ROWS = st.lists(
@@ -328,7 +328,7 @@ def test_p6_many_rows_have_the_same_partials_piece_by_piece(monkeypatch: pytest.
     grouping = group_rows(groups, np.zeros(len(groups), dtype=np.uint64), [])
     at_once = bound.accumulator.fold(values, grouping)
     # Fewer than twice as many rows as usual are folded at once.
-    monkeypatch.setattr("statebed.operators.accumulators.base._ROWS_AT_ONCE", 1000)
+    monkeypatch.setattr("statebed.aggregates.accumulators.base._ROWS_AT_ONCE", 1000)
     in_pieces_of_1000 = bound.accumulator.fold(values, grouping)
     assert [column.to_pylist() for column in in_pieces_of_1000] == [column.to_pylist() for column in at_once]
     merged = bound.accumulator.merge(at_once, grouping_of([number % 300 for number in np.unique(groups).tolist()]))

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.aggregates import Aggregate, BoundAggregate
+from statebed.aggregates.functions import count
+from statebed.aggregates.functions import sum as sum_of
+from statebed.arrays.grouping import Grouping, group_rows
 from statebed.errors import InputError, SumOverflowError
-from statebed.operators import Aggregate, BoundAggregate
-from statebed.operators.functions import count
-from statebed.operators.functions import sum as sum_of
-from statebed.operators.grouping import Grouping, group_rows
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -11,8 +11,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.format.stream_schema import WEIGHT
 from statebed.operators.changelog import consolidated, difference, folded, group_equal, replaced, weighted
-from statebed.operators.operator import WEIGHT
 
 SCHEMA = pa.schema(
     [

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
+from statebed.arrays.sort_order import order_by
 from statebed.errors import InputError
-from statebed.operators.deduplicate import SEEN, Deduplicate, Keep
-from statebed.operators.operator import LATE, MAIN, Changes, Input
-from statebed.operators.ordering import order_by
+from statebed.format.stream_schema import Changes, Input
+from statebed.operators.operator import LATE, MAIN
 from statebed.operators.time_to_live import time_to_live
+from statebed.operators.updating.deduplicate import SEEN, Deduplicate, Keep
 from statebed.state import MemoryController, Tiers
 
 COLUMNS = pa.schema([("k", pa.float64()), ("name", pa.string()), ("n", pa.int64())])

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statebed as sb
-from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns
-from statebed.operators.accumulators import CODES, DistinctSketch, registers_of
-from statebed.operators.accumulators.datasketches import codes_of_numbers
-from statebed.operators.grouping import Grouping
+from statebed.aggregates.accumulators import CODES, DistinctSketch, registers_of
+from statebed.aggregates.accumulators.datasketches import codes_of_numbers
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.grouping import Grouping
+from statebed.arrays.key_hash import hash_columns
 
 SIZES = (0, 1, 5, 7, 8, 20, 100, 300, 1_000, 20_000)
 """Lists, sets and registers: the library changes over at 8 values and at an eighth of the registers."""
@@ -125,7 +125,7 @@ def test_many_sketches_are_read_some_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     some = [chance.integers(-(2**63), 2**63, size, dtype=np.int64) for size in (900, 3, 40, 2_000, 0, 1_500)]
     given_ones = pa.array([of_library(numbers, 8).serialize_compact() for numbers in some], pa.binary())
     whole = registers_of(given_ones)
-    monkeypatch.setattr("statebed.operators.accumulators.datasketches._BYTES_AT_ONCE", 300)
+    monkeypatch.setattr("statebed.aggregates.accumulators.datasketches._BYTES_AT_ONCE", 300)
     assert registers_of(given_ones).equals(whole)
     assert whole.to_pylist() == [codes_of(numbers, 8) for numbers in some]
 

@@ -7,8 +7,8 @@ import pytest
 from unit.operators.earlier_flows import EPOCHS, FIRST_EPOCHS, FLOWS, PARALLELISM, feed, stored
 
 from statebed import testing
-from statebed.format.columns import one_chunk
-from statebed.format.keyhash import normalise_key
+from statebed.arrays.columns import one_chunk
+from statebed.arrays.key_hash import normalise_key
 
 Counted = collections.Counter[str]
 

@@ -9,8 +9,8 @@ import pytest
 
 import statebed as sb
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.flow import Flow
-from statebed.operators import functions as f
 from statebed.state import CompactionMode
 from statebed.storage import MemoryStore
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.exact import exact_group_parts, exact_parts, rounded
+from statebed.aggregates.exact_sums import exact_group_parts, exact_parts, rounded
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.lists(FINITE, min_size=1, max_size=20)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebed.operators.expressions import bind
+from statebed.expressions import bind
 
 Text = st.SearchStrategy[str]
 LETTERS = "aB é%"

@@ -11,7 +11,7 @@ import pytest
 from expression_cases import EXPRESSIONS, REFUSED, ROWS
 
 from statebed.errors import ExpressionError, InputError, StatebedError, UnsupportedTypeError
-from statebed.operators.expressions import BoundExpression, bind, filter_rows
+from statebed.expressions import BoundExpression, bind, filter_rows
 
 
 def same(one: list[Any], other: list[Any]) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebed.errors import ExpressionError
-from statebed.operators.expressions import bind
+from statebed.expressions import bind
 
 Typed = tuple[pa.DataType, int]
 """A type and the digits of a value, without the point."""

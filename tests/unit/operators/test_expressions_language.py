@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statebed.errors import ExpressionError, InputError
-from statebed.operators.expressions import bind
-from statebed.operators.expressions.functions import FUNCTIONS
+from statebed.expressions import bind
+from statebed.expressions.functions import FUNCTIONS
 
 SCHEMA = pa.schema(
     {

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from statebed.errors import ExpressionError, InputError
-from statebed.operators.expressions import bind
+from statebed.expressions import bind
 
 ROWS = pa.table({"k": ["a" * 1000] * 4000, "n": list(range(4000))})
 
@@ -47,7 +47,7 @@ def test_a_pattern_of_many_groups_makes_the_text_of_the_wanted_one_alone() -> No
     pattern = "(" * 200 + "a+" + ")" * 200
     code = f"""
 import resource, pyarrow as pa
-from statebed.operators.expressions import bind
+from statebed.expressions import bind
 rows = pa.table({{"k": ["a" * 1000] * 4000}})
 bound = bind("regexp_extract(k, '{pattern}', 7)", rows.schema)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -72,7 +72,7 @@ def test_what_is_within_the_limits_is_as_before() -> None:
 def test_rounding_to_two_billion_digits_takes_no_power_of_ten(number: str) -> None:
     code = f"""
 import pyarrow as pa
-from statebed.operators.expressions import bind
+from statebed.expressions import bind
 rows = pa.table({{"n": [1, 99]}})
 print([float(one) for one in bind("round({number}, -2000000000)", rows.schema).evaluate(rows).to_pylist()])
 """

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from unit.state.key_types import KEYS as NEW_KEYS
 from unit.state.key_types import shown
 
-from statebed.format.keyhash import normalise_key
-from statebed.format.order import first_disorder
-from statebed.operators.grouping import group_rows
+from statebed.arrays.canonical_order import first_disorder
+from statebed.arrays.grouping import group_rows
+from statebed.arrays.key_hash import normalise_key
 
 # Few values, so that different keys with one hash stand between equal ones.
 ROW = st.tuples(

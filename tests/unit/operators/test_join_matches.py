@@ -7,7 +7,7 @@ import pytest
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators.joins.matches import LEAST_ROWS, added_up, entry_warning, no_pairs_warning
-from statebed.operators.windows import tumbling
+from statebed.operators.window_definition import tumbling
 
 MINUTE = 60_000_000
 NOON = 1_767_268_800_000_000

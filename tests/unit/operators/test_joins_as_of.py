@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, YEAR_20000, Driver, left, output_bytes, shown
 
 from statebed.errors import InputError
+from statebed.format.stream_schema import Changes, Input
 from statebed.operators.joins import AsOfJoin, JoinKind
-from statebed.operators.operator import MAIN, Changes, Input
+from statebed.operators.operator import MAIN
 
 VERSIONS = Input("rates", pa.schema([("key", pa.int64()), ("rate", pa.int64()), ("is_deleted", pa.bool_())]), ("key",))
 

@@ -8,7 +8,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.joins.index import KeyIndex, RowIndex, expanded, searched
+from statebed.operators.joins.join_index import JoinIndex, KeyIndex, expanded, searched
 from statebed.operators.joins.matching import in_output_order, shifted
 from statebed.state.live.row_set import RowSet, ascending, distinct
 from statebed.state.tiers.selection import among
@@ -30,7 +30,7 @@ def test_pairs_have_equal_keys_without_nulls_and_numbers_inside_the_bounds(
     indexed: Any, asked: Any, below: int, above: int
 ) -> None:
     hashes, keys, numbers = columns(indexed)
-    index = RowIndex(hashes, keys, numbers)
+    index = JoinIndex(hashes, keys, numbers)
     hashes, keys, numbers = columns(asked)
     found = [
         (int(ours), int(theirs))

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, YEAR_20000, Above, Driver, left, output_bytes, right, shown
 
 from statebed.errors import InputError
+from statebed.format.stream_schema import Changes, Input
 from statebed.operators.joins import IntervalJoin, JoinKind
-from statebed.operators.operator import MAIN, Changes, Input
+from statebed.operators.operator import MAIN
 
 
 def join(how: JoinKind = JoinKind.INNER, lower: int = -3, upper: int = 5, **more: Any) -> IntervalJoin:
@@ -234,7 +235,7 @@ def test_bounds_and_times_at_the_ends_of_what_64_bits_hold_do_not_wrap() -> None
 
 
 def test_a_key_with_many_rows_on_both_sides_is_joined_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("statebed.operators.joins.index.expanded.__kwdefaults__", {"limit": 7})
+    monkeypatch.setattr("statebed.operators.joins.join_index.expanded.__kwdefaults__", {"limit": 7})
     driver = Driver(join(lower=-100, upper=100))
     found = driver.epoch([left(n, 1, n) for n in range(40)], [right(n, 1, n) for n in range(30)], watermark=0)
     assert shown(found) == in_batch(

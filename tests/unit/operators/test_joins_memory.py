@@ -6,13 +6,14 @@ import pyarrow as pa
 import pytest
 from unit.operators.join_driver import LEFT, RIGHT, Driver
 
-from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.key_hash import hash_columns
 from statebed.format.schema import TIMESTAMP
+from statebed.format.stream_schema import Input
 from statebed.operators.changelog import consolidated
 from statebed.operators.joins import AsOfJoin, IntervalJoin, JoinKind, UpdatingJoin, WindowJoin
-from statebed.operators.operator import MAIN, Input, Operator
-from statebed.operators.windows import Shape, Window
+from statebed.operators.operator import MAIN, Operator
+from statebed.operators.window_definition import Window, WindowShape
 
 SECOND = 1_000_000
 EPOCHS, ROWS, KEYS = 5, 12_000, 9_000
@@ -21,7 +22,7 @@ ROW_BYTES = 40
 """A key, a value, a time, a hash and a sequence."""
 OPERATORS: dict[str, Operator] = {
     "interval": IntervalJoin("j", LEFT, RIGHT, lower_us=-2 * SECOND, upper_us=2 * SECOND, how=JoinKind.FULL),
-    "window": WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 5 * SECOND, 5 * SECOND), JoinKind.FULL),
+    "window": WindowJoin("j", LEFT, RIGHT, Window(WindowShape.TUMBLING, 5 * SECOND, 5 * SECOND), JoinKind.FULL),
     "updating": UpdatingJoin("j", LEFT, RIGHT, JoinKind.FULL),
     "as of": AsOfJoin("j", LEFT, RIGHT, JoinKind.LEFT),
 }

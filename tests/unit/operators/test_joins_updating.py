@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.join_driver import LEFT, RIGHT, Above, Driver, left, output_bytes, right
 
+from statebed.format.stream_schema import Changes, Input
 from statebed.operators.joins import JoinKind, UpdatingJoin
-from statebed.operators.operator import MAIN, Changes, Input
+from statebed.operators.operator import MAIN
 from statebed.operators.time_to_live import TimeToLive
 from statebed.state import TimeToLiveClock
 

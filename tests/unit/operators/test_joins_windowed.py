@@ -16,18 +16,18 @@ from statebed.errors import InputError
 from statebed.operators import Window
 from statebed.operators.joins import JoinKind, WindowJoin
 from statebed.operators.operator import MAIN
-from statebed.operators.windows import Shape
+from statebed.operators.window_definition import WindowShape
 
 WINDOWS = {
-    "tumbling": Window(Shape.TUMBLING, 10, 10, 3),
-    "sliding": Window(Shape.SLIDING, 10, 4),
-    "cumulative": Window(Shape.CUMULATIVE, 12, 4, 1),
+    "tumbling": Window(WindowShape.TUMBLING, 10, 10, 3),
+    "sliding": Window(WindowShape.SLIDING, 10, 4),
+    "cumulative": Window(WindowShape.CUMULATIVE, 12, 4, 1),
 }
 
 
 def windows_of(window: Window, time: int) -> list[tuple[int, int]]:
     """Start and end of every window that holds a time."""
-    if window.shape is Shape.CUMULATIVE:
+    if window.shape is WindowShape.CUMULATIVE:
         start = time - (time - window.offset_us) % window.width_us
         return [(start, end) for end in range(start + 4, start + 13, 4) if time < end]
     last = time - (time - window.offset_us) % window.slide_us
@@ -105,7 +105,7 @@ def test_p6_every_kind_gives_the_pairs_of_each_window(
 
 
 def test_results_come_when_the_watermark_reaches_the_end_of_the_window() -> None:
-    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 10, 10), JoinKind.FULL))
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(WindowShape.TUMBLING, 10, 10), JoinKind.FULL))
     assert driver.epoch([left(1, 1, 5)], [right(9, 1, 6), right(9, 2, 7)], watermark=9) == []
     assert driver.epoch([], [right(9, 1, 8)], watermark=9) == []  # late by its time, but its window is open
     found = driver.epoch([], [], watermark=10)
@@ -121,7 +121,7 @@ def test_results_come_when_the_watermark_reaches_the_end_of_the_window() -> None
 
 
 def test_a_row_counts_in_its_windows_that_are_open_and_not_in_those_that_were_closed() -> None:
-    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.SLIDING, 10, 5), JoinKind.LEFT))
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(WindowShape.SLIDING, 10, 5), JoinKind.LEFT))
     assert [row["window_end"] for row in driver.epoch([left(7, 1)], [], watermark=10)] == [10]
     assert driver.epoch([left(8, 2)], [], watermark=10) == []
     assert sorted((row["auction"], row["window_end"]) for row in driver.epoch([], [], watermark=15)) == [
@@ -132,7 +132,7 @@ def test_a_row_counts_in_its_windows_that_are_open_and_not_in_those_that_were_cl
 
 
 def test_rows_leave_with_their_last_window() -> None:
-    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 10, 10)))
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(WindowShape.TUMBLING, 10, 10)))
     driver.epoch([left(9, 1), left(10, 1)], [right(9, 2)], watermark=9)
     assert driver.state_rows() == 3
     driver.epoch([], [], watermark=10)
@@ -141,7 +141,7 @@ def test_rows_leave_with_their_last_window() -> None:
 
 
 def test_the_state_holds_open_windows_only_over_a_thousand_of_them() -> None:
-    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.SLIDING, 20, 10), JoinKind.LEFT))
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(WindowShape.SLIDING, 20, 10), JoinKind.LEFT))
     for step in range(100):
         now = step * 100
         rows = [left(now + n, n % 7) for n in range(0, 100, 5)], [right(now + n, n % 5) for n in range(0, 100, 5)]
@@ -173,7 +173,7 @@ def test_p6_the_same_rows_in_another_order_give_the_same_bytes() -> None:
 
 def test_many_windows_are_joined_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statebed.operators.joins.windowed.ROWS_AT_ONCE", 3)
-    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 10, 10)))
+    driver = Driver(WindowJoin("j", LEFT, RIGHT, Window(WindowShape.TUMBLING, 10, 10)))
     driver.epoch([left(n, 1, n) for n in range(100)], [right(n, 1, n) for n in range(0, 100, 5)], watermark=0)
     assert len(driver.epoch([], [], watermark=100)) == 100 * 2
     driver.close()
@@ -187,7 +187,7 @@ def test_a_condition_on_the_window_itself_is_refused() -> None:
 
 
 def test_it_is_due_when_a_window_closes_and_windows_are_part_of_the_fingerprint() -> None:
-    join = WindowJoin("j", LEFT, RIGHT, Window(Shape.TUMBLING, 10, 10))
+    join = WindowJoin("j", LEFT, RIGHT, Window(WindowShape.TUMBLING, 10, 10))
     assert [join.is_due(before, after) for before, after in ((None, 3), (3, 9), (3, 10), (10, 19), (10, 30))] == [
         True,
         False,

@@ -11,9 +11,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.arrays.sort_order import changes, codes, order_by, sorted_by, total_keys, user_keys
 from statebed.format.schema import TIME
-from statebed.operators.ordering import changes, codes, order_by, sorted_by, total_keys, user_keys
-from statebed.operators.rows import in_total_order
+from statebed.operators.input_rows import in_total_order
 
 
 @given(st.lists(st.tuples(*(st.integers(0, 2) for _ in range(5))), max_size=40))

@@ -15,17 +15,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import statebed as sb
+from statebed.aggregates import functions
+from statebed.aggregates.accumulators import registers_of
+from statebed.aggregates.aggregate import EventTime
+from statebed.aggregates.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, aggregate_parts, parts_of
+from statebed.arrays.key_hash import hash_columns, normalise_key
 from statebed.errors import InputError, SumOverflowError
 from statebed.flow.graph import OperatorNode
-from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators import Clock, functions
-from statebed.operators.accumulators import registers_of
-from statebed.operators.aggregates import EventTime
+from statebed.operators import Clock
 from statebed.operators.aggregation import Aggregation
-from statebed.operators.preaggregation import LATEST, ROW_COUNT, Factor, Part, Reduce, Word, aggregate_parts, parts_of
-from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.operators.window_aggregate import WindowAggregate
+from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.operators.windows.aggregate import WindowAggregate
 from statebed.state import CompactionMode, ManagerOptions, TableManager, TaskInfo
 from statebed.storage import MemoryStore
 

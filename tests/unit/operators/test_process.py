@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
 from statebed.format.schema import TIMESTAMP
-from statebed.operators.operator import LATE, MAIN, Changes, Clock, Input
+from statebed.format.stream_schema import Changes, Input
+from statebed.operators.operator import LATE, MAIN, Clock
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessOperator, TimerKind, ValueState
-from statebed.operators.process.operator import MAX_ROUNDS
+from statebed.operators.process.process_operator import MAX_ROUNDS
 from statebed.state import MemoryController, TableManager, TaskInfo, Tiers
 from statebed.storage import MemoryStore
 

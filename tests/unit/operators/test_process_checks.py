@@ -9,9 +9,10 @@ from unit.operators.operator_epochs import Epochs, plain, rows_of
 
 from statebed.errors import InputError, ProcessError
 from statebed.format.schema import TIMESTAMP
-from statebed.operators.operator import MAIN, Input
+from statebed.format.stream_schema import Input
+from statebed.operators.operator import MAIN
 from statebed.operators.process import Context, ListState, MapState, Process, ProcessOperator, ValueState
-from statebed.operators.process.results import RAISED_TIMES
+from statebed.operators.process.returned_rows import RAISED_TIMES
 
 COLUMNS = pa.schema([("card", pa.string()), ("amount", pa.int64()), ("shop", pa.string())])
 PAYMENTS = Input("payments", COLUMNS, ("card",))

@@ -10,9 +10,10 @@ import pytest
 from unit.operators.operator_epochs import Epochs, rows_of
 
 import statebed as sb
-from statebed.operators.operator import MAIN, Input
+from statebed.expressions.type_text import schema_of
+from statebed.format.stream_schema import Input
+from statebed.operators.operator import MAIN
 from statebed.operators.process import ProcessOperator, key_states
-from statebed.operators.type_text import schema_of
 
 INPUT = Input("rows", schema_of("k bigint, op string, at bigint, v bigint"), ("k",))
 HOT = 200_000

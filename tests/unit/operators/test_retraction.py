@@ -15,11 +15,11 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.aggregates import functions as sb
+from statebed.aggregates.accumulator_choice import Function, Retraction, retraction_of
+from statebed.aggregates.aggregate import Aggregate, BoundAggregate
+from statebed.arrays.grouping import Grouping, group_rows
 from statebed.errors import InputError, SumOverflowError
-from statebed.operators import functions as sb
-from statebed.operators.aggregates import Aggregate, BoundAggregate
-from statebed.operators.arithmetic import Function, Retraction, retraction_of
-from statebed.operators.grouping import Grouping, group_rows
 
 TIME = pa.timestamp("us", "UTC")
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)

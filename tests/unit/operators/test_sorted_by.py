@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statebed.operators.ordering import codes, sorted_by, unscaled
+from statebed.arrays.sort_order import codes, sorted_by, unscaled
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 KEY = st.sampled_from([INT64, st.integers(-2, 2), st.just(7), st.sampled_from([-(1 << 63), 0, (1 << 63) - 1])])

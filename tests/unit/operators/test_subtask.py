@@ -12,16 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from statebed.aggregates.functions import count
+from statebed.aggregates.functions import sum as sum_of
+from statebed.arrays.key_hash import hash_columns
 from statebed.errors import CorruptObjectError, InputError, LostWriteError, MissingFileError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import owned_range
 from statebed.format.sealed import open_sealed
-from statebed.operators import SubtaskReport, SubtaskTask, WindowAggregate, run_subtask, tumbling
-from statebed.operators.functions import count
-from statebed.operators.functions import sum as sum_of
+from statebed.operators import WindowAggregate, tumbling
 from statebed.state.time_keyed.table import MAX_FILES
-from statebed.storage import Fault, FaultStore, LocalStore, MemoryStore, ObjectStore, SimulatedCrash, Verb
+from statebed.storage import LocalStore, MemoryStore, ObjectStore
+from statebed.subtasks import SubtaskReport, SubtaskTask, run_subtask
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash, Verb
 
 OPERATOR = WindowAggregate(
     operator_id="rides",

@@ -13,17 +13,18 @@ from conformance.every_operator import OPERATORS
 from conformance.streams import LEFT, RIGHT, SCHEMA, source
 from unit.operators.subtask_world import SubtaskWorld, Told, edits_of
 
+from statebed.aggregates import functions as f
 from statebed.flow import Flow
 from statebed.flow.graph import OperatorNode
 from statebed.format import names
 from statebed.format.schema import TIMESTAMP
 from statebed.format.segment_writer import ROW_GROUP_BYTES
-from statebed.operators import CompactedSubtask, SubtaskTask, compact_subtask, run_subtask
-from statebed.operators import functions as f
-from statebed.operators.windows import tumbling
+from statebed.operators.window_definition import tumbling
 from statebed.state import MemoryController, StoredEdit, Tiers
 from statebed.state.host_cache import HostCache
-from statebed.storage import Fault, FaultStore, MemoryStore, Operation, SimulatedCrash, Verb
+from statebed.storage import MemoryStore
+from statebed.subtasks import CompactedSubtask, SubtaskTask, compact_subtask, run_subtask
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb
 
 EPOCHS = 9
 KEYS = 40

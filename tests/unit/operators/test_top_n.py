@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
+from statebed.arrays.row_numbers import Numbering
+from statebed.arrays.sort_order import order_by
 from statebed.errors import InputError
-from statebed.operators import top_n_rest
+from statebed.format.stream_schema import Changes, Input
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
-from statebed.operators.numbering import Numbering
-from statebed.operators.operator import LATE, MAIN, Changes, Input
-from statebed.operators.ordering import order_by
+from statebed.operators.operator import LATE, MAIN
 from statebed.operators.time_to_live import time_to_live
-from statebed.operators.top_n import REST, STANDING, TopN
+from statebed.operators.updating import top_n_rest
+from statebed.operators.updating.top_n import REST, STANDING, TopN
 
 COLUMNS = pa.schema([("k", pa.string()), ("price", pa.float64()), ("tags", pa.list_(pa.int64())), ("n", pa.int64())])
 BIDS = Input("bids", COLUMNS, ("k",))

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from statebed.errors import InputError
-from statebed.operators.type_text import schema_of, type_of
+from statebed.expressions.type_text import schema_of, type_of
 
 
 def test_columns_have_sparks_types() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import statebed as sb
 from statebed import testing
-from statebed.operators import partials, updating_aggregate
+from statebed.aggregates import partials
+from statebed.operators.updating import aggregate
 
 pytestmark = pytest.mark.filterwarnings("ignore::statebed.errors.UnboundedStateWarning")
 ROW = st.fixed_dictionaries({"k": st.integers(0, 6), "v": st.none() | st.integers(0, 3), "w": st.sampled_from("abc")})
@@ -37,7 +38,7 @@ def outcome(epochs: list[list[dict[str, Any]]]) -> list[Any]:
 def test_p6_pieces_of_groups_give_what_all_groups_give_at_once(epochs: list[list[dict[str, Any]]]) -> None:
     whole = outcome(epochs)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(updating_aggregate, "PIECE_BYTES", 100)
+        patched.setattr(aggregate, "PIECE_BYTES", 100)
         patched.setattr(partials, "MOST_BYTES", 0)
         patched.setattr(partials, "PIECE_BYTES", 100)
         assert outcome(epochs) == whole

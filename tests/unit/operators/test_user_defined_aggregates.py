@@ -12,11 +12,11 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.aggregates.accumulator_choice import Retraction
+from statebed.aggregates.aggregate import BoundAggregate
+from statebed.aggregates.functions import aggregate
+from statebed.arrays.grouping import Grouping, group_rows
 from statebed.errors import AggregateError, InputError
-from statebed.operators.aggregates import BoundAggregate
-from statebed.operators.arithmetic import Retraction
-from statebed.operators.functions import aggregate
-from statebed.operators.grouping import Grouping, group_rows
 
 Arrays = tuple[pa.Array, ...]
 

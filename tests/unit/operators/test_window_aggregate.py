@@ -5,10 +5,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from statebed.aggregates.functions import count
+from statebed.aggregates.functions import sum as sum_of
 from statebed.errors import InputError, InvalidNameError
 from statebed.operators import MAIN, WindowAggregate, sliding, tumbling
-from statebed.operators.functions import count
-from statebed.operators.functions import sum as sum_of
 
 OPERATOR = WindowAggregate(
     operator_id="rides",

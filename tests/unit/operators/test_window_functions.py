@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.operators.operator_epochs import Epochs, plain, rows_of
 
+from statebed.arrays.row_numbers import Numbering
+from statebed.arrays.sort_order import order_by
 from statebed.errors import InputError, SumOverflowError
+from statebed.format.stream_schema import Changes, Input
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS
-from statebed.operators.numbering import Numbering
-from statebed.operators.operator import LATE, MAIN, Changes, Input
-from statebed.operators.ordering import order_by
-from statebed.operators.window_calls import Call, WindowCall
-from statebed.operators.window_functions import WindowFunctions
-from statebed.operators.window_rows import KEPT
-from statebed.operators.window_top_n import WindowTopN
-from statebed.operators.windows import Window, cumulative, sliding, tumbling
+from statebed.operators.operator import LATE, MAIN
+from statebed.operators.window_definition import Window, cumulative, sliding, tumbling
+from statebed.operators.windows.buffered_rows import KEPT
+from statebed.operators.windows.function_calls import FunctionCall, WindowCall
+from statebed.operators.windows.functions import WindowFunctions
+from statebed.operators.windows.top_n import WindowTopN
 from statebed.state import MemoryController, Tiers
 
 COLUMNS = pa.schema([("k", pa.string()), ("price", pa.int64()), ("x", pa.float64()), ("name", pa.string())])
@@ -38,23 +39,23 @@ WINDOWS = [
     cumulative("40 us", "10 us"),
 ]
 CALLS = {
-    "row_number": WindowCall(Call.ROW_NUMBER),
-    "rank": WindowCall(Call.RANK),
-    "dense_rank": WindowCall(Call.DENSE_RANK),
-    "percent_rank": WindowCall(Call.PERCENT_RANK),
-    "cume_dist": WindowCall(Call.CUME_DIST),
-    "ntile": WindowCall(Call.NTILE, number=3),
-    "lag": WindowCall(Call.LAG, "name"),
-    "lead": WindowCall(Call.LEAD, "price", number=2, default=-1),
-    "first": WindowCall(Call.FIRST_VALUE, "name"),
-    "last": WindowCall(Call.LAST_VALUE, "price"),
-    "rows_so_far": WindowCall(Call.RUNNING_COUNT),
-    "count": WindowCall(Call.RUNNING_COUNT, "price"),
-    "sum": WindowCall(Call.RUNNING_SUM, "price"),
-    "sum_x": WindowCall(Call.RUNNING_SUM, "x"),
-    "least": WindowCall(Call.RUNNING_MIN, "name"),
-    "most": WindowCall(Call.RUNNING_MAX, "x"),
-    "avg": WindowCall(Call.RUNNING_AVG, "price"),
+    "row_number": WindowCall(FunctionCall.ROW_NUMBER),
+    "rank": WindowCall(FunctionCall.RANK),
+    "dense_rank": WindowCall(FunctionCall.DENSE_RANK),
+    "percent_rank": WindowCall(FunctionCall.PERCENT_RANK),
+    "cume_dist": WindowCall(FunctionCall.CUME_DIST),
+    "ntile": WindowCall(FunctionCall.NTILE, number=3),
+    "lag": WindowCall(FunctionCall.LAG, "name"),
+    "lead": WindowCall(FunctionCall.LEAD, "price", number=2, default=-1),
+    "first": WindowCall(FunctionCall.FIRST_VALUE, "name"),
+    "last": WindowCall(FunctionCall.LAST_VALUE, "price"),
+    "rows_so_far": WindowCall(FunctionCall.RUNNING_COUNT),
+    "count": WindowCall(FunctionCall.RUNNING_COUNT, "price"),
+    "sum": WindowCall(FunctionCall.RUNNING_SUM, "price"),
+    "sum_x": WindowCall(FunctionCall.RUNNING_SUM, "x"),
+    "least": WindowCall(FunctionCall.RUNNING_MIN, "name"),
+    "most": WindowCall(FunctionCall.RUNNING_MAX, "x"),
+    "avg": WindowCall(FunctionCall.RUNNING_AVG, "price"),
 }
 QUERY = """
 select k, window_start, window_end, price, x, name,
@@ -224,7 +225,9 @@ def test_a_memory_budget_smaller_than_the_state_changes_no_window(tmp_path: Path
         )
         for _ in range(4)
     ]  # fmt: skip
-    operator = WindowFunctions("rows", BIDS, tumbling("20 us"), ORDER, (("number", WindowCall(Call.ROW_NUMBER)),))
+    operator = WindowFunctions(
+        "rows", BIDS, tumbling("20 us"), ORDER, (("number", WindowCall(FunctionCall.ROW_NUMBER)),)
+    )
     tiers = Tiers(MemoryController(1 << 18), folder=tmp_path)
     try:
         small = shown([outputs for outputs, _ in run(operator, epochs, tiers=tiers)])
@@ -235,7 +238,9 @@ def test_a_memory_budget_smaller_than_the_state_changes_no_window(tmp_path: Path
 
 
 def test_a_run_over_many_windows_keeps_the_rows_of_open_ones_only() -> None:
-    operator = WindowFunctions("rows", BIDS, tumbling("10 us"), ORDER, (("number", WindowCall(Call.ROW_NUMBER)),))
+    operator = WindowFunctions(
+        "rows", BIDS, tumbling("10 us"), ORDER, (("number", WindowCall(FunctionCall.ROW_NUMBER)),)
+    )
     with Epochs(operator) as stream:
         for start in range(0, 2000, 20):
             rows = [{"k": "a", "price": one} for one in range(20)]
@@ -245,7 +250,7 @@ def test_a_run_over_many_windows_keeps_the_rows_of_open_ones_only() -> None:
 
 def test_a_running_sum_that_leaves_its_type_is_an_error_and_near_it_exact() -> None:
     operator = WindowFunctions(
-        "rows", BIDS, tumbling("10 us"), ORDER, (("sum", WindowCall(Call.RUNNING_SUM, "price")),)
+        "rows", BIDS, tumbling("10 us"), ORDER, (("sum", WindowCall(FunctionCall.RUNNING_SUM, "price")),)
     )
     near = [{"k": "a", "price": price} for price in (2**62, 2**62 - 1, -(2**63))]
     with Epochs(operator) as stream:
@@ -262,17 +267,17 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="no function"):
         functions()
     with pytest.raises(InputError, match="twice"):
-        functions(price=WindowCall(Call.RANK))
+        functions(price=WindowCall(FunctionCall.RANK))
     with pytest.raises(InputError, match="no column"):
-        functions(one=WindowCall(Call.LAG, "nothing"))
+        functions(one=WindowCall(FunctionCall.LAG, "nothing"))
     with pytest.raises(InputError, match="of the type string"):
-        functions(one=WindowCall(Call.RUNNING_SUM, "name"))
+        functions(one=WindowCall(FunctionCall.RUNNING_SUM, "name"))
     with pytest.raises(InputError, match="default"):
-        functions(one=WindowCall(Call.LEAD, "price", default="text"))
+        functions(one=WindowCall(FunctionCall.LEAD, "price", default="text"))
     with pytest.raises(InputError, match="buckets"):
-        WindowCall(Call.NTILE, number=0)
+        WindowCall(FunctionCall.NTILE, number=0)
     with pytest.raises(InputError, match="look back"):
-        WindowCall(Call.LAG, "price", number=-1)
+        WindowCall(FunctionCall.LAG, "price", number=-1)
     edge = Input("bids", pa.schema([("k", pa.string()), ("window_end", pa.int64())]), ("k",))
     with pytest.raises(InputError, match="twice"):
         WindowTopN("top", edge, WINDOWS[0], 1, order_by("k"))

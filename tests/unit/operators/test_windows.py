@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebed.errors import InputError
-from statebed.operators import Window, cumulative, parse_duration, sliding, tumbling
-from statebed.operators.windows import Shape
+from statebed.operators import Window, cumulative, sliding, tumbling
+from statebed.operators.window_definition import WindowShape
+from statebed.quantities import parse_duration
 
 SECOND = 1_000_000
 
@@ -70,7 +71,7 @@ def windows_by_hand(window: Window, time: int) -> set[tuple[int, int]]:
     for number in range((time - window.width_us) // window.period_us - 2, time // window.period_us + 3):
         start = window.offset_us + number * window.period_us
         steps = range(window.slide_us, window.width_us + 1, window.slide_us)
-        for size in steps if window.shape is Shape.CUMULATIVE else [window.width_us]:
+        for size in steps if window.shape is WindowShape.CUMULATIVE else [window.width_us]:
             if start <= time < start + size:
                 found.add((start, start + size))
     return found
@@ -128,7 +129,7 @@ def test_a_watermark_closes_exactly_the_windows_that_end_at_it_or_before(
 @settings(deadline=None)
 @given(time=st.integers(-(1 << 60), 1 << 60), size=st.integers(1, 1 << 59), offset=st.integers(0, 1 << 60))
 def test_every_time_lies_in_its_window_however_far_from_1970(time: int, size: int, offset: int) -> None:
-    window = Window(Shape.TUMBLING, size, size, offset % size)
+    window = Window(WindowShape.TUMBLING, size, size, offset % size)
     start = int(window.panes_of(np.array([time], dtype=np.int64))[0])
     assert start <= time < start + size
     assert (start - window.offset_us) % size == 0

@@ -12,8 +12,8 @@ from statebed.errors import (
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
-from statebed.protocol.opening import (
-    Found,
+from statebed.protocol.base_choice import (
+    LogSlot,
     Observation,
     abandoned_epochs,
     check_readable,
@@ -31,15 +31,15 @@ def record(epoch: int, min_epoch: int = 1) -> pb.CheckpointMetadata:
 
 
 def seen(epoch: int) -> Observation:
-    return Observation(epoch, Found.RECORD, record(epoch))
+    return Observation(epoch, LogSlot.RECORD, record(epoch))
 
 
 def nothing(epoch: int) -> Observation:
-    return Observation(epoch, Found.NOTHING)
+    return Observation(epoch, LogSlot.NOTHING)
 
 
 def damage(epoch: int) -> Observation:
-    return Observation(epoch, Found.DAMAGE, problem="cut short")
+    return Observation(epoch, LogSlot.DAMAGE, problem="cut short")
 
 
 def test_recover_of_nothing_is_a_job_that_never_ran() -> None:

@@ -2,21 +2,10 @@
 
 import pytest
 
-from statebed.errors import (
-    EpochNotRetainedError,
-    InvalidNameError,
-    ProtocolError,
-    ReplayError,
-    SavepointError,
-)
+from statebed.errors import EpochNotRetainedError, InvalidNameError, ProtocolError, ReplayError, SavepointError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.protocol import Delivery, Replay, SinkPosition, decide_replay
-from statebed.protocol.publication import (
-    common_epoch,
-    decide_delivery,
-    oldest_unpublished,
-    pending_sinks,
-)
+from statebed.protocol import PublishStep, Replay, SinkPosition, decide_replay
+from statebed.protocol.publication import common_epoch, decide_delivery, oldest_unpublished, pending_sinks
 from statebed.protocol.requests import AddSavepoint, Collect, Compact, DropSavepoint, Stop, decide_request, next_pins
 
 POSITION = pb.SourcePosition(
@@ -73,21 +62,21 @@ def test_a_state_that_another_kind_of_program_wrote_is_refused() -> None:
 
 
 def test_a_sink_without_position_takes_everything() -> None:
-    assert decide_delivery(None, run=1, epoch=2) is Delivery.WRITE
+    assert decide_delivery(None, run=1, epoch=2) is PublishStep.WRITE
 
 
 @pytest.mark.parametrize(
     ("run", "epoch", "expected"),
     [
-        (7, 9, Delivery.WRITE),
-        (8, 9, Delivery.WRITE),
-        (7, 8, Delivery.SKIP),
-        (7, 3, Delivery.SKIP),
-        (6, 9, Delivery.REFUSE),
-        (6, 8, Delivery.REFUSE),
+        (7, 9, PublishStep.WRITE),
+        (8, 9, PublishStep.WRITE),
+        (7, 8, PublishStep.SKIP),
+        (7, 3, PublishStep.SKIP),
+        (6, 9, PublishStep.REFUSE),
+        (6, 8, PublishStep.REFUSE),
     ],
 )
-def test_p3_a_sink_skips_what_it_has_and_refuses_superseded_runs(run: int, epoch: int, expected: Delivery) -> None:
+def test_p3_a_sink_skips_what_it_has_and_refuses_superseded_runs(run: int, epoch: int, expected: PublishStep) -> None:
     assert decide_delivery(SinkPosition(run=7, epoch=8), run=run, epoch=epoch) is expected
 
 

@@ -8,7 +8,7 @@ from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.protocol import EpochDraft, Licence, Retention
-from statebed.protocol.collection import (
+from statebed.protocol.cleanup import (
     RUNS_KEPT,
     deletion_order,
     doomed_records,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from statebed.operators.operator import Output
+from statebed.format.stream_schema import Output
 from statebed.sinks.sql import Database, Postgres, SQLite, SqlTable, SqlTableSink, TableName
 
 

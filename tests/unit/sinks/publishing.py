@@ -12,11 +12,11 @@ from statebed.checkpoint import EpochDraft, Publisher, Run, RunOptions, Sink
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.operators.operator import Changes, Output
-from statebed.operators.outbox import encode_outbox
+from statebed.format.stream_schema import Changes, Output
 from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink
 from statebed.sinks.sql import Postgres, SQLite, SqlTable, SqlTableSink, TableName
 from statebed.storage import ObjectStore, ScopedStore, get_storage_provider
+from statebed.subtasks.outbox import encode_outbox
 
 JOB, SINK = "counts", "out"
 KEYS = 5

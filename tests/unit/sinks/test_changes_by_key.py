@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from published import EPOCH_TIME_US, publication
 
 from statebed.errors import InputError
+from statebed.format.stream_schema import Changes, Output
 from statebed.operators.changelog import folded
-from statebed.operators.operator import Changes, Output
 from statebed.sinks import DebeziumFilesSink, Envelope, ParquetTableSink, read_table, table_files
 from statebed.sinks.row_kinds import KeyedChanges, RowKind
-from statebed.sinks.shape import Form, Shape, make_shape
+from statebed.sinks.row_shape import Form, RowShape, make_shape
 from statebed.sinks.sql import Postgres, SQLite, SqlTable, SqlTableSink, TableName
 from statebed.storage import get_storage_provider
 
@@ -86,7 +86,7 @@ def test_p6_applied_row_kinds_are_the_folded_changelog(case: tuple[list[Epoch], 
     epochs, expected = case
     table: dict[Key, float | None] = {}
     for epoch in filter(None, map(tables, epochs)):
-        shape = Shape(OUTPUT, Form.ROW_KIND, ENVELOPE)
+        shape = RowShape(OUTPUT, Form.ROW_KIND, ENVELOPE)
         rows = shape.applied(pa.concat_tables(epoch), publication(1, 2))
         assert rows.schema.names == shape.schema.names
         before: list[Any] = []
@@ -208,7 +208,7 @@ def test_rows_that_are_there_several_times_are_told_several_times() -> None:
 
 
 def test_forms_that_cannot_be_are_refused_with_what_to_write() -> None:
-    def shape(output: Output, key: tuple[str, ...], form: str | None, epoch_column: str | None = None) -> Shape:
+    def shape(output: Output, key: tuple[str, ...], form: str | None, epoch_column: str | None = None) -> RowShape:
         return make_shape(
             output,
             envelope=Envelope("rides", "out", key),

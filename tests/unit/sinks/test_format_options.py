@@ -8,11 +8,11 @@ import pytest
 from published import publication
 
 from statebed.errors import InputError, SinkError
-from statebed.operators.operator import Changes, Output
+from statebed.format.stream_schema import Changes, Output
 from statebed.protocol import Guarantee
 from statebed.sinks import Envelope
-from statebed.sinks.shape import Form, Shape
-from statebed.spark.format_sink import FormatSink, format_target
+from statebed.sinks.row_shape import Form, RowShape
+from statebed.spark.api.format_sink import FormatSink, format_target
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -60,7 +60,7 @@ def sink(
         sink_id="out",
         job_id="rides",
         target=target,
-        shape=Shape(output, form, Envelope("rides", "out", ("k",))),
+        shape=RowShape(output, form, Envelope("rides", "out", ("k",))),
         to_frame=lambda rows: RecordingWriter(rows, saved),  # type: ignore[arg-type, return-value]
     )
 

@@ -10,16 +10,16 @@ import pytest
 from published import publication
 
 from statebed.errors import InputError
-from statebed.operators.operator import Output
+from statebed.format.stream_schema import Output
 from statebed.sinks import BaseSink, MemorySink
-from statebed.sinks.kinds import KINDS, Wanted
 from statebed.sinks.neighbours import check_places
+from statebed.sinks.registry import KINDS, SinkRequest
 
 ROWS = pa.table({"k": ["a"], "n": [1]})
 
 
 def sink(kind: str, sink_id: str, *, job: str = "rides", path: Any = None, **options: Any) -> BaseSink:
-    wanted = Wanted(
+    wanted = SinkRequest(
         sink_id=sink_id,
         job_id=job,
         output=Output(ROWS.schema),

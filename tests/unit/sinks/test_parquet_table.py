@@ -11,7 +11,7 @@ from statebed.errors import BrokenLogError, CorruptObjectError, FencedError, Inp
 from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol import SinkPosition
 from statebed.sinks import read_table, table_files
-from statebed.sinks.manifest.state import TAIL_ENTRIES
+from statebed.sinks.manifest.table_state import TAIL_ENTRIES
 from statebed.storage import ObjectStore, get_storage_provider
 
 

@@ -9,9 +9,9 @@ import pytest
 from published import publication
 
 from statebed.errors import InputError, SecretInUrlError, SinkError, SinkUnavailableError
-from statebed.operators.operator import Output
+from statebed.format.stream_schema import Output
 from statebed.sinks.sql import Postgres, SqlTable, SqlTableSink, TableName
-from statebed.sinks.sql import table as table_module
+from statebed.sinks.sql import sql_table as table_module
 
 OUTPUT = Output(pa.schema([("k", pa.string()), ("n", pa.int64())]))
 

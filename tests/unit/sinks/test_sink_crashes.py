@@ -24,7 +24,8 @@ from statebed.operators.changelog import folded
 from statebed.sinks import read_table
 from statebed.sinks.sql.postgres import PostgresTransaction
 from statebed.sinks.sql.sqlite import SQLiteTransaction
-from statebed.storage import Fault, FaultStore, LocalStore, MemoryStore, SimulatedCrash
+from statebed.storage import LocalStore, MemoryStore
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 TRANSACTIONS: dict[str, Any] = {"sqlite": SQLiteTransaction, "postgres": PostgresTransaction}
 FILLERS = 2_000

@@ -10,18 +10,18 @@ import pytest
 from published import publication
 
 from statebed.errors import FencedError, InputError, InvalidNameError, SinkError
-from statebed.operators.operator import Changes, Output
+from statebed.format.stream_schema import Changes, Output
 from statebed.protocol import Guarantee, SinkPosition
 from statebed.sinks import ConsoleSink, MemorySink, TransformedSink, read_table
-from statebed.sinks.kinds import KINDS, Wanted
-from statebed.sinks.shape import declared_key
+from statebed.sinks.registry import KINDS, SinkRequest
+from statebed.sinks.row_shape import declared_key
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 APPEND, CHANGES = Output(COLUMNS), Output(COLUMNS, Changes.CHANGELOG)
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sinks.md"
 
 
-def wanted(output: Output = APPEND, **given: Any) -> Wanted:
+def wanted(output: Output = APPEND, **given: Any) -> SinkRequest:
     known: dict[str, Any] = {
         "sink_id": "out",
         "job_id": "rides",
@@ -30,7 +30,7 @@ def wanted(output: Output = APPEND, **given: Any) -> Wanted:
         "options": {},
         "where": "here",
     }
-    return Wanted(output=output, **{**known, **given})
+    return SinkRequest(output=output, **{**known, **given})
 
 
 def test_every_sink_and_its_guarantee_stand_in_the_page_of_sinks() -> None:
@@ -64,7 +64,7 @@ def test_a_kind_makes_a_sink_with_its_guarantee_and_a_line_about_it(tmp_path: Pa
     assert not list(tmp_path.iterdir()), "making a sink writes nothing"
 
 
-MISTAKES: dict[str, tuple[str, Wanted, str]] = {
+MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
     "an unknown option": ("console", wanted(options={"row": 3}), "unknown options: row"),
     "no path": ("parquet", wanted(), "lacks path="),
     "a path that is not for it": ("postgres", wanted(path="x", options={"table": "t"}), "has no path"),

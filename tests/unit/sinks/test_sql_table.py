@@ -14,11 +14,11 @@ from published import publication
 
 from statebed.checkpoint import Publication
 from statebed.errors import FencedError, InputError, RollbackError, SinkError, UnsupportedTypeError
+from statebed.format.stream_schema import Changes, Output
 from statebed.operators.changelog import consolidated
-from statebed.operators.operator import Changes, Output
 from statebed.protocol import Guarantee, SinkPosition
 from statebed.sinks.sql import TableName
-from statebed.sinks.sql import table as table_module
+from statebed.sinks.sql import sql_table as table_module
 
 APPEND = Output(pa.schema([("k", pa.string()), ("n", pa.int64())]))
 CHANGES = Output(APPEND.columns, Changes.CHANGELOG)

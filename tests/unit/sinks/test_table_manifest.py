@@ -15,10 +15,11 @@ from unit.sinks.tables import new_path, publication, rows, sealed, sink
 from statebed.errors import CorruptObjectError, FencedError
 from statebed.protocol import SinkPosition
 from statebed.sinks import read_table, table_files
-from statebed.sinks.manifest import Manifest, pages, state
-from statebed.sinks.manifest.log import KEPT_ENTRIES
-from statebed.sinks.manifest.state import TAIL_ENTRIES
-from statebed.storage import Fault, FaultStore, ObjectStore, SimulatedCrash, get_storage_provider
+from statebed.sinks.manifest import Manifest, page_tree, table_state
+from statebed.sinks.manifest.manifest import KEPT_ENTRIES
+from statebed.sinks.manifest.table_state import TAIL_ENTRIES
+from statebed.storage import ObjectStore, get_storage_provider
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 RECORDED = Path(__file__).parent / "recorded" / "table_version_1.json"
 RECORDED_ROWS = [*range(2, 26), *range(32, 41)]
@@ -44,10 +45,10 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pages, "PAGE_FILES", 3)
-    patch.setattr(pages, "FANOUT", 2)
-    patch.setattr(state, "PAGE_FILES", 6)
-    patch.setattr(state, "TAIL_ENTRIES", 4)
+    patch.setattr(page_tree, "PAGE_FILES", 3)
+    patch.setattr(page_tree, "FANOUT", 2)
+    patch.setattr(table_state, "PAGE_FILES", 6)
+    patch.setattr(table_state, "TAIL_ENTRIES", 4)
 
 
 # ---- version 1 -----------------------------------------------------------------------------------------------------

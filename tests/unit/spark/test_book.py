@@ -9,8 +9,8 @@ import pytest
 from statebed.checkpoint import Environment
 from statebed.metrics import JobMetrics
 from statebed.spark import EpochSummary, OperatorSummary
-from statebed.spark.book import Book
-from statebed.spark.watching import Watching
+from statebed.spark.epoch.epoch_log import Book
+from statebed.spark.epoch.observers import Watching
 
 
 def summary(epoch: int, late: int) -> EpochSummary:

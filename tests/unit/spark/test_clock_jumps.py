@@ -8,11 +8,11 @@ import pytest
 from statebed.checkpoint import Environment
 from statebed.format import checkpoint_pb2 as pb
 from statebed.metrics import JobMetrics
-from statebed.spark import book as book_module
-from statebed.spark.book import Book
-from statebed.spark.compaction import CompactionCounts
-from statebed.spark.figures import Taken
-from statebed.spark.watching import Watching
+from statebed.spark.compaction.rounds import CompactionCounts
+from statebed.spark.epoch import epoch_log as book_module
+from statebed.spark.epoch.epoch_figures import Taken
+from statebed.spark.epoch.epoch_log import Book
+from statebed.spark.epoch.observers import Watching
 
 HOUR_US = 3_600_000_000
 START_US = 1_800_000_000_000_000

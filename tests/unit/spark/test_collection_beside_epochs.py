@@ -13,9 +13,10 @@ from statebed.errors import CollectionError, StatebedError, StorageError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.digest import crc32c, digest
-from statebed.spark import collection as collection_module
-from statebed.spark.collection import BackgroundCollection
-from statebed.storage import Fault, FaultStore, MemoryStore, ObjectInfo, Operation, PutOutcome, ScopedStore, Verb
+from statebed.spark.epoch import background_cleanup as collection_module
+from statebed.spark.epoch.background_cleanup import BackgroundCollection
+from statebed.storage import MemoryStore, ObjectInfo, PutOutcome, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 LATENCY_SECONDS = 0.015
 OPERATORS, SUBTASKS, COLLECT_EVERY = 2, 16, 16

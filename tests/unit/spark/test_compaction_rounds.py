@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from unit.operators.subtask_world import SubtaskWorld, Told
 
+from statebed.aggregates import functions as f
 from statebed.flow import Flow
 from statebed.flow.graph import OperatorNode
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.operators import CompactedSubtask, CompactionTask, SubtaskReport, compact_subtask
-from statebed.operators import functions as f
-from statebed.operators.windows import tumbling
-from statebed.spark.compaction import Compaction, CompactionOptions, FilesInFlight, chosen
-from statebed.spark.compaction_job import Result, Round
+from statebed.operators.window_definition import tumbling
+from statebed.spark.compaction.round_job import Result, Round
+from statebed.spark.compaction.rounds import CompactionOptions, CompactionRounds, FilesInFlight, chosen
 from statebed.storage import ObjectStore
+from statebed.subtasks import CompactedSubtask, CompactionTask, SubtaskReport, compact_subtask
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 EAGER = CompactionOptions(every_epochs=1, least_bytes=1, round_seconds=60, wait_seconds=5)
@@ -106,7 +106,7 @@ class Job:
         self.kind = kind
         self.world = world or SubtaskWorld(node_of(kind))
         self.rounds = HereRounds(self.world.store)
-        self.compaction = Compaction(
+        self.compaction = CompactionRounds(
             self.rounds,
             run=self.world.run.number,
             operators={self.world.operator.operator_id: self.world.operator},

@@ -6,8 +6,8 @@ import time
 from pyspark.accumulators import Accumulator
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators.figures import SubtaskFigures, Waiting
-from statebed.spark.figures import READING, Meter, Taken, _LastOfEach
+from statebed.spark.epoch.epoch_figures import READING, Meter, Taken, _LastOfEach
+from statebed.subtasks.figures import SubtaskFigures, Waiting
 
 
 def figures(name: str, *, merge_us: int = 0, write_us: int = 0, host: str = "a", peak: int = 0) -> SubtaskFigures:

@@ -6,17 +6,17 @@ from itertools import combinations
 
 import pytest
 
-from statebed.spark.explain import Explanation
-from statebed.spark.picture import Arrow, Box, Kind, drawn
+from statebed.present.graph_drawing import Arrow, BoxKind, DrawnBox, drawn
+from statebed.spark.api.explain import Explanation
 
 SVG = "{http://www.w3.org/2000/svg}"
 BOXES = [
-    Box("bids", Kind.SOURCE, 0, ("event time ts", "late after 10 s")),
-    Box("auctions", Kind.SOURCE, 0, ("event time ts", "late after 10 s")),
-    Box("matched", Kind.OPERATOR, 1, ("interval join", "by auction")),
-    Box("per_minute", Kind.OPERATOR, 2, ("window aggregate", "by category")),
-    Box("minutes", Kind.SINK, 3, ("exactly once", "Parquet table at out")),
-    Box("late_bids", Kind.SINK, 3, ("at least once",)),
+    DrawnBox("bids", BoxKind.SOURCE, 0, ("event time ts", "late after 10 s")),
+    DrawnBox("auctions", BoxKind.SOURCE, 0, ("event time ts", "late after 10 s")),
+    DrawnBox("matched", BoxKind.OPERATOR, 1, ("interval join", "by auction")),
+    DrawnBox("per_minute", BoxKind.OPERATOR, 2, ("window aggregate", "by category")),
+    DrawnBox("minutes", BoxKind.SINK, 3, ("exactly once", "Parquet table at out")),
+    DrawnBox("late_bids", BoxKind.SINK, 3, ("at least once",)),
 ]
 ARROWS = [
     Arrow(0, 2),
@@ -85,7 +85,7 @@ def test_what_a_changelog_is_and_what_happens_on_the_way_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["<b>&\"'", "]]>", "a\x00b\x1b", "漢字", "x" * 500, ""])
 def test_names_and_texts_of_any_letters_stay_text(name: str) -> None:
-    picture = drawn(f"job {name}", [Box(name, Kind.SOURCE, 0, (f"by {name}",))], [Arrow(0, 0, name, name)])
+    picture = drawn(f"job {name}", [DrawnBox(name, BoxKind.SOURCE, 0, (f"by {name}",))], [Arrow(0, 0, name, name)])
     root = parsed(picture)
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
     assert f"job {shown}" in texts(root)
@@ -95,7 +95,7 @@ def test_names_and_texts_of_any_letters_stay_text(name: str) -> None:
 
 def test_long_texts_are_broken_into_lines_that_fit_and_cut_where_there_are_too_many() -> None:
     long = ", ".join(f"total_{number} = sum(fare_{number})" for number in range(50))
-    root = parsed(drawn("job", [Box("totals", Kind.OPERATOR, 0, (long, "by driver"))], []))
+    root = parsed(drawn("job", [DrawnBox("totals", BoxKind.OPERATOR, 0, (long, "by driver"))], []))
     _, box = rectangles(root)
     assert box[2] - box[0] < 300
     lines = texts(root)

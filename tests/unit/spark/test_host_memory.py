@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statebed.config import Settings, resolve
 from statebed.errors import InputError
-from statebed.spark.memory import (
+from statebed.spark.plan.host_memory import (
     LEAST_PER_TASK,
     Executor,
     TaskShare,

@@ -4,10 +4,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from statebed.inspect.records import EpochSummary as Recorded
+from statebed.inspect.records import LogEntry as Recorded
+from statebed.present.notebook import block, phase_bar, table
 from statebed.spark import EpochSummary, OperatorSummary
-from statebed.spark.checkpoints import Checkpoints
-from statebed.spark.notebook import block, phase_bar, table
+from statebed.spark.api.checkpoint_list import CheckpointList
 
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\u202eabc", "a" * 5_000]
 
@@ -87,7 +87,7 @@ def test_checkpoints_are_a_sequence_that_shows_itself() -> None:
         bytes=100,
         savepoints=("before <b>",),
     )
-    found = Checkpoints("rides", (one,))
+    found = CheckpointList("rides", (one,))
     assert found[0] is one
     assert len(found) == 1
     page = Tags(found._repr_html_())

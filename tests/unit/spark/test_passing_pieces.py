@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from statebed.spark.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, piece, pieces
-from statebed.spark.stage import _arrivals
+from statebed.spark.epoch.level_task import _arrivals
+from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, REPORT, SUBTASK, piece, pieces
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])

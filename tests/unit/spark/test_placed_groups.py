@@ -8,17 +8,17 @@ import pyarrow as pa
 import pytest
 
 import statebed as sb
+from statebed.aggregates.preaggregation import LATEST, ROW_COUNT
 from statebed.errors import SubtaskError
 from statebed.flow.graph import OperatorNode
 from statebed.flow.steps import key_hashes
 from statebed.format.ranges import subtask_of
 from statebed.format.schema import TIME, TIMESTAMP
-from statebed.operators import SubtaskTask
-from statebed.operators.preaggregation import LATEST, ROW_COUNT
-from statebed.operators.updating_aggregate import UpdatingAggregate
-from statebed.spark.pieces import BRANCH, PAYLOAD, SEEN, SUBTASK
-from statebed.spark.routing import SOURCE, Layout, PlacedGroups
-from statebed.spark.stage import StageFunction, Work
+from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.spark.epoch.level_task import StageFunction, Work
+from statebed.spark.plan.pieces import BRANCH, PAYLOAD, SEEN, SUBTASK
+from statebed.spark.plan.routing import SOURCE, Layout, PlacedGroups
+from statebed.subtasks import SubtaskTask
 
 KEYS = pa.array(["a", "b", "c", "d", "e", "f"])
 OWNERS = subtask_of(key_hashes([KEYS], len(KEYS)).view(np.uint64), 2)

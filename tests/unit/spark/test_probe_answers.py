@@ -10,8 +10,8 @@ import pytest
 
 import statebed
 from statebed.errors import ExecutorError
-from statebed.spark import probe_task
-from statebed.spark.probe import problem_of, refuse, skew_of
+from statebed.spark.probe import probe_task
+from statebed.spark.probe.probe import problem_of, refuse, skew_of
 from statebed.storage import LocalStore
 
 HERE = {"statebed": "1.2", "code": "abc", "pyarrow": "26", "pandas": "2.3", "numpy": "2.4"}

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import statebed as sb
 from statebed.checkpoint import CheckpointLog
 from statebed.flow import Edge, Flow
-from statebed.spark.rebuild import rebuilds
-from statebed.spark.topology import topology
+from statebed.spark.plan.rebuild import rebuilds
+from statebed.spark.plan.topology import topology
 from statebed.storage import MemoryStore, ScopedStore
 
 ROWS = [{"driver": name, "cents": number} for number, name in enumerate(["ann", "bob", "ann", "cid", None, "ann"])]

@@ -6,10 +6,10 @@ from typing import Any
 import statebed as sb
 from statebed.config import Settings
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators import SubtaskReport
-from statebed.spark.preaggregation import Reduction
-from statebed.spark.routing import Layout
-from statebed.spark.topology import topology
+from statebed.spark.epoch.preaggregation import Reduction
+from statebed.spark.plan.routing import Layout
+from statebed.spark.plan.topology import topology
+from statebed.subtasks import SubtaskReport
 
 
 def reduction(*, plain: bool) -> Reduction:

@@ -8,9 +8,9 @@ import pytest
 
 from statebed.errors import CorruptObjectError, NondeterminismError, SubtaskError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.operators import SubtaskReport
-from statebed.spark.pieces import FAILED, REPORT, SEEN
-from statebed.spark.reports import accepted
+from statebed.spark.epoch.reports import accepted
+from statebed.spark.plan.pieces import FAILED, REPORT, SEEN
+from statebed.subtasks import SubtaskReport
 
 
 def row(index: int, path: str = "a") -> dict[str, Any]:

@@ -5,12 +5,12 @@ import itertools
 import pyarrow as pa
 
 import statebed as sb
+from statebed.aggregates.preaggregation import LATEST, ROW_COUNT
 from statebed.flow.graph import OperatorNode
 from statebed.format.schema import TIME, TIMESTAMP
-from statebed.operators.preaggregation import LATEST, ROW_COUNT
-from statebed.operators.window_aggregate import WindowAggregate
-from statebed.spark.pieces import PAYLOAD
-from statebed.spark.routing import SOURCE, Layout, RouteFunction
+from statebed.operators.windows.aggregate import WindowAggregate
+from statebed.spark.plan.pieces import PAYLOAD
+from statebed.spark.plan.routing import SOURCE, Layout, RouteFunction
 
 SOURCES = ("left", "right")
 

@@ -26,7 +26,7 @@ from unit.inspect.table_world import TableWorld
 
 import pyspark_statebed
 import statebed as sb
-from statebed.spark.state_source import StateReader, StateSource, _known_type
+from statebed.spark.api.state_source import StateReader, StateSource, _known_type
 from statebed.storage import get_storage_provider
 
 T = TypeVar("T")

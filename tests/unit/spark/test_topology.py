@@ -7,7 +7,7 @@ from statebed.flow.graph import Edge, Graph
 from statebed.format.names import outbox_file
 from statebed.operators.aggregation import Aggregation
 from statebed.operators.operator import LATE
-from statebed.spark.topology import SinkStream, Topology, stream_for, topology
+from statebed.spark.plan.topology import SinkStream, Topology, stream_for, topology
 
 MINUTE = sb.tumbling("1 minute")
 

@@ -7,16 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from statebed.format.keyhash import HASH_SEED, hash_columns
+from statebed.arrays.key_hash import HASH_SEED, hash_columns
 from statebed.format.ranges import subtask_of
-from statebed.state import (
-    RecordBatch,
-    TableConfig,
-    TableData,
-    TableManager,
-    keyed_table_config,
-    timestamp_table_config,
-)
+from statebed.state import RecordBatch, TableConfig, TableData, TableManager, keyed_table_config, timestamp_table_config
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -26,7 +26,8 @@ from statebed.state import (
 )
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.manager.uploads import Uploads
-from statebed.storage import FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 TASK = TaskInfo(JOB, OPERATOR)
 RIDERS = {

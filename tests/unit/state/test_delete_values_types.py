@@ -10,10 +10,10 @@ import pytest
 from unit.state.fare_rows import store_all
 from unit.state.segment_rows import opened_tiers
 
+from statebed.arrays.mutable import column_of
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, TimeKeyedView, keyed_table_config, timestamp_table_config
-from statebed.state.columns import column_of
 from statebed.state.tiers.tiers import Tiers
 from statebed.storage import MemoryStore
 

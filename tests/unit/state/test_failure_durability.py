@@ -18,7 +18,8 @@ from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster, ma
 
 from statebed.checkpoint import EpochDraft
 from statebed.state import TableManager, TaskInfo, operator_entry
-from statebed.storage import FaultStore, MemoryStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ScopedStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 ALL_KINDS = COUNTERS | trips_config() | fares_config()
 

@@ -10,7 +10,8 @@ from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE
 
 from statebed.errors import StoreUnavailableError
 from statebed.state import AppendBuffer, MemoryController, Purpose, TableManager, TaskInfo, Tier, Tiers
-from statebed.storage import Fault, FaultStore, MemoryStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 BUDGET = 1 << 20
 

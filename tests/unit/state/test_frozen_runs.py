@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from statebed.format.keyhash import Hashes, hash_columns
+from statebed.arrays.key_hash import Hashes, hash_columns
+from statebed.arrays.mutable import column_of
 from statebed.state import keyed_table_config
-from statebed.state.columns import column_of
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run
-from statebed.state.keyed.spilled import FrozenRun, batch_of, merged_parts
+from statebed.state.keyed.mapped_run import FrozenRun, batch_of, merged_parts
+from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.spill_folder import SpillFolder
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> SpillFolder:
     return SpillFolder(tmp_path)
 
 
-def run_of(ids: Sequence[int] | npt.NDArray[np.int64], *, factor: int = 1, marks: int = int(DIRTY)) -> Run:
+def run_of(ids: Sequence[int] | npt.NDArray[np.int64], *, factor: int = 1, marks: int = int(DIRTY)) -> SortedRun:
     """Rows by hash; those in the upper half of hashes have nulls here and there, and one name is long."""
     hashes = hash_columns([pa.array(ids, pa.int64())])
     order = np.argsort(hashes)
@@ -40,10 +40,10 @@ def run_of(ids: Sequence[int] | npt.NDArray[np.int64], *, factor: int = 1, marks
         pa.array([None if gone else name for name, gone in zip(names, null, strict=True)], pa.string()),
         pa.array([None if gone else key % 2 == 0 for key, gone in zip(keys, null, strict=True)], pa.bool_()),
     ]
-    return Run.of(hashes, [column_of(pa.array(keys, pa.int64()))], values, None, np.uint8(marks))
+    return SortedRun.of(hashes, [column_of(pa.array(keys, pa.int64()))], values, None, np.uint8(marks))
 
 
-def rows_of(run: Run) -> Rows:
+def rows_of(run: SortedRun) -> Rows:
     rows = np.arange(len(run), dtype=np.int64)
     columns = [column.take(rows).to_pylist() for column in (*run.keys, *run.values)]
     return {
@@ -51,12 +51,12 @@ def rows_of(run: Run) -> Rows:
     }
 
 
-def pieces_of(run: Run, count: int) -> list[Run]:
+def pieces_of(run: SortedRun, count: int) -> list[SortedRun]:
     cuts = [len(run) * number // count for number in range(count + 1)]
     return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in itertools.pairwise(cuts)]
 
 
-def frozen(run: Run, folder: SpillFolder) -> FrozenRun:
+def frozen(run: SortedRun, folder: SpillFolder) -> FrozenRun:
     return FrozenRun.write([run], TABLE, folder, most_rows=len(run))
 
 
@@ -99,8 +99,8 @@ def test_p4_runs_that_lie_side_by_side_are_merged_in_small_pieces(
     sizes: list[int] = []
     write = FrozenRun.write
 
-    def measured(pieces: Iterable[Run], *given: Any, **named: Any) -> FrozenRun:
-        def seen() -> Iterator[Run]:
+    def measured(pieces: Iterable[SortedRun], *given: Any, **named: Any) -> FrozenRun:
+        def seen() -> Iterator[SortedRun]:
             for piece in pieces:
                 sizes.append(len(piece))
                 yield piece
@@ -140,7 +140,7 @@ def test_a_merge_that_fails_leaves_no_file_behind(folder: SpillFolder, monkeypat
     whole = FrozenRun.below
     calls = itertools.count()
 
-    def failing(one: FrozenRun, newer: Run | None, start: int, end: int) -> Run:
+    def failing(one: FrozenRun, newer: SortedRun | None, start: int, end: int) -> SortedRun:
         if next(calls) == 5:
             raise OSError("the disk is gone")
         return whole(one, newer, start, end)

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster, managers_at
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint.objects import fetch_subtask
 from statebed.errors import CorruptObjectError, InputError, MigrationError, NotOwnerError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns
 from statebed.state import Codec, Compaction, TableManager, TaskInfo, global_table_config_with_version
 from statebed.state.global_keyed.hash import hash_of
 from statebed.state.global_keyed.table import MAX_FILES
-from statebed.storage import FaultStore, flip_byte
+from statebed.testing.faults import FaultStore, flip_byte
 
 
 def files_of(cluster: Cluster, record: pb.CheckpointMetadata, index: int = 0) -> list[pb.FileEntry]:

@@ -12,7 +12,8 @@ from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster
 from statebed.errors import StoreUnavailableError
 from statebed.state import Codec, GlobalKeyedView, MemoryController, Purpose, TableManager, TaskInfo, Tier, Tiers
 from statebed.state.tiers.segments import Segment
-from statebed.storage import Fault, FaultStore, MemoryStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 BUDGET = 1 << 20
 ENTRY = 200

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebed.state.tiers.index import HashIndex, starts_to_store
+from statebed.state.tiers.hash_index import HashIndex, starts_to_store
 
 Hashes = npt.NDArray[np.uint64]
 

@@ -14,9 +14,9 @@ from unit.state.key_types import KEYS, shown
 from unit.state.segment_rows import opened_tiers
 from unit.state.table_cluster import Cluster
 
+from statebed.arrays.key_hash import Hashes, hash_columns
 from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import names
-from statebed.format.keyhash import Hashes, hash_columns
 from statebed.format.ranges import WHOLE_SPACE, subtask_of
 from statebed.state import (
     Compaction,

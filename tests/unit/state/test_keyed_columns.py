@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statebed.state.columns import (
-    FixedColumn,
-    HeapColumn,
-    Places,
-    TextColumn,
-    column_of,
-    column_over,
-    with_values,
-)
+from statebed.arrays.mutable import FixedColumn, HeapColumn, Places, TextColumn, column_of, column_over, with_values
 
 KINDS: dict[str, tuple[pa.DataType, Callable[[int], object]]] = {
     "text": (pa.string(), lambda number: None if number % 11 == 0 else f"key {number}"),

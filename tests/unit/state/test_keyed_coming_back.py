@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
 from statebed.format.keyhash import Hashes
+
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
-from statebed.state.keyed import returning
+from statebed.state.keyed import block_reload
 from statebed.state.keyed.blocks import Blocks
-from statebed.state.keyed.run import Run
+from statebed.state.keyed.mapped_run import FrozenRun, newest
 from statebed.state.keyed.slots import Slot
-from statebed.state.keyed.spilled import FrozenRun, newest
+from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.state.tiers.spill_cache import CachedFile
 from statebed.state.tiers.tiers import LOADING_THREADS
@@ -89,7 +89,7 @@ def coming_back(view: KeyedView, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     """A thread copies the rows, and waits when it has; calling what this gives lets it go on."""
     copied, go = threading.Event(), threading.Event()
 
-    def slow(frozen: tuple[FrozenRun, ...], over: Run | None) -> Run:
+    def slow(frozen: tuple[FrozenRun, ...], over: SortedRun | None) -> SortedRun:
         run = newest(frozen, over)
         copied.set()
         assert go.wait(20)
@@ -99,7 +99,7 @@ def coming_back(view: KeyedView, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
         go.set()
         return ended(waiting)
 
-    monkeypatch.setattr(returning, "newest", slow)
+    monkeypatch.setattr(block_reload, "newest", slow)
     waiting = view.prefetch(keys_of(range(10)))
     try:
         assert copied.wait(20)
@@ -209,13 +209,13 @@ def test_a_file_that_goes_meanwhile_harms_nobody(
 def test_a_copy_that_fails_because_the_block_has_changed_is_in_vain(
     view: KeyedView, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half_written(frozen: tuple[FrozenRun, ...], over: Run | None) -> Run:
+    def half_written(frozen: tuple[FrozenRun, ...], over: SortedRun | None) -> SortedRun:
         upsert(view, range(3), 6)
         raise IndexError("a row that is not there")
 
-    monkeypatch.setattr(returning, "newest", half_written)
+    monkeypatch.setattr(block_reload, "newest", half_written)
     assert ended(view.prefetch(keys_of(range(10)))) == [True]
-    monkeypatch.setattr(returning, "newest", lambda frozen, over: list(frozen)[len(frozen)])
+    monkeypatch.setattr(block_reload, "newest", lambda frozen, over: list(frozen)[len(frozen)])
     with pytest.raises(IndexError):
         ended(view.prefetch(keys_of(range(10))))
     monkeypatch.undo()

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import in_range
 from statebed.state import (
     CompactionMode,
@@ -26,7 +26,7 @@ from statebed.state import (
     keyed_table_config,
 )
 from statebed.state.host_cache import HostCache, cache
-from statebed.state.keyed.images import Images
+from statebed.state.keyed.cached_runs import CachedRuns
 from statebed.storage import MemoryStore
 
 COLUMNS = pa.schema([("id", pa.int64()), ("part", pa.string()), ("total", pa.int64()), ("name", pa.string())])
@@ -267,7 +267,7 @@ def test_a_cache_that_cannot_be_written_makes_no_difference_but_time(
     shared: HostCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HostCache, "writable", property(lambda _: False))
-    monkeypatch.setattr(Images, "_copied", lambda *_: pytest.fail("prepared a copy in vain"))
+    monkeypatch.setattr(CachedRuns, "_copied", lambda *_: pytest.fail("prepared a copy in vain"))
     for plain, copied in both(shared):
         for _ in range(4):
             for job in (plain, copied):

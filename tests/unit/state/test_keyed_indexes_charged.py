@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from statebed.format.columns import from_numpy
+from statebed.arrays.columns import from_numpy
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, MemoryController, Purpose, Tiers, keyed_table_config
 from statebed.storage import MemoryStore

@@ -12,9 +12,9 @@ import pytest
 
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
+from statebed.state.keyed.mapped_run import FrozenRun
 from statebed.state.keyed.run_files import MappedColumn
 from statebed.state.keyed.slots import Slot
-from statebed.state.keyed.spilled import FrozenRun
 from statebed.state.memory.controller import MemoryController, Purpose, Reservation
 from statebed.storage import MemoryStore
 

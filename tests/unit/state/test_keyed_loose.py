@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.arrays.key_hash import Hashes, hash_columns
+from statebed.arrays.mutable import FixedColumn
+from statebed.arrays.packed_text import PackedText
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import Hashes, hash_columns
-from statebed.format.packed_text import PackedText
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.state.columns import FixedColumn
-from statebed.state.keyed import loose
+from statebed.state.keyed import memory_runs
 from statebed.state.keyed.batch import KeyBatch
 from statebed.state.keyed.cuts import edges_of, merged_at
-from statebed.state.keyed.loose import LooseRuns, how_many_become_one
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run
+from statebed.state.keyed.memory_runs import LooseRuns, how_many_become_one
+from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, SortedRun
 
 KEYS = pa.schema([("id", pa.int64())])
 MOST_SMALL = 8
@@ -36,14 +36,14 @@ def batch_of(ids: Ids, *, many_collide: bool) -> KeyBatch:
     return KeyBatch.of(keys, KEYS, crowded if many_collide else hash_columns, where="test")
 
 
-def run_of(ids: Ids, *, many_collide: bool, marks: np.uint8 = DIRTY) -> Run:
+def run_of(ids: Ids, *, many_collide: bool, marks: np.uint8 = DIRTY) -> SortedRun:
     batch = batch_of(ids, many_collide=many_collide)
     rows = np.arange(len(ids))
     keys = batch.taken(rows)
-    return Run.of(batch.hashes, keys, [keys[0].take(rows)], None, marks)
+    return SortedRun.of(batch.hashes, keys, [keys[0].take(rows)], None, marks)
 
 
-def ids_of(run: Run, at: npt.NDArray[np.int64]) -> list[int]:
+def ids_of(run: SortedRun, at: npt.NDArray[np.int64]) -> list[int]:
     column = run.keys[0]
     assert isinstance(column, FixedColumn)
     return [int(one) for one in column.bits[at].astype(np.int64)]
@@ -62,7 +62,7 @@ def test_keys_are_found_in_the_run_that_has_them_and_others_nowhere(
     ids = np.random.default_rng(seed).permutation(20_000)
     cuts = [0, *itertools.accumulate([2000, *sizes])]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loose, "_FEW_ROWS", 0 if hinted else 1 << 20)
+        patch.setattr(memory_runs, "_FEW_ROWS", 0 if hinted else 1 << 20)
         runs = LooseRuns(WHOLE_SPACE)
         for start, end in itertools.pairwise(cuts):
             runs.add(run_of(ids[start:end], many_collide=many_collide), forget=True)
@@ -84,7 +84,7 @@ def test_keys_are_found_in_the_run_that_has_them_and_others_nowhere(
 @pytest.mark.parametrize("owned", [WHOLE_SPACE, pb.HashRange(first=1 << 62, last=(1 << 62) + 5)], ids=["all", "few"])
 def test_hints_hold_to_the_ends_of_the_range(owned: pb.HashRange) -> None:
     hashes = np.array([owned.first, owned.first + 1, owned.last - 1, owned.last], dtype=np.uint64)
-    hints = loose._Hints(owned, places=1000)
+    hints = memory_runs._Hints(owned, places=1000)
     hints.add(3, hashes[[0, 3]])
     hints.add(5, hashes[[1, 2]])
     assert ((hints.of(hashes) & np.uint8(8)) != 0)[[0, 3]].all()
@@ -152,7 +152,7 @@ def test_runs_that_are_cut_hold_the_values_of_their_rows_alone() -> None:
         ids = random.choice(1 << 40, count, replace=False)
         batch = batch_of(ids, many_collide=False)
         texts = pa.array([f"{one:060}" for one in ids[batch.order]])
-        runs.append(Run.of(batch.hashes, batch.taken(np.arange(len(batch))), [texts], None, DIRTY))
+        runs.append(SortedRun.of(batch.hashes, batch.taken(np.arange(len(batch))), [texts], None, DIRTY))
     edges = edges_of(runs[0].hashes, parts=2)
     parts = merged_at(runs, edges)
     whole = sum(run.values[0].held_bytes for run in runs)

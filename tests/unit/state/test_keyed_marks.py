@@ -8,25 +8,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statebed.format.keyhash import hash_columns
+from statebed.arrays.key_hash import hash_columns
+from statebed.arrays.mutable import column_of
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, keyed_table_config
-from statebed.state.columns import column_of
 from statebed.state.keyed import delta, files
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Run
+from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.storage import MemoryStore
 
 
-def run_of(ids: Iterable[int], marks: np.uint8) -> Run:
+def run_of(ids: Iterable[int], marks: np.uint8) -> SortedRun:
     keys = np.array(list(ids), dtype=np.int64)
     hashes = hash_columns([pa.array(keys)])
     order = np.argsort(hashes)
     column = pa.array(keys[order])
-    return Run.of(hashes[order], [column_of(column)], [column], None, marks)
+    return SortedRun.of(hashes[order], [column_of(column)], [column], None, marks)
 
 
-def alive_rows(run: Run) -> int:
+def alive_rows(run: SortedRun) -> int:
     mask = run.alive(np.arange(len(run), dtype=np.int64), None)
     return len(run) if mask is None else int(np.count_nonzero(mask))
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.columns import from_numpy
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.columns import from_numpy
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed.durable import HARD_MAX_DELTAS, MAX_DELTAS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statebed.format.keyhash import Hashes, hash_columns
+from statebed.arrays.key_hash import Hashes, hash_columns
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, MemoryController, Tiers, keyed_table_config
 from statebed.storage import MemoryStore

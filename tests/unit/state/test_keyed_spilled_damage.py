@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.mutable import column_of
 from statebed.errors import CorruptObjectError
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
-from statebed.state.columns import column_of
 from statebed.state.keyed.block import MAX_FROZEN, Block
-from statebed.state.keyed.returning import Returning
-from statebed.state.keyed.run import DIRTY, Run
-from statebed.state.keyed.spilled import FrozenRun
+from statebed.state.keyed.block_reload import Returning
+from statebed.state.keyed.mapped_run import FrozenRun
+from statebed.state.keyed.sorted_run import DIRTY, SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import MemoryController, Purpose
 from statebed.state.tiers import column_files
@@ -252,7 +252,9 @@ TABLE = KeyedTable(keyed_table_config("totals", "", ["id"], SCHEMA))
 def frozen(first: int, folder: SpillFolder) -> FrozenRun:
     ids = np.arange(first, first + ROWS)
     hashes = ids.astype(np.uint64)  # any that ascend
-    run = Run.of(hashes, [column_of(pa.array(ids))], [one.combine_chunks() for one in values_of(ids)], None, DIRTY)
+    run = SortedRun.of(
+        hashes, [column_of(pa.array(ids))], [one.combine_chunks() for one in values_of(ids)], None, DIRTY
+    )
     return FrozenRun.write([run], TABLE, folder, most_rows=ROWS)
 
 

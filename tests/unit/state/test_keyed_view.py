@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.errors import CorruptObjectError, InputError, MissingFileError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import WHOLE_SPACE, owned_range, subtask_of
 from statebed.format.segment import decode_segment
 from statebed.state import KeyedCheckpoint, KeyedView, TableConfig, TimeToLiveClock, keyed_table_config

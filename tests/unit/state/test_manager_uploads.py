@@ -9,7 +9,8 @@ from statebed.errors import CheckpointTimeoutError, MissingFileError, ObjectMiss
 from statebed.state import MemoryController, Purpose, Upload
 from statebed.state.manager.in_flight import InFlight
 from statebed.state.manager.uploads import Uploads
-from statebed.storage import FaultStore, MemoryStore, ObjectStore, Operation, Verb
+from statebed.storage import MemoryStore, ObjectStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 OWNER = "counts"
 WRITES = (OWNER, Purpose.WRITES)

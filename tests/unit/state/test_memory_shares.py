@@ -3,10 +3,10 @@
 import numpy as np
 import pyarrow as pa
 
-from statebed.operators.figures import memory_figures
 from statebed.state import MemoryController, TableManager, TaskInfo, Tiers, keyed_table_config
 from statebed.state.memory.budget import guarantees_of
 from statebed.storage import MemoryStore
+from statebed.subtasks.figures import memory_figures
 
 MIB = 1 << 20
 BUDGET = 8 * MIB

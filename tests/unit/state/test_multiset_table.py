@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.key_hash import Hashes, hash_columns, placement_hash
 from statebed.errors import IncompatibleSchemaError, InputError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import Hashes, hash_columns, placement_hash
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state import KeyedView, TableConfig, Tiers, multiset_table_config
 from statebed.state.evolution.evolve import evolve

@@ -18,8 +18,8 @@ from unit.state.fare_rows import batch, counted, rows_of, view_on
 from unit.state.segment_rows import opened_tiers, rows, rows_in, sequences, spec
 from unit.state.table_cluster import Cluster
 
+from statebed.arrays.columns import from_numpy
 from statebed.errors import SpillTimeoutError
-from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.state import (
     AppendBuffer,

@@ -10,13 +10,13 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.arrays.canonical_order import first_disorder
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.key_hash import hash_columns
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns
-from statebed.format.order import first_disorder
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, assign_field_ids
 from statebed.format.segment import SegmentSpec, segment_schema
-from statebed.state.time_keyed.row_merge import Source, merged, newest, ordered
+from statebed.state.time_keyed.row_merge import SortedSource, merged, newest, ordered
 from statebed.state.time_keyed.row_runs import merged_runs
 
 NAN = float("nan")
@@ -48,8 +48,8 @@ def pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
         yield rows.slice(start, size)
 
 
-def source(rows: list[Row], size: int) -> Source:
-    return Source(min(row[1] // 10 * 10 for row in rows), pieces(ordered(table(rows), SPEC), size))
+def source(rows: list[Row], size: int) -> SortedSource:
+    return SortedSource(min(row[1] // 10 * 10 for row in rows), pieces(ordered(table(rows), SPEC), size))
 
 
 def text(rows: pa.Table) -> list[str]:
@@ -102,7 +102,7 @@ def test_p6_values_of_types_that_arrow_does_not_sort_are_in_order_however_they_c
     for seed in range(5):
         order = random.Random(seed).sample(range(len(values)), len(values))
         halves = [ordered(rows.take(order[place::2]), spec) for place in (0, 1)]
-        found = pa.concat_tables(merged([Source(0, pieces(half, 2)) for half in halves], spec)).combine_chunks()
+        found = pa.concat_tables(merged([SortedSource(0, pieces(half, 2)) for half in halves], spec)).combine_chunks()
         assert str(found["value"].cast(storage).to_pylist()) == str(values.cast(storage).to_pylist()), seed
 
 
@@ -157,7 +157,7 @@ def test_sources_that_follow_one_another_in_time_are_open_one_at_a_time() -> Non
             yield piece
 
     seen = []
-    for piece in merged([Source(number * 10, noted(number)) for number in range(5)], SPEC):
+    for piece in merged([SortedSource(number * 10, noted(number)) for number in range(5)], SPEC):
         seen.append(piece)
         assert len(set(opened)) <= len({time for one in seen for time in one[TIME].to_pylist()}) + 1
     assert sum(piece.num_rows for piece in seen) == 50
@@ -166,7 +166,7 @@ def test_sources_that_follow_one_another_in_time_are_open_one_at_a_time() -> Non
 def test_many_rows_of_one_key_are_cut_by_their_times() -> None:
     early: list[Row] = [(1.0, time, 1, "a") for time in range(0, 1000, 2)]
     late: list[Row] = [(1.0, time, 1, "a") for time in range(1, 1000, 2)]
-    sources = [Source(0, pieces(ordered(table(rows), SPEC), 10)) for rows in (early, late)]
+    sources = [SortedSource(0, pieces(ordered(table(rows), SPEC), 10)) for rows in (early, late)]
     sizes = [piece.num_rows for piece in merged(sources, SPEC)]
     assert sum(sizes) == 1000
     assert max(sizes) <= 20

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from unit.state.fare_rows import batch, counted, rows_of, view_on
 from unit.state.segment_rows import MINUTE, opened_tiers, sorted_rows, spec
 
+from statebed.arrays.columns import from_numpy, uint64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, uint64_values
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.format.segment import sort_segment
 from statebed.state import Purpose, Tiers

@@ -7,7 +7,7 @@ import pytest
 
 from statebed.errors import InputError, MigrationError
 from statebed.state import Codec, MigratableState
-from statebed.state.migration import check_declared, decoder
+from statebed.state.value_versions import check_declared, decoder
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ from statebed.state import (
     operator_entry,
 )
 from statebed.state.global_keyed.files import FILE_SCHEMA
-from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 TASK = TaskInfo(JOB, OPERATOR)
 NOON = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)

@@ -28,7 +28,8 @@ from statebed.state import (
 )
 from statebed.state.metrics import CompactionMetrics
 from statebed.state.time_keyed.compaction import FAR_TOO_MANY, MAX_TOMBSTONES
-from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64())])
 RIDERS = keyed_table_config("riders", "", ["rider"], SCHEMA)

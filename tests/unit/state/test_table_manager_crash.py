@@ -13,15 +13,8 @@ from unit.state.table_cluster import JOB, OPERATOR, TABLE, managers_at
 from statebed.checkpoint import EpochDraft, Run
 from statebed.errors import StatebedError
 from statebed.state import Compaction, TableManager, operator_entry
-from statebed.storage import (
-    Fault,
-    FaultStore,
-    MemoryStore,
-    ObjectStore,
-    ScopedStore,
-    SimulatedCrash,
-    get_storage_provider,
-)
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore, get_storage_provider
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 EPOCHS = 4
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.table_cluster import JOB, OPERATOR, Cluster
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint import Origin
 from statebed.errors import IncompatibleSchemaError
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import WHOLE_SPACE, subtask_of
 from statebed.state import (
     Compaction,

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from unit.state.table_cluster import COUNTERS, JOB, OPERATOR, TABLE, Cluster
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.errors import InputError, UnknownTableError
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.state import (
     Compaction,
@@ -24,7 +24,8 @@ from statebed.state import (
     keyed_table_config,
 )
 from statebed.state.keyed.durable import MAX_DELTAS
-from statebed.storage import FaultStore, MemoryStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ScopedStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 SCHEMA = pa.schema([("driver", pa.string()), ("fare", pa.int64())])
 FARES = {"fares": keyed_table_config("fares", "", ["driver"], SCHEMA)}

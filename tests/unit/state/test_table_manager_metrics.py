@@ -19,7 +19,8 @@ from statebed.state import (
     keyed_table_config,
     timestamp_table_config,
 )
-from statebed.storage import FaultStore, MemoryStore, ObjectStore, Operation, ScopedStore, Verb
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.testing.faults import FaultStore, Operation, Verb
 
 SCHEMA = pa.schema([("rider", pa.int64()), ("fare", pa.int64())])
 HOUR = dt.timedelta(hours=1)

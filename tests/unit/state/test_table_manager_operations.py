@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.table_cluster import JOB, OPERATOR, Cluster
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.errors import InputError
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.state import (
     Checkpoint,

@@ -26,7 +26,8 @@ from statebed.state import (
     operator_entry,
     timestamp_table_config,
 )
-from statebed.storage import Fault, FaultStore, MemoryStore, ObjectStore, ScopedStore, SimulatedCrash
+from statebed.storage import MemoryStore, ObjectStore, ScopedStore
+from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 EPOCHS = 6
 CHANGED_AT = 3

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from unit.state.table_cluster import Cluster
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint import EpochDraft
 from statebed.errors import InputError
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import subtask_of
 from statebed.state import keyed_table_config, operator_entry, timestamp_table_config
 

@@ -22,7 +22,7 @@ from statebed.state.tiers.spill_files import ParquetFile, write_mapped, write_pa
 from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
-from statebed.storage.memory import MemoryStore
+from statebed.storage.memory_store import MemoryStore
 
 SELECTIONS = [
     Selection(),

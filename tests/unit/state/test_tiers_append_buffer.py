@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.state.segment_rows import MINUTE, opened_tiers, rows, rows_in, sequences, spec
 
+from statebed.arrays.canonical_order import first_disorder
 from statebed.errors import InputError, SpillError
-from statebed.format.order import first_disorder
 from statebed.state.memory.sizes import held_bytes
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.tier import Tier

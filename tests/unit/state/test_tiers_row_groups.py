@@ -13,7 +13,7 @@ from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
-from statebed.storage.memory import MemoryStore
+from statebed.storage.memory_store import MemoryStore
 
 
 def make(tiers: Tiers, count: int) -> Segment:

@@ -8,7 +8,7 @@ from unit.state.segment_rows import opened_tiers, sequences, sorted_rows, spec
 
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.tiers.segments import Segment
-from statebed.storage.memory import MemoryStore
+from statebed.storage.memory_store import MemoryStore
 
 SEGMENTS, ROWS, THREADS, STEPS = 8, 400, 6, 150
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unit.state.fare_rows import Row, batch, store_all, view_on
 from unit.state.segment_rows import opened_tiers
 
-from statebed.format.columns import from_numpy, int64_values, uint64_values
+from statebed.arrays.columns import from_numpy, int64_values, uint64_values
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME
 from statebed.state import TimeKeyedView
 from statebed.state.time_keyed.row_merge import combined

@@ -24,7 +24,8 @@ from statebed.state.time_keyed.compaction import (
 from statebed.state.time_keyed.files import MAX_BUCKETS, bucket_width
 from statebed.state.time_keyed.table import MAX_FILES
 from statebed.state.time_keyed.view import TimeKeyedView
-from statebed.storage import FaultStore, MemoryStore
+from statebed.storage import MemoryStore
+from statebed.testing.faults import FaultStore
 
 HOUR = 3_600_000_000
 LARGE = 1 << 40

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import in_range
 from statebed.state import (
     CompactionMode,

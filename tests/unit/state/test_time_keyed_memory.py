@@ -12,15 +12,16 @@ import pytest
 from unit.state.fare_rows import Row, batch, counted, rows_of, store_all, view_on
 from unit.state.segment_rows import opened_tiers
 
+from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError, SpillError
-from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import file_bytes
 from statebed.state.time_keyed.view import TimeKeyedView
-from statebed.storage import FaultStore, MemoryStore
+from statebed.storage import MemoryStore
+from statebed.testing.faults import FaultStore
 
 BUDGET = 400_000
 

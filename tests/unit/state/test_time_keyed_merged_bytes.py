@@ -10,8 +10,8 @@ import pytest
 from unit.state.fare_rows import SCHEMA
 from unit.state.segment_rows import file_entry, opened_tiers
 
+from statebed.arrays.columns import from_numpy
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import TIMESTAMP
 from statebed.state import TimeKeyedView, timestamp_table_config

@@ -8,18 +8,13 @@ import pytest
 from unit.state.fare_rows import RETENTION, Row, batch, config, counted, rows_of, store_all, view_on
 from unit.state.table_cluster import COUNTERS, Cluster
 
+from statebed.arrays.key_hash import hash_columns
 from statebed.errors import InputError, NotOwnerError
-from statebed.format.keyhash import hash_columns
 from statebed.format.ranges import owned_range, subtask_of
-from statebed.state import (
-    Compaction,
-    DeleteTimeRange,
-    RecordBatch,
-    TableData,
-    TimeKeyedView,
-)
+from statebed.state import Compaction, DeleteTimeRange, RecordBatch, TableData, TimeKeyedView
 from statebed.state.time_keyed.table import MAX_FILES
-from statebed.storage import FaultStore, MemoryStore
+from statebed.storage import MemoryStore
+from statebed.testing.faults import FaultStore
 
 
 def test_deleting_a_range_reads_nothing_and_files_inside_it_leave() -> None:

@@ -9,10 +9,10 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.key_hash import hash_columns, normalise_key
 from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns, normalise_key
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME, TIMESTAMP
 from statebed.state.live import tombstones

@@ -7,7 +7,7 @@ import pytest
 
 from statebed.errors import CredentialsError
 from statebed.storage.aws_profile import with_profile
-from statebed.storage.settings import sort_settings
+from statebed.storage.obstore_settings import sort_settings
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 import storage_contract
 
 from statebed.errors import StorageError
-from statebed.storage import FaultStore, LocalStore, MemoryStore, ObjectStore
+from statebed.storage import LocalStore, MemoryStore, ObjectStore
+from statebed.testing.faults import FaultStore
 
 
 @pytest.fixture(params=["local", "memory", "faults"])

@@ -6,18 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from statebed.errors import OutcomeUnknownError, StoreUnavailableError
-from statebed.storage import (
-    Fault,
-    FaultStore,
-    MemoryStore,
-    ObjectStore,
-    Operation,
-    PutOutcome,
-    SimulatedCrash,
-    Verb,
-    cut_to,
-    flip_byte,
-)
+from statebed.storage import MemoryStore, ObjectStore, PutOutcome
+from statebed.testing.faults import Fault, FaultStore, Operation, SimulatedCrash, Verb, cut_to, flip_byte
 
 
 @pytest.fixture

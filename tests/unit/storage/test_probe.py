@@ -3,7 +3,8 @@
 import pytest
 
 from statebed.errors import OutcomeUnknownError, PutIfAbsentError, StoreNotWritableError, StoreUnavailableError
-from statebed.storage import Fault, FaultStore, MemoryStore, Operation, PutOutcome, Verb, probe_put_if_absent
+from statebed.storage import MemoryStore, PutOutcome, probe_put_if_absent
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 
 class IgnoresTheCondition(MemoryStore):

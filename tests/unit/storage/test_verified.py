@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from statebed.errors import LostWriteError
-from statebed.storage import Fault, FaultStore, MemoryStore, ObjectInfo, Operation, Verb, put_verified
+from statebed.storage import MemoryStore, ObjectInfo, put_verified
 from statebed.storage.verified import READ_BACK_BYTES, UPLOAD_PART_BYTES, content_tags
+from statebed.testing.faults import Fault, FaultStore, Operation, Verb
 
 SPOILS = [Fault.STORE_HALF, Fault.STORE_FLIPPED, Fault.STORE_NOTHING]
 SMALL, LARGE = b"some rows", os.urandom(READ_BACK_BYTES + 1)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from statebed.inspect.tables.frames import html
-from statebed.ui.rows import _rows
+from statebed.ui.row_views import _rows
 
 ROWS = pa.table(
     {

@@ -8,10 +8,10 @@ import pytest
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.lineages import LineageSummary, RunSummary
 from statebed.inspect.savepoints import SavepointSummary
-from statebed.ui.charts import Chart, Series, Shape, Unit
+from statebed.ui.charts import Chart, ChartShape, Series, Unit
 from statebed.ui.coverage import SPACE, key_coverage, time_coverage
-from statebed.ui.graph import graph_of
 from statebed.ui.history import History
+from statebed.ui.job_graph import graph_of
 from statebed.ui.points import StateTotals
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e" + "long" * 60
@@ -32,13 +32,15 @@ def bars(svg: str) -> list[list[tuple[float, float]]]:
     return [[(float(y), float(tall)) for y, tall in re.findall(r"M[\d.]+ ([\d.]+)h[\d.]+v([\d.]+)", d)] for d in paths]
 
 
-def chart(*series: Series, unit: Unit = Unit.BYTES, shape: Shape = Shape.LINES, limit: float | None = None) -> Chart:
+def chart(
+    *series: Series, unit: Unit = Unit.BYTES, shape: ChartShape = ChartShape.LINES, limit: float | None = None
+) -> Chart:
     count = len(series[0].values)
     return Chart("c", "Sizes", "about", tuple(range(1, count + 1)), series, unit, shape, limit, "budget")
 
 
 def test_bars_stand_on_each_other_and_tell_their_sum() -> None:
-    made = chart(Series("a", (100.0, 300.0), 1), Series("b", (200.0, None), 2), shape=Shape.BARS).drawn("/e")
+    made = chart(Series("a", (100.0, 300.0), 1), Series("b", (200.0, None), 2), shape=ChartShape.BARS).drawn("/e")
     (a, c), (b,) = bars(made)
     assert b[0] + b[1] == pytest.approx(a[0], abs=0.02)
     assert c[1] == pytest.approx(a[1] + b[1], abs=0.02)
@@ -71,7 +73,7 @@ def test_axes_have_round_numbers_with_units(unit: Unit, greatest: float, labels:
 
 
 def test_one_bar_that_is_far_above_all_others_is_cut_and_told() -> None:
-    made = chart(Series("a", (30e6, *[1e6] * 9), 1), unit=Unit.DURATION, shape=Shape.BARS).drawn("/e")
+    made = chart(Series("a", (30e6, *[1e6] * 9), 1), unit=Unit.DURATION, shape=ChartShape.BARS).drawn("/e")
     [heights] = [[tall for _, tall in some] for some in bars(made)]
     assert heights[1] > heights[0] / 4
     assert len([one for one in elements(made, "path") if one.attrib["class"] == "gap"]) == 1

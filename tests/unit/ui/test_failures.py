@@ -12,7 +12,7 @@ from statebed.checkpoint import CheckpointLog
 from statebed.checkpoint.run_status import put_end, put_heartbeat
 from statebed.format import checkpoint_pb2 as pb
 from statebed.inspect.figures import PHASES
-from statebed.maintain.runs import Through, carry_out
+from statebed.maintain.tool_runs import Through, carry_out
 from statebed.present.colours import BOXES, DARK, LIGHT, PALETTE, PALETTE_DARK, PHASE_COLOURS, Tone
 from statebed.storage import LocalStore, ScopedStore
 

@@ -11,20 +11,20 @@ from starlette.responses import StreamingResponse
 
 from statebed.errors import JobNotFoundError, StoreUnavailableError
 from statebed.storage import LocalStore
-from statebed.ui import live
-from statebed.ui.live import Broadcast
-from statebed.ui.location import Location
+from statebed.ui import live_updates
+from statebed.ui.live_updates import Broadcast
+from statebed.ui.location import StateLocation
 
 WITHIN_SECONDS = 20.0
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "FIRST_WAIT_SECONDS", 0.02)
-    monkeypatch.setattr(live, "LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(live_updates, "FIRST_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(live_updates, "LONGEST_WAIT_SECONDS", 0.05)
 
 
-def lines(broadcast: Broadcast, look: live.Look, name: str = "job") -> AsyncIterator[str]:
+def lines(broadcast: Broadcast, look: live_updates.Look, name: str = "job") -> AsyncIterator[str]:
     answer = broadcast.stream(name, look)
     assert isinstance(answer, StreamingResponse)
     return answer.body_iterator  # type: ignore[return-value]
@@ -41,7 +41,7 @@ async def event(stream: AsyncIterator[str], name: str = "news") -> str:
 
 def test_a_new_record_is_told_to_every_open_page(tmp_path: Path) -> None:
     async def scene() -> None:
-        reader = Location(str(tmp_path)).job("rides")
+        reader = StateLocation(str(tmp_path)).job("rides")
         broadcast = Broadcast()
         with written(LocalStore(tmp_path)) as writer:
             writer.epochs(2)
@@ -116,8 +116,8 @@ def test_trouble_and_the_end_of_a_job_are_told_and_looking_goes_on() -> None:
 
 
 def test_nothing_new_is_a_sign_of_life_and_looks_become_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(live, "LONGEST_WAIT_SECONDS", 10.0)
+    monkeypatch.setattr(live_updates, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(live_updates, "LONGEST_WAIT_SECONDS", 10.0)
     looks = 0
 
     def look() -> str:

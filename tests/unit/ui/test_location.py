@@ -9,12 +9,12 @@ from dashboard_jobs import RIDES, written
 from large_job import write_file, write_large_job
 
 from statebed import testing
+from statebed.aggregates import functions as f
 from statebed.errors import JobNotFoundError
 from statebed.flow import Flow
 from statebed.format import names
-from statebed.operators import functions as f
 from statebed.storage import Listing, LocalStore, ObjectInfo, ScopedStore
-from statebed.ui.location import JobReader, Location
+from statebed.ui.location import JobReader, StateLocation
 from statebed.ui.views import PLOTTED, epochs_view, job_view
 
 
@@ -43,7 +43,7 @@ class CountingStore(ScopedStore):
 
 
 def counted(folder: Path, job: str = "rides") -> tuple[JobReader, CountingStore]:
-    reader, store = Location(str(folder)).job(job), CountingStore(folder, job)
+    reader, store = StateLocation(str(folder)).job(job), CountingStore(folder, job)
     reader.log.store = store
     return reader, store
 
@@ -120,7 +120,7 @@ def test_a_record_that_was_removed_by_hand_is_missing(tmp_path: Path) -> None:
 
 def test_a_folder_without_records_is_no_job(tmp_path: Path) -> None:
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    location = Location(str(tmp_path))
+    location = StateLocation(str(tmp_path))
     with pytest.raises(JobNotFoundError):
         location.job("empty").head()
     with pytest.raises(JobNotFoundError):

@@ -6,11 +6,11 @@ import importlib
 import pytest
 
 from statebed.present import units
-from statebed.ui import texts
+from statebed.ui import visible_text
 from statebed.ui.cache import Cache
 
 MODULES = [
-    *("statebed.ui.texts", "statebed.ui.security", "statebed.ui.addresses", "statebed.present.units"),
+    *("statebed.ui.visible_text", "statebed.ui.security", "statebed.ui.addresses", "statebed.present.units"),
     *("statebed.present.colours", "statebed.inspect.sources", "statebed.checkpoint.run_status"),
 ]
 
@@ -47,8 +47,8 @@ def test_a_time_that_no_calendar_has_is_shown_as_its_number() -> None:
 
 
 def test_texts_show_what_cannot_be_seen_and_are_cut_where_they_are_long() -> None:
-    assert texts.plain("a\u202eb\u200bc\x00") == "a⟨202e⟩b⟨200b⟩c⟨0000⟩"
-    assert texts.clipped("x" * 1000, 10) == "xxxxxxxxxx … (1,000 characters)"
+    assert visible_text.plain("a\u202eb\u200bc\x00") == "a⟨202e⟩b⟨200b⟩c⟨0000⟩"
+    assert visible_text.clipped("x" * 1000, 10) == "xxxxxxxxxx … (1,000 characters)"
 
 
 def test_a_cache_forgets_what_was_used_least_lately() -> None:

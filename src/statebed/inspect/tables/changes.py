@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy
+from statebed.arrays.columns import from_numpy
 from statebed.operators.changelog import group_equal
 
 CHANGE = "change"

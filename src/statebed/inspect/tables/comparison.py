@@ -14,22 +14,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import boolean_array, boolean_values, uint64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import boolean_array, boolean_values, uint64_values
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import KEY_HASH
 from statebed.format.segment import SegmentSpec
 from statebed.inspect.tables.hash_merge import HashSource, merge_by_hash
-from statebed.inspect.tables.plan import Fetch, FilePlan, PartPlan, any_between
+from statebed.inspect.tables.read_plan import Fetch, FilePlan, PartPlan, any_between
 from statebed.inspect.tables.request import Request
-from statebed.inspect.tables.rows import generations, newest_of_each, rows_of_file, rows_of_group, rows_of_part
-from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED
+from statebed.inspect.tables.row_reader import generations, newest_of_each, rows_of_file, rows_of_group, rows_of_part
+from statebed.inspect.tables.table_shape import GLOBAL_KEYED, KEYED
 from statebed.state.evolution.adaptation import adapt
 from statebed.state.live import tombstones
 from statebed.state.live.files import clipped
 from statebed.state.live.row_set import ascending
 from statebed.state.tiers.selection import among
-from statebed.state.time_keyed.row_merge import Source, combined, merged
+from statebed.state.time_keyed.row_merge import SortedSource, combined, merged
 from statebed.state.time_keyed.snapshot import filtered
 
 Part = pb.TableSubtaskCheckpointMetadata
@@ -41,7 +41,7 @@ _AFTER = "\0after"
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSide:
     """A table at one of the two epochs."""
 
     request: Request
@@ -60,7 +60,7 @@ class Side:
         return found
 
 
-def compare(before: Side, after: Side) -> Iterator[Both]:
+def compare(before: ComparedSide, after: ComparedSide) -> Iterator[Both]:
     """Rows of keys that may have changed, in the columns of the later side; all rows of a key (and time) together."""
     for owned in _ranges([*before.parts, *after.parts]):
         yield from _Range(before, after, owned).compared()
@@ -75,7 +75,7 @@ def _ranges(parts: Sequence[Part]) -> list[pb.HashRange]:
 class _Range:
     """One range of hashes."""
 
-    def __init__(self, before: Side, after: Side, owned: pb.HashRange) -> None:
+    def __init__(self, before: ComparedSide, after: ComparedSide, owned: pb.HashRange) -> None:
         self._sides = (before, after)
         self._parts = (before.part(owned), after.part(owned))
         self._same_columns = before.request.shape.file_schema.equals(
@@ -172,14 +172,14 @@ class _Range:
         others = (one for part in self._parts for one in part.files if one.path not in shared)
         return any(one.min_time_us <= file.max_time_us and file.min_time_us <= one.max_time_us for one in others)
 
-    def _sources(self, side: int, shared: set[str]) -> Iterator[Source]:
+    def _sources(self, side: int, shared: set[str]) -> Iterator[SortedSource]:
         plan = self._plan(side, without=shared)
         if self._sides[side].request.shape.generational:
             first = min((plan.first_bin(one.entry) for one in plan.files), default=0)
-            yield Source(first, self._tagged(side, generations(plan)))
+            yield SortedSource(first, self._tagged(side, generations(plan)))
             return
         for file in plan.files:
-            yield Source(plan.first_bin(file.entry), self._tagged(side, rows_of_file(file, plan)))
+            yield SortedSource(plan.first_bin(file.entry), self._tagged(side, rows_of_file(file, plan)))
 
     def _tagged(self, side: int, pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         schema = self._spec().schema

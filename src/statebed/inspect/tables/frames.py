@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from statebed.arrays.columns import one_chunk
 from statebed.errors import MissingDependencyError
-from statebed.format.columns import one_chunk
 from statebed.format.json_values import json_values
 
 if TYPE_CHECKING:

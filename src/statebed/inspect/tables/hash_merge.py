@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statebed.format.columns import uint64_values
+from statebed.arrays.columns import uint64_values
 from statebed.format.schema import KEY_HASH
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from statebed.arrays.key_hash import HASH_NAME, HASH_VERSION
 from statebed.checkpoint.log import CheckpointLog
 from statebed.checkpoint.objects import fetch_range, fetch_subtask
 from statebed.errors import (
@@ -21,14 +22,13 @@ from statebed.errors import (
 )
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
-from statebed.format.keyhash import HASH_NAME, HASH_VERSION
 from statebed.inspect.jobs import job_names
 from statebed.inspect.operator_names import OperatorNames
 from statebed.inspect.records import record_at
 from statebed.inspect.savepoints import savepoint_record
-from statebed.inspect.tables.at_once import at_once
+from statebed.inspect.tables.parallel_reads import at_once
+from statebed.operators.finished_results import result_table
 from statebed.operators.labels import stored_label
-from statebed.operators.results import result_table
 from statebed.storage import ScopedStore, get_storage_provider
 
 ATTEMPTS = 3
@@ -36,7 +36,7 @@ ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Location:
+class JobLocation:
     """Where a job's state is; can be sent to other processes."""
 
     url: str
@@ -49,14 +49,14 @@ class Location:
         return CheckpointLog(ScopedStore(store, names.job_folder(self.job)), self.job)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Location, (self.url, self.job, self.storage_options))
+        return (JobLocation, (self.url, self.job, self.storage_options))
 
 
 @dataclass(frozen=True)
 class Pinned:
     """An epoch, or what a savepoint keeps of one."""
 
-    location: Location
+    location: JobLocation
     number: int
     """Of the record."""
     epoch: int
@@ -90,12 +90,12 @@ class PinnedTable:
 
 def find_location(
     url: str | Path, job: str | None = None, *, storage_options: Mapping[str, str] | None = None
-) -> Location:
+) -> JobLocation:
     """The job that is asked for, or the only one there is."""
     store = get_storage_provider(url, storage_options)
     options = tuple(sorted((storage_options or {}).items()))
     if job is not None:
-        location = Location(store.url, names.check_name("job", job), options)
+        location = JobLocation(store.url, names.check_name("job", job), options)
         if location.log.numbers():
             return location
     found = job_names(store)
@@ -106,10 +106,10 @@ def find_location(
             where=store.url,
             fix="give the location that the job was given as state=, and the name of one of its jobs",
         )
-    return Location(store.url, _only(found, None, "job", where=store.url), options)
+    return JobLocation(store.url, _only(found, None, "job", where=store.url), options)
 
 
-def pin(location: Location, *, epoch: int | None = None, savepoint: str | None = None) -> pb.CheckpointMetadata:
+def pin(location: JobLocation, *, epoch: int | None = None, savepoint: str | None = None) -> pb.CheckpointMetadata:
     """The record of an epoch, of a savepoint, or the newest one."""
     if epoch is not None and savepoint is not None:
         raise InputError("an epoch and a savepoint are asked for", fix="give one of them")
@@ -120,7 +120,7 @@ def pin(location: Location, *, epoch: int | None = None, savepoint: str | None =
 
 
 def find_table(
-    location: Location,
+    location: JobLocation,
     *,
     operator: str | None = None,
     table: str | None = None,
@@ -159,7 +159,7 @@ def _collected(epoch: int, error: MissingFileError) -> EpochNotRetainedError:
 
 
 def _table_of(
-    location: Location,
+    location: JobLocation,
     record: pb.CheckpointMetadata,
     *,
     operator: str | None,
@@ -210,7 +210,7 @@ def _table_of(
 Tables = dict[str, tuple[pb.TableConfig, list[pb.TableSubtaskCheckpointMetadata]]]
 
 
-def _tables(location: Location, entry: pb.OperatorEntry) -> Tables:
+def _tables(location: JobLocation, entry: pb.OperatorEntry) -> Tables:
     store = location.log.store
     tables: Tables = {}
     for metadata in at_once(lambda reference: fetch_subtask(store, reference), entry.subtasks):

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.expressions.language import Call, Literal, Name, Node, TimeLiteral, parse
+from statebed.expressions.mistakes import TextSpan
 from statebed.format.schema import TIME
 from statebed.inspect.tables.request import Request, instant_us
-from statebed.inspect.tables.shape import GLOBAL_KEYED
-from statebed.operators.expressions.language import Call, Literal, Name, Node, TimeLiteral, parse
-from statebed.operators.expressions.mistakes import Place
+from statebed.inspect.tables.table_shape import GLOBAL_KEYED
 
 MOST_KEYS = 10_000
 """More keys than this are not looked for one by one."""
@@ -26,7 +26,7 @@ _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def narrowed(request: Request, condition: str) -> Request:
     """The request with what a text says of keys and times."""
     equal: dict[str, list[Any]] = {}
-    for one in _conjuncts(parse(Place(condition, "", 0, len(condition))).root):
+    for one in _conjuncts(parse(TextSpan(condition, "", 0, len(condition))).root):
         found = _equality(one, request)
         if found is not None:
             equal.setdefault(*found)

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.key_hash import hash_columns, normalise_key, placement_hash
 from statebed.errors import InputError, StatebedError
-from statebed.format.columns import from_numpy
-from statebed.format.keyhash import hash_columns, normalise_key, placement_hash
+from statebed.expressions import BoundExpression, bind, filter_rows
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.inspect.tables.shape import GLOBAL_KEYED, KEYED, TableShape
-from statebed.operators.expressions import BoundExpression, bind, filter_rows
+from statebed.inspect.tables.table_shape import GLOBAL_KEYED, KEYED, TableShape
 from statebed.state.codec import Codec
 from statebed.state.live.files import BEGINNING, END
 from statebed.state.live.row_set import RowSet

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.inspect.tables.finished import Finished
+from statebed.inspect.tables.finished_rows import Finished
 from statebed.inspect.tables.pinned import Pinned
-from statebed.inspect.tables.plan import PartPlan
+from statebed.inspect.tables.read_plan import PartPlan
 from statebed.inspect.tables.request import Request
-from statebed.inspect.tables.rows import answer, rows_of_part
-from statebed.inspect.tables.shape import KEYED
+from statebed.inspect.tables.row_reader import answer, rows_of_part
+from statebed.inspect.tables.table_shape import KEYED
 from statebed.state.keyed.files import pieces_of
 from statebed.state.live.files import clipped
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 from statebed.errors import CorruptObjectError, InputError
 from statebed.format.schema import TIME, merge_schema_lists
 from statebed.inspect.tables.changes import CHANGE, KINDS, change_schema, changes_of
-from statebed.inspect.tables.comparison import Side, compare
+from statebed.inspect.tables.comparison import ComparedSide, compare
 from statebed.inspect.tables.frames import Answer
-from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
+from statebed.inspect.tables.pinned import JobLocation, PinnedTable, find_location, find_table
 from statebed.inspect.tables.request import Key, Request
-from statebed.inspect.tables.shape import TIME_KEYED, TableShape
+from statebed.inspect.tables.table_shape import TIME_KEYED, TableShape
 from statebed.operators.labels import written_name
 
 
@@ -54,7 +54,8 @@ class StateDiff(Answer):
         for some in keys:
             requests = [request.of_keys(some) for request in requests]
         self._sides = [
-            Side(request, found.parts, found.pinned.fetch) for request, found in zip(requests, self._found, strict=True)
+            ComparedSide(request, found.parts, found.pinned.fetch)
+            for request, found in zip(requests, self._found, strict=True)
         ]
 
     @property
@@ -140,7 +141,7 @@ def diff_state(
 
 
 def diff_at(
-    location: Location,
+    location: JobLocation,
     *,
     operator: str | None = None,
     table: str | None = None,
@@ -153,7 +154,7 @@ def diff_at(
     return StateDiff(_find(location, after.operator, after.table, since), after)
 
 
-def _find(location: Location, operator: str | None, table: str | None, at: int | str | None) -> PinnedTable:
+def _find(location: JobLocation, operator: str | None, table: str | None, at: int | str | None) -> PinnedTable:
     if isinstance(at, str):
         return find_table(location, operator=operator, table=table, savepoint=at)
     return find_table(location, operator=operator, table=table, epoch=at)

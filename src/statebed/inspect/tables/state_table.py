@@ -17,18 +17,18 @@ import pyarrow.compute as pc
 
 from statebed.errors import InputError
 from statebed.format.schema import TIME
-from statebed.inspect.tables.finished import Finished
+from statebed.inspect.tables.finished_rows import Finished
 from statebed.inspect.tables.frames import Answer
-from statebed.inspect.tables.pinned import Location, PinnedTable, find_location, find_table
-from statebed.inspect.tables.plan import PartPlan, owns_all
+from statebed.inspect.tables.pinned import JobLocation, PinnedTable, find_location, find_table
 from statebed.inspect.tables.pushdown import by_keys, narrowed
+from statebed.inspect.tables.read_plan import PartPlan, owns_all
 from statebed.inspect.tables.request import Instant, Key, Request
-from statebed.inspect.tables.rows import rows_of_part
+from statebed.inspect.tables.row_reader import rows_of_part
 from statebed.inspect.tables.scan import Scan
-from statebed.inspect.tables.shape import TableShape
 from statebed.inspect.tables.slices import Slice, answers_of_part, slices_of
+from statebed.inspect.tables.table_shape import TableShape
+from statebed.operators.finished_results import StoredTable, UserAggregates, results_of
 from statebed.operators.labels import stored_label, written_name
-from statebed.operators.results import StoredTable, UserAggregates, results_of
 
 
 class StateTable(Answer):
@@ -251,7 +251,7 @@ def read_state(
 
 
 def table_at(
-    location: Location,
+    location: JobLocation,
     *,
     operator: str | None = None,
     table: str | None = None,

@@ -24,7 +24,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.sealed import open_sealed
 from statebed.inspect.jobs import open_log
-from statebed.inspect.verification import beside
+from statebed.inspect.verification import side_objects
 from statebed.inspect.verification.bytes_check import Expectation, problem_of, problem_of_bytes
 from statebed.inspect.verification.findings import Awaited, Finding, ObjectKind, SinkTable, Trouble, Verification
 from statebed.inspect.verification.log_check import READS_AT_ONCE, LogReading, newest_record, read_log
@@ -121,7 +121,7 @@ class _Verifier:
         self._name_absent()
         named = {*needs.paths, *metadata.paths, *markers, *pins}
         known = not reading.lost and not any(one.kind in _NAMING for one in self._findings)
-        orphans = beside.orphans(listed, named, reading.head) if known and not partly and reading.head else []
+        orphans = side_objects.orphans(listed, named, reading.head) if known and not partly and reading.head else []
         return Verification(
             job=self._log.job_id,
             where=self._store.url,
@@ -235,22 +235,26 @@ class _Verifier:
             for sink in record.sinks
         }
         checks = [
-            partial(beside.check_marker, self._store, path, *place) for path, place in markers.items() if path in listed
+            partial(side_objects.check_marker, self._store, path, *place)
+            for path, place in markers.items()
+            if path in listed
         ]
         checks += [
-            partial(beside.check_request, self._store, path)
+            partial(side_objects.check_request, self._store, path)
             for path in listed
             if names.request_of(path) is not None or names.request_of_answer(path) is not None
         ]
-        checks += [partial(beside.check_run, self._store, path) for path in listed if beside.is_of_a_run(path)]
+        checks += [
+            partial(side_objects.check_run, self._store, path) for path in listed if side_objects.is_of_a_run(path)
+        ]
         with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
             for checked in pool.map(lambda check: check(), checks):
                 self._take_beside(checked)
         newest = newest_record(self._log)
         retained = {n: record for n, record in reading.records.items() if newest and n >= newest.min_epoch}
-        self._findings += beside.missing_markers(self._store, retained, listed)
+        self._findings += side_objects.missing_markers(self._store, retained, listed)
         missing = {one.path for one in self._findings}
-        self._awaited = [one for one in beside.awaited(retained, newest, listed) if one.path not in missing]
+        self._awaited = [one for one in side_objects.awaited(retained, newest, listed) if one.path not in missing]
         return set(markers)
 
     def _take(self, looked: _Looked) -> None:
@@ -260,7 +264,7 @@ class _Verifier:
         self._findings += [looked.finding] if looked.finding is not None else []
         self._count(looked.size, objects=1)
 
-    def _take_beside(self, checked: beside.Checked) -> None:
+    def _take_beside(self, checked: side_objects.Checked) -> None:
         size, found = checked
         self._findings += [found] if found is not None else []
         self._count(size, objects=1)

@@ -19,21 +19,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.key_hash import HASH_SEED, hash_columns
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.keyhash import HASH_SEED, hash_columns
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators.joins.columns import SUFFIXES, JoinColumns
-from statebed.operators.joins.index import KeyIndex, searched, without_nulls
+from statebed.format.stream_schema import Input, Output
+from statebed.operators.input_rows import admit, filtered, without_routing
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
-from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns
+from statebed.operators.joins.join_index import KeyIndex, searched, without_nulls
+from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.matching import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
-from statebed.operators.rows import admit, filtered, without_routing
-from statebed.operators.windows import duration_text
+from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
+from statebed.quantities import duration_text
 from statebed.state import Combine, KeyedView, TableConfig, TimeKeyedView, keyed_table_config, timestamp_table_config
 from statebed.state.live.files import BEGINNING, END
 from statebed.state.live.row_set import ascending
@@ -157,8 +158,8 @@ class AsOfJoin:
         columns = replace(self.columns, right=self.right)
         rows = gathered_sides(columns, batches, where=operator_label(self))
         sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
-        waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[Side.LEFT].rows, clock)
-        pending = self._due(tables.get_time_keyed(PENDING), self.right, sides.admitted[Side.RIGHT].rows, clock)
+        waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[JoinSide.LEFT].rows, clock)
+        pending = self._due(tables.get_time_keyed(PENDING), self.right, sides.admitted[JoinSide.RIGHT].rows, clock)
         current, versions = tables.get_keyed(CURRENT), by_key(self._with_keys(pending), self.right)
         results = [self.outputs[MAIN].schema.empty_table(), *self._results(waiting, versions, current)]
         self._advance(current, versions)
@@ -199,7 +200,7 @@ class AsOfJoin:
         pairs = self.columns.paired(rows, matched, found, at[matched])
         yield _timed(pairs, rows, matched)
         if self.how is JoinKind.LEFT:
-            yield _timed(self.columns.alone(Side.LEFT, rows, alone), rows, alone)
+            yield _timed(self.columns.alone(JoinSide.LEFT, rows, alone), rows, alone)
 
     def _versions_of(self, rows: pa.Table, keyed: KeyedRows, current: KeyedView) -> tuple[pa.Table, Integers]:
         """Versions, and which of them each row gets, -1 for none."""

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values
 from statebed.format.schema import TIME
-from statebed.operators.joins.columns import JoinColumns
-from statebed.operators.joins.kinds import Side
-from statebed.operators.operator import LATE, MAIN, Clock, Output, StepResult
-from statebed.operators.rows import Admitted, gathered, late_output, late_rows
+from statebed.format.stream_schema import Output
+from statebed.operators.input_rows import Admitted, gathered, late_output, late_rows
+from statebed.operators.joins.join_columns import JoinColumns
+from statebed.operators.joins.join_type import JoinSide
+from statebed.operators.operator import LATE, MAIN, Clock, StepResult
 
-SIDES = (Side.LEFT, Side.RIGHT)
+SIDES = (JoinSide.LEFT, JoinSide.RIGHT)
 
 
 def late_name(name: str) -> str:
@@ -28,7 +29,7 @@ def late_outputs(columns: JoinColumns) -> dict[str, Output]:
 
 def gathered_sides(
     columns: JoinColumns, batches: Sequence[Iterable[pa.RecordBatch]], *, where: str
-) -> dict[Side, pa.Table]:
+) -> dict[JoinSide, pa.Table]:
     """All rows of each side."""
     return {side: gathered(some, columns.side(side), where=where) for side, some in zip(SIDES, batches, strict=True)}
 
@@ -39,7 +40,7 @@ class Sides:
 
     columns: JoinColumns
     operator_id: str
-    admitted: Mapping[Side, Admitted]
+    admitted: Mapping[JoinSide, Admitted]
 
     def matches(self, pairs: int) -> pb.JoinMatches:
         """Return what met in the epoch."""

@@ -22,20 +22,21 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.columns import from_numpy, int64_values, one_chunk
 from statebed.format.schema import TIME, TIMESTAMP
-from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
-from statebed.operators.joins.index import without_nulls
+from statebed.format.stream_schema import Input, Output
+from statebed.operators.input_rows import admit, filtered, without_routing
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
-from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
+from statebed.operators.joins.join_index import without_nulls
+from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.matches import Interval
 from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
-from statebed.operators.rows import admit, filtered, without_routing
-from statebed.operators.windows import duration_text
+from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
+from statebed.quantities import duration_text
 from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import END
 
@@ -46,7 +47,7 @@ BINS = 4
 LEAST_BIN_US = 1_000_000
 ROWS_AT_ONCE = 1 << 18
 """About so many older rows are looked at together."""
-TABLE = {Side.LEFT: "left", Side.RIGHT: "right"}
+TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
 """The table of each side."""
 
 
@@ -62,7 +63,7 @@ class IntervalJoin:
     upper_us: int
     """Greatest value of that difference."""
     how: JoinKind = JoinKind.INNER
-    condition: Condition | None = None
+    condition: PairCondition | None = None
     suffixes: tuple[str, str] = SUFFIXES
 
     def __post_init__(self) -> None:
@@ -133,7 +134,7 @@ class IntervalJoin:
         sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}
-        epoch = _Epoch(self, views, new, clock)
+        epoch = _JoinEpoch(self, views, new, clock)
         results = [self.outputs[MAIN].schema.empty_table(), *epoch.results()]
         for side in SIDES:
             self._keep(views[side], new[side], clock.watermark_us)
@@ -141,23 +142,23 @@ class IntervalJoin:
         # An anti join looks for partners of rows that leave alone, so it cannot tell.
         return made if self.how is JoinKind.ANTI else replace(made, matches=sides.matches(epoch.pairs))
 
-    def reach(self, side: Side) -> int:
+    def reach(self, side: JoinSide) -> int:
         """How long after its own time a row of a side may get a new partner."""
-        return self.upper_us if side is Side.LEFT else -self.lower_us
+        return self.upper_us if side is JoinSide.LEFT else -self.lower_us
 
     @property
     def _longest_wait(self) -> int:
         """How long after its own time a row may be given that waits to be in no pair, or in one."""
         waits = [self.reach(side) for side in SIDES if self.how.gives_unmatched(side)]
-        return max([0, *waits, *([self.reach(Side.LEFT)] if self.how is JoinKind.SEMI else [])])
+        return max([0, *waits, *([self.reach(JoinSide.LEFT)] if self.how is JoinKind.SEMI else [])])
 
-    def _retention(self, side: Side) -> int:
+    def _retention(self, side: JoinSide) -> int:
         """How far behind the watermark rows of a side are needed; below zero: they are not even needed at once."""
         other = side.other
-        for_others = self.how.gives_unmatched(other) or (self.how is JoinKind.SEMI and other is Side.LEFT)
+        for_others = self.how.gives_unmatched(other) or (self.how is JoinKind.SEMI and other is JoinSide.LEFT)
         return max(self.reach(side), self.upper_us - self.lower_us if for_others else self.reach(side))
 
-    def _table(self, side: Side) -> TableConfig:
+    def _table(self, side: JoinSide) -> TableConfig:
         one, retention = self.columns.side(side), max(self._retention(side), 1)
         return timestamp_table_config(
             TABLE[side],
@@ -181,11 +182,15 @@ class IntervalJoin:
             view.append(without_routing(filtered(new.table, kept)))
 
 
-class _Epoch:
+class _JoinEpoch:
     """One epoch of the join: the new rows, and the state that they meet."""
 
     def __init__(
-        self, join: IntervalJoin, views: Mapping[Side, TimeKeyedView], new: Mapping[Side, SideRows], clock: Clock
+        self,
+        join: IntervalJoin,
+        views: Mapping[JoinSide, TimeKeyedView],
+        new: Mapping[JoinSide, SideRows],
+        clock: Clock,
     ) -> None:
         self._join = join
         self._views = views
@@ -198,21 +203,21 @@ class _Epoch:
 
     def results(self) -> Iterator[pa.Table]:
         """Pairs with a new row; left rows at their first match; rows that can be in no pair any more."""
-        yield from self._pairs(Side.LEFT, self._state_partners(self._indexed[Side.LEFT]))
-        yield from self._pairs(Side.LEFT, [self._new[Side.RIGHT]], mark=self._indexed[Side.RIGHT].matched)
+        yield from self._pairs(JoinSide.LEFT, self._state_partners(self._indexed[JoinSide.LEFT]))
+        yield from self._pairs(JoinSide.LEFT, [self._new[JoinSide.RIGHT]], mark=self._indexed[JoinSide.RIGHT].matched)
         if self._join.how is JoinKind.SEMI:
             for rows in self._first_matches():
                 self.pairs += rows.num_rows
                 yield rows
         elif self._join.how.gives_pairs:
-            yield from self._pairs(Side.RIGHT, self._state_partners(self._indexed[Side.RIGHT]))
+            yield from self._pairs(JoinSide.RIGHT, self._state_partners(self._indexed[JoinSide.RIGHT]))
         for side in SIDES:
             if self._join.how.gives_unmatched(side) and self._clock.watermark_us is not None:
                 yield from self._unmatched(side, self._clock.watermark_us)
 
     def _pairs(
         self,
-        side: Side,
+        side: JoinSide,
         others: Iterable[SideRows],
         *,
         mark: Flags | None = None,
@@ -238,22 +243,22 @@ class _Epoch:
 
     def _first_matches(self) -> Iterator[pa.Table]:
         """Left rows that are in a pair now, and were in none before."""
-        yield self._alone(self._new[Side.LEFT], self._indexed[Side.LEFT].matched)
+        yield self._alone(self._new[JoinSide.LEFT], self._indexed[JoinSide.LEFT].matched)
         for piece in _together(self._touched()):
-            some = self._matching.index(SideRows.timed(Side.LEFT, piece))
+            some = self._matching.index(SideRows.timed(JoinSide.LEFT, piece))
             for earlier in self._state_partners(some):
                 some.ask(earlier)
             yield self._alone(some.rows, ~some.matched)
 
     def _touched(self) -> Iterator[pa.Table]:
         """Left rows of the state that are in a pair with a new right row."""
-        for old in self._state_partners(self._indexed[Side.RIGHT]):
+        for old in self._state_partners(self._indexed[JoinSide.RIGHT]):
             touched = np.zeros(len(old), dtype=np.bool_)
-            for _, theirs in self._indexed[Side.RIGHT].pairs(old):
+            for _, theirs in self._indexed[JoinSide.RIGHT].pairs(old):
                 touched[theirs] = True
             yield filtered(old.table, touched)
 
-    def _unmatched(self, side: Side, watermark_us: int) -> Iterator[pa.Table]:
+    def _unmatched(self, side: JoinSide, watermark_us: int) -> Iterator[pa.Table]:
         """Rows of a side that are in no pair, and can be in none any more."""
         reach = self._join.reach(side)
         new, last = self._new[side], watermark_us - reach

@@ -13,8 +13,9 @@ from typing import Any
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.operators.joins.inputs import SIDES
-from statebed.operators.windows import Window, duration_text
+from statebed.operators.window_definition import Window
 from statebed.present import units
+from statebed.quantities import duration_text
 
 LEAST_ROWS = 100
 """A join of fewer rows than this, on either side, is not judged, unless the event times themselves exclude a pair."""

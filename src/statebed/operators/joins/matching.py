@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.keyhash import hash_columns
+from statebed.arrays.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.key_hash import hash_columns
+from statebed.arrays.sort_order import changes, sorted_by, total_keys
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.operators.joins.columns import Condition, JoinColumns
-from statebed.operators.joins.index import RowIndex
-from statebed.operators.joins.kinds import Side
+from statebed.operators.joins.join_columns import JoinColumns, PairCondition
+from statebed.operators.joins.join_index import JoinIndex
+from statebed.operators.joins.join_type import JoinSide
 from statebed.operators.keyed_rows import taken
-from statebed.operators.ordering import changes, sorted_by, total_keys
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -31,12 +31,12 @@ _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 class SideRows:
     """Rows of one side: the columns of its input, and a number for each."""
 
-    side: Side
+    side: JoinSide
     table: pa.Table
     numbers: Integers
 
     @classmethod
-    def timed(cls, side: Side, table: pa.Table) -> "SideRows":
+    def timed(cls, side: JoinSide, table: pa.Table) -> "SideRows":
         """Rows whose number is their event time."""
         return cls(side, table, int64_values(table[TIME]))
 
@@ -61,7 +61,7 @@ class Matching:
     columns: JoinColumns
     lower: int = 0
     upper: int = 0
-    condition: Condition | None = None
+    condition: PairCondition | None = None
 
     def index(self, rows: SideRows) -> "Indexed":
         """Make rows ready to be asked about."""
@@ -77,7 +77,7 @@ class Matching:
 
     def partners(self, rows: SideRows) -> tuple[Integers, Integers]:
         """The least and the greatest number that a partner of each row has."""
-        if rows.side is Side.LEFT:
+        if rows.side is JoinSide.LEFT:
             return shifted(rows.numbers, self.lower), shifted(rows.numbers, self.upper)
         return shifted(rows.numbers, -self.upper), shifted(rows.numbers, -self.lower)
 
@@ -89,7 +89,7 @@ class Indexed:
         self.rows = rows
         self._matching = matching
         hashes, keys = matching.hashes_and_keys(rows)
-        self._index = RowIndex(hashes, keys, rows.numbers)
+        self._index = JoinIndex(hashes, keys, rows.numbers)
         self.matched = np.zeros(len(rows), dtype=np.bool_)
         """Which of its rows were in a pair with any that was asked."""
 
@@ -127,7 +127,7 @@ class Indexed:
         return self._oriented(others, ours, theirs), (ours, theirs)
 
     def _oriented(self, others: SideRows, ours: Integers, theirs: Integers) -> Pairs:
-        if self.rows.side is Side.LEFT:
+        if self.rows.side is JoinSide.LEFT:
             return Pairs(self.rows.table, ours, others.table, theirs)
         return Pairs(others.table, theirs, self.rows.table, ours)
 

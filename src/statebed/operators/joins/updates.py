@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, validity
+from statebed.arrays.columns import boolean_values, from_numpy, int64_values, one_chunk, validity
 from statebed.format.schema import TIME, TIMESTAMP
 from statebed.operators.changelog import weighted
-from statebed.operators.joins.columns import Condition, JoinColumns
-from statebed.operators.joins.index import expanded
-from statebed.operators.joins.kinds import JoinKind, Side
-from statebed.operators.joins.weighted_rows import ChangedRows, Touched, WeightedRows, WeightedTable
+from statebed.operators.joins.join_columns import JoinColumns, PairCondition
+from statebed.operators.joins.join_index import expanded
+from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.keyed_rows import taken
+from statebed.operators.weighted_rows import ChangedRows, Touched, WeightedRows, WeightedTable
 from statebed.state import KeyedView
 
 Integers = npt.NDArray[np.int64]
@@ -34,41 +34,43 @@ class Updates:
     """What changes on both sides, and the state before that."""
 
     columns: JoinColumns
-    condition: Condition | None
+    condition: PairCondition | None
     touched: Touched
-    tables: Mapping[Side, WeightedTable]
-    views: Mapping[Side, KeyedView]
-    changed: Mapping[Side, ChangedRows]
+    tables: Mapping[JoinSide, WeightedTable]
+    views: Mapping[JoinSide, KeyedView]
+    changed: Mapping[JoinSide, ChangedRows]
 
     def results(self) -> Iterator[pa.Table]:
         """Weighted rows, not consolidated."""
         if self.columns.how.gives_pairs:
             yield from self._changed_pairs()
-        for side in Side:
-            if self.columns.how.gives_unmatched(side) or (self.columns.how is JoinKind.SEMI and side is Side.LEFT):
+        for side in JoinSide:
+            if self.columns.how.gives_unmatched(side) or (self.columns.how is JoinKind.SEMI and side is JoinSide.LEFT):
                 yield from self._alone(side) if self.condition is None else self._alone_by_condition(side)
 
     # ---- pairs -----------------------------------------------------------------------------------------------
 
     def _changed_pairs(self) -> Iterator[pa.Table]:
         """The pairs of rows that have changed with all that are there, and with each other."""
-        for side in Side:
+        for side in JoinSide:
             changed = self.changed[side]
             for page in self._pages(side.other, changed.keys):
                 yield from self._paired(side, changed.weighted(), page)
-        yield from self._paired(Side.LEFT, self.changed[Side.LEFT].weighted(), self.changed[Side.RIGHT].weighted())
+        yield from self._paired(
+            JoinSide.LEFT, self.changed[JoinSide.LEFT].weighted(), self.changed[JoinSide.RIGHT].weighted()
+        )
 
-    def _paired(self, side: Side, ours: WeightedRows, theirs: WeightedRows) -> Iterator[pa.Table]:
+    def _paired(self, side: JoinSide, ours: WeightedRows, theirs: WeightedRows) -> Iterator[pa.Table]:
         """Pairs of changed rows of one side and any rows of the other."""
         for our_rows, their_rows in self._pairs(side, ours, theirs):
             weights = ours.weights[our_rows] * theirs.weights[their_rows]
             one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
-            (left, left_at), (right, right_at) = (one, other) if side is Side.LEFT else (other, one)
+            (left, left_at), (right, right_at) = (one, other) if side is JoinSide.LEFT else (other, one)
             rows = self.columns.paired(left, left_at, right, right_at)
             times = _later(left[TIME], left_at, right[TIME], right_at)
             yield weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
 
-    def _pairs(self, side: Side, ours: WeightedRows, theirs: WeightedRows) -> Iterator[tuple[Integers, Integers]]:
+    def _pairs(self, side: JoinSide, ours: WeightedRows, theirs: WeightedRows) -> Iterator[tuple[Integers, Integers]]:
         """Rows of both with one key that meet the condition, some at a time; `ours` are those of `side`."""
         starts = np.searchsorted(ours.places, np.arange(self.touched.count + 1, dtype=np.int64))
         first, behind = starts[theirs.places], starts[theirs.places + 1]
@@ -77,13 +79,13 @@ class Updates:
                 yield our_rows, their_rows
                 continue
             one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
-            (left, left_at), (right, right_at) = (one, other) if side is Side.LEFT else (other, one)
+            (left, left_at), (right, right_at) = (one, other) if side is JoinSide.LEFT else (other, one)
             batch = self.columns.paired(left, left_at, right, right_at, only=self.condition.columns)
             kept = boolean_values(self.condition.evaluate(batch))
             if kept.any():
                 yield our_rows[kept], their_rows[kept]
 
-    def _pages(self, side: Side, places: Integers) -> Iterator[WeightedRows]:
+    def _pages(self, side: JoinSide, places: Integers) -> Iterator[WeightedRows]:
         """The rows of some keys as they were before the epoch."""
         if not len(places):
             return iter(())
@@ -91,7 +93,7 @@ class Updates:
 
     # ---- rows without a partner ------------------------------------------------------------------------------
 
-    def _alone(self, side: Side) -> Iterator[pa.Table]:
+    def _alone(self, side: JoinSide) -> Iterator[pa.Table]:
         """Changes of the rows of one side that are results by themselves, where all rows of a key are partners."""
         before, after = self._has_rows(side.other)
         if self.columns.how is not JoinKind.SEMI:
@@ -102,7 +104,7 @@ class Updates:
         for page in self._pages(side, np.flatnonzero(turned)):
             yield self._given(side, page.rows, page.weights * turned[page.places])
 
-    def _has_rows(self, side: Side) -> tuple[Flags, Flags]:
+    def _has_rows(self, side: JoinSide) -> tuple[Flags, Flags]:
         """Whether each touched key has rows on one side, before and after the epoch."""
         changed, count = self.changed[side], self.touched.count
         places = np.arange(count, dtype=np.int64)
@@ -111,7 +113,7 @@ class Updates:
         added = np.bincount(changed.places[changed.after > 0], minlength=count)
         return there > 0, (there > known) | (added > 0)
 
-    def _alone_by_condition(self, side: Side) -> Iterator[pa.Table]:
+    def _alone_by_condition(self, side: JoinSide) -> Iterator[pa.Table]:
         """The same, where the condition decides which rows are partners."""
         changed, others = self.changed[side], self.changed[side.other]
         rows = WeightedRows(changed.rows, changed.places, changed.after)
@@ -126,7 +128,7 @@ class Updates:
                 some = WeightedRows(taken(page.rows, at), page.places[at], page.weights[at])
                 yield self._matched(side, some, some.weights)
 
-    def _matched(self, side: Side, rows: WeightedRows, before: Integers) -> pa.Table:
+    def _matched(self, side: JoinSide, rows: WeightedRows, before: Integers) -> pa.Table:
         """What some rows of a side give by themselves, from how many partners they have before and after the epoch.
 
         The weights of the rows are those after the epoch.
@@ -144,11 +146,11 @@ class Updates:
         weights = np.where(given_after, rows.weights, 0) - np.where(given_before, before, 0)
         return self._given(side, rows.rows, weights)
 
-    def _given(self, side: Side, rows: pa.Table, weights: Integers) -> pa.Table:
+    def _given(self, side: JoinSide, rows: pa.Table, weights: Integers) -> pa.Table:
         return alone(self.columns, side, rows, np.flatnonzero(weights), weights)
 
 
-def alone(columns: JoinColumns, side: Side, rows: pa.Table, at: Integers, weights: Integers) -> pa.Table:
+def alone(columns: JoinColumns, side: JoinSide, rows: pa.Table, at: Integers, weights: Integers) -> pa.Table:
     """Rows of one side as results without a partner; the weights are those of all rows."""
     times = one_chunk(rows[TIME]).take(from_numpy(at, pa.int64()))
     results = columns.alone(side, rows, at).append_column(pa.field(TIME, TIMESTAMP), times)

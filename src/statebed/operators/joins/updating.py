@@ -19,31 +19,23 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, one_chunk, uint64_values
+from statebed.arrays.grouping import group_rows
 from statebed.format import names
-from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.schema import KEY_HASH
+from statebed.format.stream_schema import Changes, Input, Output, weights_of
 from statebed.operators.changelog import UNKNOWN_RETRACTIONS, folded, without_weight
-from statebed.operators.grouping import group_rows
-from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
-from statebed.operators.joins.index import Flags, without_nulls
+from statebed.operators.input_rows import filtered
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
-from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
+from statebed.operators.joins.join_index import Flags, without_nulls
+from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.updates import Integers, Updates, alone
-from statebed.operators.joins.weighted_rows import Touched, WeightedTable
 from statebed.operators.keyed_rows import admit_updating
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import (
-    MAIN,
-    Changes,
-    Clock,
-    Definition,
-    Input,
-    Output,
-    StepResult,
-    Tables,
-)
-from statebed.operators.rows import filtered, weights_of
+from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
 from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl
+from statebed.operators.weighted_rows import Touched, WeightedTable
 from statebed.state import Combine, KeyedView, TableConfig
 from statebed.state.live.files import BEGINNING
 
@@ -56,7 +48,7 @@ class UpdatingJoin:
     left: Input
     right: Input
     how: JoinKind = JoinKind.INNER
-    condition: Condition | None = None
+    condition: PairCondition | None = None
     suffixes: tuple[str, str] = SUFFIXES
     ttl: TimeToLive | None = None
     """None: rows are kept until they are taken away."""
@@ -80,7 +72,7 @@ class UpdatingJoin:
         return {MAIN: Output(self.columns.results, Changes.CHANGELOG), **late_outputs(self.columns)}
 
     @cached_property
-    def sides(self) -> Mapping[Side, WeightedTable]:
+    def sides(self) -> Mapping[JoinSide, WeightedTable]:
         """What is kept of each side."""
         return {side: WeightedTable(side.value, self.columns.side(side), self.ttl) for side in SIDES}
 
@@ -98,7 +90,7 @@ class UpdatingJoin:
 
     def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:
         for rows in earlier.scan():
-            self.sides[Side(name)].put_lists(tables.get_keyed(name), rows, clock)
+            self.sides[JoinSide(name)].put_lists(tables.get_keyed(name), rows, clock)
 
     @cached_property
     def definition(self) -> Definition:
@@ -152,10 +144,10 @@ class UpdatingJoin:
             unknown = sum(one.unknown for one in changed.values())
         return sides.result(clock, folded(results, schema), {UNKNOWN_RETRACTIONS: unknown})
 
-    def _has_key(self, side: Side, rows: pa.Table) -> Flags:
+    def _has_key(self, side: JoinSide, rows: pa.Table) -> Flags:
         return without_nulls([one_chunk(rows[key]) for key in self.columns.side(side).keys], rows.num_rows)
 
-    def _without_key(self, new: Mapping[Side, pa.Table]) -> Iterator[pa.Table]:
+    def _without_key(self, new: Mapping[JoinSide, pa.Table]) -> Iterator[pa.Table]:
         """Results of rows that have no key to be in a pair with."""
         for side in SIDES:
             if self.how.gives_unmatched(side):
@@ -163,17 +155,17 @@ class UpdatingJoin:
                 yield alone(self.columns, side, without_weight(new[side]), at, weights_of(new[side]))
 
 
-def _touched(columns: JoinColumns, rows: Mapping[Side, pa.Table]) -> tuple[Touched, dict[Side, Integers]]:
+def _touched(columns: JoinColumns, rows: Mapping[JoinSide, pa.Table]) -> tuple[Touched, dict[JoinSide, Integers]]:
     """The keys of these rows, and of each row the place of its key."""
     hashes = np.concatenate([uint64_values(rows[side][KEY_HASH]) for side in SIDES])
     if not columns.left.keys:
         hashes = np.zeros(len(hashes), dtype=np.uint64)
     keys = [
-        pa.concat_arrays([one_chunk(rows[Side.LEFT][left]), one_chunk(rows[Side.RIGHT][right])])
+        pa.concat_arrays([one_chunk(rows[JoinSide.LEFT][left]), one_chunk(rows[JoinSide.RIGHT][right])])
         for left, right in zip(columns.left.keys, columns.right.keys, strict=True)
     ]
     grouping = group_rows(np.zeros(len(hashes), dtype=np.int64), hashes, keys)
     firsts = from_numpy(grouping.first_rows, pa.int64())
-    places, lefts = grouping.group_of_rows(), rows[Side.LEFT].num_rows
+    places, lefts = grouping.group_of_rows(), rows[JoinSide.LEFT].num_rows
     touched = Touched([key.take(firsts) for key in keys], grouping.groups)
-    return touched, {Side.LEFT: places[:lefts], Side.RIGHT: places[lefts:]}
+    return touched, {JoinSide.LEFT: places[:lefts], JoinSide.RIGHT: places[lefts:]}

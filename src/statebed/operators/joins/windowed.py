@@ -16,27 +16,28 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.errors import InputError
 from statebed.format import names
-from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
 from statebed.format.schema import TIME, TIMESTAMP
+from statebed.format.stream_schema import Input, Output
 from statebed.operators.aggregation import WINDOW_END, WINDOW_START
-from statebed.operators.joins.columns import SUFFIXES, Condition, JoinColumns
-from statebed.operators.joins.index import without_nulls
+from statebed.operators.input_rows import Admitted, filtered, without_routing
 from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_outputs
-from statebed.operators.joins.kinds import JoinKind, Side
+from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
+from statebed.operators.joins.join_index import without_nulls
+from statebed.operators.joins.join_type import JoinKind, JoinSide
 from statebed.operators.joins.matching import Flags, Integers, Matching, SideRows, in_output_order
 from statebed.operators.keyed_rows import taken
 from statebed.operators.labels import operator_label
-from statebed.operators.operator import MAIN, Clock, Definition, Input, Output, StepResult, Tables
-from statebed.operators.rows import Admitted, filtered, without_routing
-from statebed.operators.windows import Window
+from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.window_definition import Window
 from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import BEGINNING
 
 ROWS_AT_ONCE = 1 << 20
 """About so many rows, each as often as it is in a window, are joined together."""
-TABLE = {Side.LEFT: "left", Side.RIGHT: "right"}
+TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
 _WINDOW = (pa.field(WINDOW_START, TIMESTAMP, nullable=False), pa.field(WINDOW_END, TIMESTAMP, nullable=False))
 
 
@@ -49,7 +50,7 @@ class WindowJoin:
     right: Input
     window: Window
     how: JoinKind = JoinKind.INNER
-    condition: Condition | None = None
+    condition: PairCondition | None = None
     suffixes: tuple[str, str] = SUFFIXES
 
     def __post_init__(self) -> None:
@@ -126,7 +127,7 @@ class WindowJoin:
         made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
         return replace(made, matches=sides.matches(pairs))
 
-    def _table(self, side: Side) -> TableConfig:
+    def _table(self, side: JoinSide) -> TableConfig:
         one = self.columns.side(side)
         return timestamp_table_config(
             TABLE[side],
@@ -152,7 +153,7 @@ class WindowJoin:
         return np.asarray(panes - into_period + np.int64(self.window.width_us))
 
     def _closing(
-        self, side: Side, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
+        self, side: JoinSide, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
     ) -> "_Closing":
         """The rows of windows that the watermark closes and no earlier one did."""
         one, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
@@ -166,22 +167,22 @@ class WindowJoin:
             closed &= windows.ends > late_us
         return _Closing(side, rows, windows.rows[closed], windows.starts[closed], windows.ends[closed])
 
-    def _joined(self, closing: "Mapping[Side, _Closing]") -> "_Joined":
+    def _joined(self, closing: "Mapping[JoinSide, _Closing]") -> "_Joined":
         """Join the rows of some windows."""
         joined = _Joined()
         left, right = (closing[side].as_rows() for side in SIDES)
         indexed = Matching(self.columns, condition=self.condition).index(left)
-        matched = {Side.LEFT: indexed.matched, Side.RIGHT: np.zeros(len(right), dtype=np.bool_)}
+        matched = {JoinSide.LEFT: indexed.matched, JoinSide.RIGHT: np.zeros(len(right), dtype=np.bool_)}
         for pairs, theirs in indexed.pairs(right):
-            matched[Side.RIGHT][theirs] = True
+            matched[JoinSide.RIGHT][theirs] = True
             joined.pairs += len(theirs)
             if self.how.gives_pairs:
-                starts, ends = closing[Side.LEFT].starts[pairs.left_at], closing[Side.LEFT].ends[pairs.left_at]
+                starts, ends = closing[JoinSide.LEFT].starts[pairs.left_at], closing[JoinSide.LEFT].ends[pairs.left_at]
                 window = [from_numpy(one, TIMESTAMP) for one in (starts, ends)]
                 rows = self.columns.paired(pairs.left, pairs.left_at, pairs.right, pairs.right_at, window)
                 joined.results.append(_timed(rows, ends))
         if self.how is JoinKind.SEMI:
-            joined.results.append(self._alone(closing[Side.LEFT], left, matched[Side.LEFT]))
+            joined.results.append(self._alone(closing[JoinSide.LEFT], left, matched[JoinSide.LEFT]))
         for side, rows_of_side in zip(SIDES, (left, right), strict=True):
             if self.how.gives_unmatched(side):
                 joined.results.append(self._alone(closing[side], rows_of_side, ~matched[side]))
@@ -192,7 +193,7 @@ class WindowJoin:
         window = [from_numpy(one[at], TIMESTAMP) for one in (closing.starts, closing.ends)]
         return _timed(self.columns.alone(rows.side, rows.table, at, window), closing.ends[at])
 
-    def _keep(self, side: Side, view: TimeKeyedView, new: pa.Table, watermark_us: int | None) -> None:
+    def _keep(self, side: JoinSide, view: TimeKeyedView, new: pa.Table, watermark_us: int | None) -> None:
         """Add the rows of open windows to the state, and let those leave that are in closed ones alone."""
         kept = np.ones(new.num_rows, dtype=np.bool_)
         if watermark_us is not None:
@@ -216,7 +217,7 @@ class _Joined:
 class _Closing:
     """Rows of one side in windows that close: each row as often as it is in one."""
 
-    side: Side
+    side: JoinSide
     rows: pa.Table
     at: Integers
     """Which row."""

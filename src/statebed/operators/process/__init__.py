@@ -4,8 +4,8 @@ from statebed.operators.process.context import Context
 from statebed.operators.process.definition import Process
 from statebed.operators.process.key_context import KeyContext
 from statebed.operators.process.key_states import KeyStates
-from statebed.operators.process.operator import ProcessOperator
 from statebed.operators.process.per_key import ProcessKey
+from statebed.operators.process.process_operator import ProcessOperator
 from statebed.operators.process.states import ListState, MapState, State, ValueState
 from statebed.operators.process.timers import TimerKind
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.sort_order import Flags, Integers, sorted_by, total_keys
 from statebed.format.schema import TIME
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Tables
-from statebed.operators.ordering import Flags, Integers, sorted_by, total_keys
 from statebed.operators.process.items import Items
 from statebed.operators.process.states import ITEM, KEY, MAP_KEY, MAP_VALUE, NEXT, POSITION, VALUE, ListState, MapState
 from statebed.operators.time_to_live import by_event_time

@@ -12,18 +12,18 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, one_chunk, validity
+from statebed.arrays.grouping import group_rows
+from statebed.arrays.key_hash import hash_columns
+from statebed.arrays.sort_order import Flags, Integers
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, one_chunk, validity
-from statebed.format.keyhash import hash_columns
 from statebed.format.schema import TIMESTAMP
-from statebed.operators.grouping import group_rows
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Clock, Tables
-from statebed.operators.ordering import Flags, Integers
-from statebed.operators.process.choice import Chosen, Keys, chosen, positions
 from statebed.operators.process.collections import ListTables, MapTables, collection
 from statebed.operators.process.items import Items
-from statebed.operators.process.results import conformed_rows
+from statebed.operators.process.key_choice import ChosenKeys, Keys, chosen, positions
+from statebed.operators.process.returned_rows import conformed_rows
 from statebed.operators.process.states import KEY, VALUE, ListState, MapState, State
 from statebed.operators.process.timers import TimerKind, cancel_timers, set_timers, timer_times
 from statebed.operators.time_to_live import by_event_time
@@ -237,7 +237,7 @@ class Context:
     def _at(self, state: State) -> str:
         return f"{self.where}, state {state.name!r}"
 
-    def _chosen(self, keys: Keys) -> Chosen:
+    def _chosen(self, keys: Keys) -> ChosenKeys:
         return chosen(keys, self.keys, where=self.where)
 
     def _view(self, state: State) -> KeyedView:
@@ -281,22 +281,22 @@ class Context:
         touched, inner = self._touched(state, index, len(wanted))
         return maps.find(touched.keys, inner, wanted)
 
-    def _touched(self, state: State, index: Keys, count: int) -> tuple[Chosen, Integers]:
+    def _touched(self, state: State, index: Keys, count: int) -> tuple[ChosenKeys, Integers]:
         """Each key that one of `count` items is for, and for each item the place of its key among these."""
         places = positions(index, self.key_index, count, self.keys.num_rows, where=self._at(state))
         touched, inner = np.unique(places, return_inverse=True)
         return self._chosen(touched), inner.astype(np.int64)
 
-    def _distinct(self, selected: Chosen) -> tuple[Chosen, Integers]:
+    def _distinct(self, selected: ChosenKeys) -> tuple[ChosenKeys, Integers]:
         """The keys, each once, and the place of each given key among these."""
         if selected.places is not None:
             places, index = np.unique(selected.places, return_inverse=True)
             return self._chosen(places), index.astype(np.int64)
         columns = [one_chunk(column) for column in selected.keys.columns]
         grouping = group_rows(np.zeros(selected.keys.num_rows, dtype=np.int64), hash_columns(columns), columns)
-        return Chosen(taken(selected.keys, grouping.first_rows), None), grouping.group_of_rows()
+        return ChosenKeys(taken(selected.keys, grouping.first_rows), None), grouping.group_of_rows()
 
-    def _check_count(self, state: State, keys: Chosen, rows: int) -> None:
+    def _check_count(self, state: State, keys: ChosenKeys, rows: int) -> None:
         if rows != keys.keys.num_rows:
             raise InputError(
                 f"there are {keys.keys.num_rows} keys and {rows} rows for them",
@@ -304,7 +304,7 @@ class Context:
                 fix="give one row for each key, in the order of ctx.keys or of keys=",
             )
 
-    def _moments(self, state: State, keys: Chosen, times: Times | None) -> pa.Array | None:
+    def _moments(self, state: State, keys: ChosenKeys, times: Times | None) -> pa.Array | None:
         """The event times from which a time to live counts; None: it does not count by event time."""
         if not by_event_time(state.time_to_live):
             return None

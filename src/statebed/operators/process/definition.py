@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import pyarrow as pa
 
 from statebed.errors import InputError
-from statebed.operators.operator import Changes
+from statebed.format.stream_schema import Changes
 from statebed.operators.process.states import State
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from statebed.errors import InputError
 from statebed.format.schema import TIME, TIMESTAMP
-from statebed.operators.operator import WEIGHT
+from statebed.format.stream_schema import WEIGHT
 
 _MORE = {TIME: TIMESTAMP, WEIGHT: pa.int64()}
 """Columns that rows may have besides those that are declared."""

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statebed.format.columns import from_numpy, int64_values, one_chunk, validity
-from statebed.operators.ordering import Integers
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.arrays.sort_order import Integers
 
 
 @dataclass(frozen=True)

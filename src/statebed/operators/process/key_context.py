@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy
 from statebed.format.schema import TIMESTAMP
 from statebed.operators.process.context import Context
 from statebed.operators.process.dict_rows import rows_as_table

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import one_chunk
+from statebed.arrays.sort_order import Integers
 from statebed.errors import InputError
-from statebed.format.columns import one_chunk
-from statebed.operators.ordering import Integers
 from statebed.operators.process.context import Context
 from statebed.operators.process.dict_rows import rows_as_table
 from statebed.operators.process.states import KEY, VALUE, ListState, MapState, State, ValueState
@@ -109,7 +109,7 @@ class KeyValue(_KeyState):
         return self._values
 
 
-class _Stored:
+class _StoredKey:
     """What lists or maps hold in the state, read for some keys at a time: keys come one after the other."""
 
     def __init__(self, ctx: Context, state: ListState | MapState) -> None:
@@ -146,7 +146,7 @@ class KeyList(_KeyState):
     def __init__(self, ctx: Context, state: ListState) -> None:
         super().__init__(ctx, state)
         self._state = state
-        self._stored = _Stored(ctx, state)
+        self._stored = _StoredKey(ctx, state)
         self._set: dict[int, list[dict[str, Any]]] = {}
         """Lists that replace what is stored."""
         self._appended: dict[int, list[dict[str, Any]]] = {}
@@ -198,7 +198,7 @@ class KeyMap(_KeyState):
     def __init__(self, ctx: Context, state: MapState) -> None:
         super().__init__(ctx, state)
         self._state = state
-        self._stored = _Stored(ctx, state)
+        self._stored = _StoredKey(ctx, state)
         self._maps: dict[int, dict[Any, Any]] = {}
         """Small maps as they are stored."""
         self._cleared: set[int] = set()

@@ -22,12 +22,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from statebed.errors import InputError
+from statebed.expressions.type_text import schema_of
 from statebed.operators.process.context import Context
 from statebed.operators.process.definition import Process
 from statebed.operators.process.dict_rows import rows_as_table
 from statebed.operators.process.key_context import KeyContext
 from statebed.operators.process.key_states import KeyStates
-from statebed.operators.type_text import schema_of
 
 Row = dict[str, Any]
 Rows = Any

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from statebed.arrays.key_hash import check_key_type
 from statebed.errors import InputError
-from statebed.format.keyhash import check_key_type
+from statebed.expressions.type_text import schema_of, type_of
 from statebed.operators.time_to_live import TimeToLive, keyed_config, multiset_config, time_to_live
-from statebed.operators.type_text import schema_of, type_of
-from statebed.operators.windows import Duration
+from statebed.quantities import Duration
 from statebed.state import TableConfig, TimeToLiveClock
 
 KEY, VALUE = "key", "value"

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.arrays.grouping import group_rows
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
-from statebed.operators.grouping import group_rows
 from statebed.operators.keyed_rows import taken
 from statebed.operators.operator import Clock
 from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config

@@ -6,9 +6,9 @@
 """
 
 from statebed.sinks.manifest.entries import EPOCH_FOLDER, VERSION, Entry, TableFile, epoch_folder
-from statebed.sinks.manifest.log import Manifest
-from statebed.sinks.manifest.reading import RESTORE, read_consistently, read_file
-from statebed.sinks.manifest.state import TableState, decode_schema, encode_schema
+from statebed.sinks.manifest.manifest import Manifest
+from statebed.sinks.manifest.table_reader import RESTORE, read_consistently, read_file
+from statebed.sinks.manifest.table_state import TableState, decode_schema, encode_schema
 from statebed.sinks.manifest.verification import TableFinding, TableVerification, verify_table
 
 __all__ = [

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from statebed.errors import BrokenLogError, FormatError, InputError, NewerFormatError
 from statebed.sinks.manifest.entries import PageReference, TableFile
-from statebed.sinks.manifest.log import Manifest
-from statebed.sinks.manifest.pages import Pages
-from statebed.sinks.manifest.reading import read_file
+from statebed.sinks.manifest.manifest import Manifest
+from statebed.sinks.manifest.page_tree import PageTree
+from statebed.sinks.manifest.table_reader import read_file
 from statebed.storage import ObjectStore, get_storage_provider
 
 _READS_AT_ONCE = 16
@@ -83,7 +83,7 @@ def _verify(store: ObjectStore) -> tuple[int, TableVerification]:
     if not state.number:
         return 0, TableVerification(store.url, "", 0, 0, 0, sealed=True)
     findings: list[TableFinding] = []
-    files = [*_files(Pages(store), state.pages, findings), *state.tail]
+    files = [*_files(PageTree(store), state.pages, findings), *state.tail]
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
         findings += filter(None, pool.map(lambda file: _problem(store, file), files))
     return state.number, TableVerification(
@@ -97,7 +97,7 @@ def _verify(store: ObjectStore) -> tuple[int, TableVerification]:
     )
 
 
-def _files(pages: Pages, root: Iterable[PageReference], findings: list[TableFinding]) -> Iterator[TableFile]:
+def _files(pages: PageTree, root: Iterable[PageReference], findings: list[TableFinding]) -> Iterator[TableFile]:
     """Return the files of all pages that can be read; adds the others to `findings`."""
     for reference in root:
         try:

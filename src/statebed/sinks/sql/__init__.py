@@ -2,7 +2,7 @@
 
 from statebed.sinks.sql.database import Database, TableName
 from statebed.sinks.sql.postgres import Postgres
+from statebed.sinks.sql.sql_table import SqlTable, SqlTableSink
 from statebed.sinks.sql.sqlite import SQLite
-from statebed.sinks.sql.table import SqlTable, SqlTableSink
 
 __all__ = ["Database", "Postgres", "SQLite", "SqlTable", "SqlTableSink", "TableName"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from statebed.arrays.columns import one_chunk
 from statebed.errors import (
     InputError,
     MissingDependencyError,
@@ -20,7 +21,6 @@ from statebed.errors import (
     SinkUnavailableError,
     UnsupportedTypeError,
 )
-from statebed.format.columns import one_chunk
 from statebed.sinks.sql.csv_rows import csv_of
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from statebed.arrays.columns import one_chunk
 from statebed.errors import SinkError, UnsupportedTypeError
-from statebed.format.columns import one_chunk
 from statebed.format.json_values import json_texts
 from statebed.sinks.places import real_place
 from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quoted

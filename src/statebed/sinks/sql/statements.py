@@ -9,7 +9,7 @@ answer, and which is never true of NULL: so each combination of columns that are
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from statebed.operators.operator import WEIGHT
+from statebed.format.stream_schema import WEIGHT
 from statebed.sinks.sql.database import listed, quoted
 
 STAGED = quoted("_statebed_staged")
@@ -18,7 +18,7 @@ GONE = quoted("_statebed_gone")
 
 
 @dataclass(frozen=True)
-class KeyedTable:
+class SqlKeyedTable:
     """A table that has one row per key. Names of columns come quoted into every statement."""
 
     table: str

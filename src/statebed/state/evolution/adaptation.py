@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import boolean_values, from_numpy
+from statebed.arrays.null_structs import with_fields
 from statebed.errors import IncompatibleSchemaError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import boolean_values, from_numpy
-from statebed.format.null_structs import with_fields
 from statebed.format.schema import DELETED, field_id, find_schema, same_schema
 from statebed.format.segment_reader import SegmentReader
 from statebed.state.evolution.widening import widens

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.canonical_order import sort_indices
+from statebed.arrays.columns import boolean_values, from_numpy, uint64_values
+from statebed.arrays.key_hash import hash_columns
 from statebed.checkpoint.objects import fetch
 from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import boolean_values, from_numpy, uint64_values
-from statebed.format.keyhash import hash_columns
-from statebed.format.order import sort_indices
 from statebed.format.ranges import in_range
 from statebed.format.schema import DELETED, KEY_HASH, SEQUENCE, assign_field_ids, register_schema, same_schema
 from statebed.format.schema import find_schema as find

@@ -3,7 +3,7 @@
 The same bits as `format.keyhash` over a column of one binary, which is made for many values and slow for one.
 """
 
-from statebed.format.keyhash import HASH_SEED
+from statebed.arrays.key_hash import HASH_SEED
 
 _P1 = 0x9E3779B185EBCA87
 _P2 = 0xC2B2AE3D27D4EB4F

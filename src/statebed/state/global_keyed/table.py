@@ -29,11 +29,11 @@ from statebed.state.global_keyed.files import (
     without_deleted,
 )
 from statebed.state.global_keyed.hash import hash_of
-from statebed.state.global_keyed.held import HeldBytes, contents_bytes, entry_bytes
+from statebed.state.global_keyed.held_bytes import HeldBytes, contents_bytes, entry_bytes
 from statebed.state.live.files import LiveFiles
 from statebed.state.messages import CommitData, KeyedData, RecordBatch, TaskInfo
-from statebed.state.migration import Decode, check_declared, check_not_newer, decoder
 from statebed.state.upload import Upload
+from statebed.state.value_versions import Decode, check_declared, check_not_newer, decoder
 from statebed.storage import ObjectStore
 
 K = TypeVar("K")
@@ -54,7 +54,7 @@ class StoredPart:
 
 
 @dataclass(frozen=True)
-class Changes:
+class PendingChanges:
     """What a table changed since the last checkpoint: immutable, so that writing may go on while it is stored."""
 
     config: pb.TableConfig
@@ -278,9 +278,9 @@ class GlobalKeyedTable:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def take_changes(self, _epoch: int, _most_merged_bytes: int, /) -> Changes:
+    def take_changes(self, _epoch: int, _most_merged_bytes: int, /) -> PendingChanges:
         """Everything since the last time, to be written; the table goes on with none."""
-        changes = Changes(
+        changes = PendingChanges(
             config=self._stored_config(),
             rows=dict(self._own) if self._rewrite else self._dirty,
             rewrite=self._rewrite,
@@ -290,7 +290,7 @@ class GlobalKeyedTable:
         self._dirty, self._rewrite, self._compact, self._commit_data = {}, False, False, []
         return changes
 
-    def write(self, changes: Changes, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
+    def write(self, changes: PendingChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
         """Encode and upload the changes; gives this subtask's part of the epoch, which may be unchanged files."""
         config = changes.config
         live = replace(self._live, files=()) if changes.rewrite else self._live
@@ -343,7 +343,7 @@ class GlobalKeyedTable:
         )
 
 
-def _to_merge(live: LiveFiles, changes: Changes) -> list[pb.FileEntry]:
+def _to_merge(live: LiveFiles, changes: PendingChanges) -> list[pb.FileEntry]:
     """The files that the next one replaces, newest first: all when asked to, some when there are too many."""
     by_age = sorted(live.files, key=lambda file: (-file.max_sequence, file.path))
     added = 1 if changes.rows else 0

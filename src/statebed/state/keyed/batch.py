@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.compiled import loops_for
+from statebed.arrays.canonical_order import sort_indices
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.compiled import loops_for
+from statebed.arrays.key_hash import Hashes, normalise_key
+from statebed.arrays.mutable import Column, Mask, Rows, TextColumn, column_over, plain, taken
+from statebed.arrays.packed_text import PackedText
+from statebed.arrays.storable_values import check_values
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, one_chunk
-from statebed.format.keyhash import Hashes, normalise_key
-from statebed.format.order import sort_indices
-from statebed.format.packed_text import PackedText
-from statebed.format.storable_values import check_values
 from statebed.state.arguments import check_rows
-from statebed.state.columns import Column, Mask, Rows, TextColumn, column_over, plain, taken
-from statebed.state.keyed.merges import ColumnMerges
+from statebed.state.keyed.merge_functions import ColumnMerges
 
 HashFunction = Callable[[Sequence[pa.Array | PackedText]], Hashes]
 MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]

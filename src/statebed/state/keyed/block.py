@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.key_hash import Hashes
+from statebed.arrays.mutable import Mask, Rows
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import Hashes
-from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.cuts import cut_at, edges_of, merged_at, ranges_between
-from statebed.state.keyed.found import Found
 from statebed.state.keyed.groups import Groups, GroupSpan
-from statebed.state.keyed.loose import LooseRuns
-from statebed.state.keyed.run import DELETED, DIRTY, STORED, Marks, Run, Times
-from statebed.state.keyed.spilled import FrozenRun, batch_of, merged_parts
+from statebed.state.keyed.mapped_run import FrozenRun, batch_of, merged_parts
+from statebed.state.keyed.memory_runs import LooseRuns
+from statebed.state.keyed.sorted_run import DELETED, DIRTY, STORED, Marks, SortedRun, Times
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.keyed.written import Written
+from statebed.state.keyed.written_values import Written
 from statebed.state.live.row_set import ascending
 from statebed.state.tiers.spill_folder import SpillFolder
 
@@ -43,7 +43,7 @@ class Block:
         owned: pb.HashRange,
         table: KeyedTable,
         *,
-        main: Run | None = None,
+        main: SortedRun | None = None,
         frozen: tuple[FrozenRun, ...] = (),
         split_depth: int = 0,
     ) -> None:
@@ -56,7 +56,7 @@ class Block:
         self._frozen = frozen
         self.asked = 0
         """Keys looked up since it was spilled."""
-        self._located: tuple[KeyBatch, int, int, list[Found], Rows] | None = None
+        self._located: tuple[KeyBatch, int, int, list[BatchMatches], Rows] | None = None
         """What was looked up last: who reads keys often writes them next. Given up when its runs change."""
 
     # ---- what it holds -----------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class Block:
         return self._frozen
 
     @property
-    def loose_runs(self) -> tuple[Run, ...]:
+    def loose_runs(self) -> tuple[SortedRun, ...]:
         """Its runs in memory."""
         return self._loose.runs
 
@@ -129,14 +129,16 @@ class Block:
         for one in self._frozen:
             one.check_sound()
 
-    def _runs(self) -> Iterator[Run | FrozenRun]:
+    def _runs(self) -> Iterator[SortedRun | FrozenRun]:
         """Its runs: those of memory, then frozen ones, newest first."""
         yield from self._loose.runs
         yield from self._frozen
 
     # ---- reading -----------------------------------------------------------------------------------------
 
-    def locate(self, batch: KeyBatch, start: int, end: int, *, remember: bool = False) -> tuple[list[Found], Rows]:
+    def locate(
+        self, batch: KeyBatch, start: int, end: int, *, remember: bool = False
+    ) -> tuple[list[BatchMatches], Rows]:
         """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
         self.asked += end - start
         if self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end):
@@ -148,19 +150,19 @@ class Block:
                 break
             at, held = frozen.run.find(part.select(rows - start))
             if held.any():
-                pieces.append(Found(frozen.run, frozen, at.compress(held), rows.compress(held)))
+                pieces.append(BatchMatches(frozen.run, frozen, at.compress(held), rows.compress(held)))
                 rows = rows.compress(~held)
         self._located = (batch, start, end, pieces, rows) if remember else None
         return pieces, rows
 
-    def elements(self, groups: Groups, span: GroupSpan, expired_until: int | None) -> list[Found]:
-        """The rows of some groups that are part of the state, run by run; `Found.rows` are the groups' numbers."""
-        pieces: list[Found] = []
+    def elements(self, groups: Groups, span: GroupSpan, expired_until: int | None) -> list[BatchMatches]:
+        """Return the stored rows of some groups, run by run; `BatchMatches.rows` are the numbers of the groups."""
+        pieces: list[BatchMatches] = []
         newer: list[FrozenRun] = []
         for one in self._runs():
             run, frozen = _run_of(one), one if isinstance(one, FrozenRun) else None
             at, rows = groups.candidates(run, span)
-            piece = Found(run, frozen, at, rows).where(run.alive(at, expired_until))
+            piece = BatchMatches(run, frozen, at, rows).where(run.alive(at, expired_until))
             if frozen is not None:
                 piece = piece.where(np.isin(piece.at, self._newest_of(run, piece.at, newer), assume_unique=True))
                 newer.append(frozen)
@@ -184,7 +186,7 @@ class Block:
         """Remember no keys that were looked up."""
         self._located = None
 
-    def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[Run, Rows, Marks | None]]:
+    def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[SortedRun, Rows, Marks | None]]:
         """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks, or None where
         all are alive.
 
@@ -208,7 +210,7 @@ class Block:
             if isinstance(one, FrozenRun):
                 newer.append(one)
 
-    def _newest_of(self, frozen: Run, rows: Rows, newer: Sequence[FrozenRun]) -> Rows:
+    def _newest_of(self, frozen: SortedRun, rows: Rows, newer: Sequence[FrozenRun]) -> Rows:
         """Those rows of a frozen run whose keys are neither in memory nor in newer frozen ones."""
         if len(rows):
             rows = self._loose.find(batch_of(frozen, rows), rows)[1]
@@ -217,7 +219,7 @@ class Block:
                 rows = rows.compress(~one.run.find(batch_of(frozen, rows))[1])
         return rows
 
-    def changed(self, first: int, last: int) -> Iterator[tuple[Run, Rows, Marks | None]]:
+    def changed(self, first: int, last: int) -> Iterator[tuple[SortedRun, Rows, Marks | None]]:
         """Rows in a range of hashes that files must learn of; a key that came and went between checkpoints is none."""
         for run, rows, marks in self.current(first, last, None):
             if marks is None:
@@ -243,7 +245,7 @@ class Block:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def put(
-        self, pieces: Sequence[Found], missing: Rows, batch: KeyBatch, values: Written, times: Times | None
+        self, pieces: Sequence[BatchMatches], missing: Rows, batch: KeyBatch, values: Written, times: Times | None
     ) -> None:
         """Write rows of a batch, each key once: those that were found, and those that were not."""
         over: list[tuple[Rows, Marks]] = []
@@ -257,11 +259,11 @@ class Block:
             over.append((missing, np.full(len(missing), DIRTY, dtype=np.uint8)))
         if over:
             rows, marks = _by_row(over)
-            run = Run.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
+            run = SortedRun.of(batch.hashes[rows], batch.taken(rows), at_once(rows), _at(times, rows), marks)
             self._lay_over(run)
         self._located = None
 
-    def delete(self, pieces: Sequence[Found]) -> None:
+    def delete(self, pieces: Sequence[BatchMatches]) -> None:
         """Delete rows that were found; they may have been found several times."""
         for piece in pieces:
             self._delete(piece.run, piece.frozen, ascending(piece.at))
@@ -289,7 +291,7 @@ class Block:
         for one in self._runs():
             one.mark_written()
 
-    def _delete(self, run: Run, frozen: FrozenRun | None, rows: Rows) -> None:
+    def _delete(self, run: SortedRun, frozen: FrozenRun | None, rows: Rows) -> None:
         if not len(rows):
             return
         if frozen is None:
@@ -298,9 +300,9 @@ class Block:
         marks = (frozen.marks_at(rows) & STORED) | DELETED | DIRTY
         values = [pa.nulls(len(rows), field.type) for field in self._table.value_schema]
         times = None if run.times is None else np.zeros(len(rows), dtype=np.int64)
-        self._lay_over(Run.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
+        self._lay_over(SortedRun.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
 
-    def _lay_over(self, run: Run) -> None:
+    def _lay_over(self, run: SortedRun) -> None:
         """Add rows whose keys are in no run of memory."""
         self._loose.add(run, forget=self._forgetful)
         self._located = None
@@ -312,7 +314,7 @@ class Block:
 
     # ---- moving ------------------------------------------------------------------------------------------
 
-    def install(self, rows: Run | tuple[FrozenRun, ...]) -> None:
+    def install(self, rows: SortedRun | tuple[FrozenRun, ...]) -> None:
         """Have its rows here, as files of the store have them; frozen runs newest first."""
         self._located = None
         if isinstance(rows, tuple):
@@ -325,11 +327,11 @@ class Block:
         """Whether what lies in memory should become one run."""
         return self._loose.worth_merging
 
-    def loose(self) -> Run | None:
+    def loose(self) -> SortedRun | None:
         """What lies in memory, as one run; None: nothing."""
         return self._settle() if self._loose.runs else None
 
-    def is_just(self, run: Run) -> bool:
+    def is_just(self, run: SortedRun) -> bool:
         """Whether this run is all that lies in memory."""
         return len(self._loose.runs) == 1 and self._loose.runs[0] is run
 
@@ -339,7 +341,7 @@ class Block:
         self._have(None)
         self.asked = 0
 
-    def come_back(self, rows: Run) -> None:
+    def come_back(self, rows: SortedRun) -> None:
         """Have all of its rows in memory, and no files."""
         self._have(rows)
         self._drop_files()
@@ -404,12 +406,12 @@ class Block:
         parts = zip(ranges_between(self.owned, edges), merged_at(self._loose.runs, edges), strict=True)
         return [Block(owned, self._table, main=part) for owned, part in parts]
 
-    def _settle(self) -> Run:
+    def _settle(self) -> SortedRun:
         """All rows of memory as one run."""
         self._located = None
         return self._loose.as_one(forget=self._forgetful)
 
-    def _have(self, loose: Run | None) -> None:
+    def _have(self, loose: SortedRun | None) -> None:
         """Have this run in memory, or none."""
         self._loose = LooseRuns(self.owned, loose)
         self._located = None
@@ -421,7 +423,7 @@ class Block:
         self._located = None
 
 
-def _run_of(one: Run | FrozenRun) -> Run:
+def _run_of(one: SortedRun | FrozenRun) -> SortedRun:
     return one.run if isinstance(one, FrozenRun) else one
 
 

@@ -18,17 +18,17 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from statebed.arrays.key_hash import Hashes
 from statebed.errors import InputError, SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import Hashes
 from statebed.state.keyed.block import BLOCK_BYTES, Block
+from statebed.state.keyed.block_reload import Returning
 from statebed.state.keyed.cuts import joined, ranges_between
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import block_ranges, memory_in
-from statebed.state.keyed.returning import Returning
-from statebed.state.keyed.run import Run
+from statebed.state.keyed.mapped_run import FrozenRun, newest
 from statebed.state.keyed.slots import Charges, Counts, Slot, as_cold_as, give_back
-from statebed.state.keyed.spilled import FrozenRun, newest
+from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
 from statebed.state.memory.pages import give_back_pages
@@ -275,7 +275,7 @@ class Blocks:
         loading = int(_COPIES * reader.memory_in(owned))
         large = loading > _COPIES * (self.block_bytes + piece)
         with self._memory.reserve(self._owner, Purpose.RESTORES, _COPIES * piece if large else loading):
-            loaded: Run | tuple[FrozenRun, ...]
+            loaded: SortedRun | tuple[FrozenRun, ...]
             if copies and not large:
                 loaded = newest(copies, None)
             elif large:
@@ -288,7 +288,7 @@ class Blocks:
         if self._memory.used > self._memory.low_bytes and slot.block.held_bytes:
             self._evict(slot)
 
-    def _install(self, slot: Slot, changes: int, loaded: Run | tuple[FrozenRun, ...]) -> None:
+    def _install(self, slot: Slot, changes: int, loaded: SortedRun | tuple[FrozenRun, ...]) -> None:
         """Have rows here that were read when the block had changed so often; in vain when it has again."""
         with self.locked():
             if slot.gone or slot.block.present or slot.changes != changes:
@@ -351,7 +351,7 @@ class Blocks:
         give_back_pages()
         return not left or left[0]
 
-    def _leave(self, slot: Slot, run: Run, writes: int) -> bool:
+    def _leave(self, slot: Slot, run: SortedRun, writes: int) -> bool:
         """Write all that a block has in memory to a file; False: it has changed meanwhile."""
         with self._memory.charge(self._owner, Purpose.WRITES, run.held_bytes):
             try:

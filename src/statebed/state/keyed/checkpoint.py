@@ -15,7 +15,7 @@ from statebed.state.compaction import Edit, EditQueue, NameOf
 from statebed.state.keyed.delta import write_delta
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import Delta
-from statebed.state.keyed.lent import LentBlock
+from statebed.state.keyed.lent_block import LentBlock
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.tiers import Tiers

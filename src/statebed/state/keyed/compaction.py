@@ -31,7 +31,7 @@ from statebed.state.keyed.files import (
     without_range,
 )
 from statebed.state.keyed.output import RangeFiles
-from statebed.state.keyed.rows import without_deleted
+from statebed.state.keyed.run_rows import without_deleted
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.spill_files import ParquetFile

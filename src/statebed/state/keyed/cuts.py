@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from statebed.arrays.key_hash import Hashes
+from statebed.arrays.mutable import cuts_at
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import Hashes
-from statebed.state.columns import cuts_at
-from statebed.state.keyed.run import Run
+from statebed.state.keyed.sorted_run import SortedRun
 
 
 def edges_of(hashes: Hashes, *, parts: int) -> Hashes:
@@ -30,13 +30,13 @@ def ranges_between(owned: pb.HashRange, edges: Hashes) -> list[pb.HashRange]:
     return [pb.HashRange(first=first, last=last) for first, last in zip(firsts, lasts, strict=True)]
 
 
-def cut_at(run: Run, edges: Hashes) -> list[Run]:
+def cut_at(run: SortedRun, edges: Hashes) -> list[SortedRun]:
     """The run, cut before each of the edges."""
     cuts = itertools.pairwise(cuts_at(run.hashes, edges))
     return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in cuts]
 
 
-def merged_at(runs: Sequence[Run], edges: Hashes) -> list[Run]:
+def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
     """Runs that share no key as one, cut before each of the edges; without rows that can be forgotten."""
     if len(runs) == 1:
         return cut_at(runs[0], edges)

@@ -9,23 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.mutable import Rows
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import intersection
-from statebed.state.columns import Rows
 from statebed.state.compaction import NameOf
 from statebed.state.keyed.block import Block
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.extents import Extents
-from statebed.state.keyed.files import (
-    DELTA,
-    MERGED_DELTAS,
-    Delta,
-    newest_rows,
-    with_sequence,
-)
+from statebed.state.keyed.files import DELTA, MERGED_DELTAS, Delta, newest_rows, with_sequence
 from statebed.state.keyed.output import RangeFiles, row_bytes
-from statebed.state.keyed.rows import file_rows
-from statebed.state.keyed.run import Marks, Run
+from statebed.state.keyed.run_rows import file_rows
+from statebed.state.keyed.sorted_run import Marks, SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.pages import give_back_pages
 from statebed.state.tiers.spill_folder import SpillFolder
@@ -87,7 +81,9 @@ def _pieces(
         yield with_sequence(newest_rows(table, rows), sequence)
 
 
-def _as_one(parts: Sequence[tuple[Run, Rows, Marks | None]]) -> Sequence[tuple[Run, Rows | None, Marks | None]]:
+def _as_one(
+    parts: Sequence[tuple[SortedRun, Rows, Marks | None]],
+) -> Sequence[tuple[SortedRun, Rows | None, Marks | None]]:
     """Rows of several runs as those of one, in the order of files: merged they need not be sorted."""
     if len(parts) <= 1:
         return parts

@@ -18,19 +18,11 @@ from statebed.format.ranges import overlaps
 from statebed.format.schema import register_schema
 from statebed.format.segment import DAMAGED_FIX, SegmentSpec, encode_segment
 from statebed.state.compaction import Edit, NameOf, staged
-from statebed.state.keyed.files import (
-    DELTA,
-    MERGED_DELTAS,
-    Delta,
-    RangeReader,
-    bytes_of,
-    deltas_of,
-    to_merge,
-)
-from statebed.state.keyed.images import Images
-from statebed.state.keyed.rows import file_rows, run_of, without_deleted
-from statebed.state.keyed.run import Run
-from statebed.state.keyed.spilled import FrozenRun
+from statebed.state.keyed.cached_runs import CachedRuns
+from statebed.state.keyed.files import DELTA, MERGED_DELTAS, Delta, RangeReader, bytes_of, deltas_of, to_merge
+from statebed.state.keyed.mapped_run import FrozenRun
+from statebed.state.keyed.run_rows import file_rows, run_of, without_deleted
+from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.live.files import LiveFiles
 from statebed.state.tiers.fetched_ranges import FetchedRanges
@@ -53,7 +45,7 @@ class DurableRows:
         parts: Sequence[pb.TableSubtaskCheckpointMetadata],
         owned: pb.HashRange,
         *,
-        images: Images | None = None,
+        images: CachedRuns | None = None,
         ranges: FetchedRanges | None = None,
     ) -> None:
         """`images`: the files as copies that are looked up where they lie. `ranges` keeps parts of files that are
@@ -162,11 +154,11 @@ class DurableRows:
         """A reader of all files that may have rows in a range."""
         return self.reader(file for file in self.files if overlaps(file.owned, owned))
 
-    def load(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Run:
+    def load(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> SortedRun:
         """The rows of a range of hashes: of each key the newest, without those that are deleted."""
         return run_of(self._table, pa.concat_tables(_newest(reader, owned, piece_bytes=piece_bytes)))
 
-    def load_pieces(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[Run]:
+    def load_pieces(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[SortedRun]:
         """The same, in pieces of about this many bytes; there is at least one."""
         return (run_of(self._table, rows) for rows in _newest(reader, owned, piece_bytes=piece_bytes))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from statebed.arrays.key_hash import Hashes
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import Hashes
 
 Bytes = npt.NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, uint64_values
 from statebed.checkpoint.objects import fetch_range
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, uint64_values
 from statebed.format.ranges import in_range, intersection, overlaps
 from statebed.format.schema import KEY_HASH, SEQUENCE
 from statebed.format.segment_reader import SegmentReader

@@ -11,16 +11,16 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.canonical_order import sort_indices
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.key_hash import Hashes, group_ranges, hash_columns
+from statebed.arrays.mutable import Mask, Rows
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, one_chunk
-from statebed.format.keyhash import Hashes, group_ranges, hash_columns
-from statebed.format.order import sort_indices
 from statebed.format.schema import TIME, TIMESTAMP
-from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import KeyBatch, take_rows
-from statebed.state.keyed.found import Found
+from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.input import Batch
-from statebed.state.keyed.run import Run
+from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.keyed.table import KeyedTable
 
 _PLACE = "_place"
@@ -60,7 +60,7 @@ class Groups:
         """The last hash that rows of each group can have."""
         return group_ranges(self.keys.hashes)[1]
 
-    def candidates(self, run: Run, span: "GroupSpan") -> tuple[Rows, Rows]:
+    def candidates(self, run: SortedRun, span: "GroupSpan") -> tuple[Rows, Rows]:
         """Rows of a run in the ranges of some groups that have the keys of these, ascending, and the group of each."""
         at, groups = span.rows_in(run)
         if not len(at):
@@ -89,12 +89,12 @@ class GroupSpan:
     def __len__(self) -> int:
         return len(self.firsts)
 
-    def counts(self, run: Run) -> Rows:
+    def counts(self, run: SortedRun) -> Rows:
         """At most how many rows each group has in a run."""
         starts, ends = self._bounds(run)
         return ends - starts
 
-    def rows_in(self, run: Run) -> tuple[Rows, Rows]:
+    def rows_in(self, run: SortedRun) -> tuple[Rows, Rows]:
         """The rows of a run in the ranges, range after range, and the group that each range belongs to."""
         starts, ends = self._bounds(run)
         counts = ends - starts
@@ -102,7 +102,7 @@ class GroupSpan:
         before = np.cumsum(counts) - counts
         return np.arange(len(groups), dtype=np.int64) + np.repeat(starts - before, counts), groups
 
-    def _bounds(self, run: Run) -> tuple[Rows, Rows]:
+    def _bounds(self, run: SortedRun) -> tuple[Rows, Rows]:
         starts, _ = run.index.find(self.firsts)
         return starts, np.searchsorted(run.hashes, self.lasts, side="right")
 
@@ -117,7 +117,7 @@ class ElementPage:
     """The columns of `KeyedTable.element_schema`: elements, `_time` where rows expire, values."""
 
 
-def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[Found]) -> ElementPage:
+def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[BatchMatches]) -> ElementPage:
     """Rows that were found, group after group, those of a group by hash; the order depends on the rows alone."""
     groups = np.concatenate([np.zeros(0, dtype=np.int64), *(piece.rows for piece in pieces)])
     hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(piece.run.hashes.take(piece.at) for piece in pieces)])
@@ -143,7 +143,7 @@ def _ordered(groups: Rows, hashes: Hashes, rows: pa.Table, table: KeyedTable) ->
     return groups.take(order), take_rows(rows, order)
 
 
-def _element_rows(table: KeyedTable, run: Run, at: Rows) -> pa.Table:
+def _element_rows(table: KeyedTable, run: SortedRun, at: Rows) -> pa.Table:
     columns = [key.take(at) for key in run.keys[table.prefix_columns :]]
     if run.times is not None:
         columns.append(from_numpy(run.times.take(at), TIMESTAMP))

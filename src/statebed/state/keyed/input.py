@@ -5,12 +5,12 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values
 from statebed.errors import InputError
-from statebed.format.columns import int64_values
 from statebed.state.arguments import check_rows, check_times
 from statebed.state.config import TimeToLiveClock
 from statebed.state.keyed.batch import table_columns
-from statebed.state.keyed.run import Times
+from statebed.state.keyed.sorted_run import Times
 from statebed.state.keyed.table import KeyedTable
 
 Batch: TypeAlias = pa.Table | pa.RecordBatch

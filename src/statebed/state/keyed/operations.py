@@ -11,13 +11,13 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, one_chunk, uint64_values
+from statebed.arrays.mutable import Mask, Rows
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, one_chunk, uint64_values
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
 from statebed.state.arguments import check_rows, checked_micros, checked_range
-from statebed.state.columns import Mask, Rows
 from statebed.state.keyed.batch import (
     HashFunction,
     KeyBatch,
@@ -27,16 +27,16 @@ from statebed.state.keyed.batch import (
     latest_times,
     take_rows,
 )
+from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.block import Block, Pick
 from statebed.state.keyed.blocks import Blocks
 from statebed.state.keyed.durable import DurableRows
-from statebed.state.keyed.found import Found
 from statebed.state.keyed.groups import ElementPage, Groups, GroupSpan, element_page
 from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times
-from statebed.state.keyed.rows import file_rows
-from statebed.state.keyed.run import DELETED, Marks, Times
+from statebed.state.keyed.run_rows import file_rows
+from statebed.state.keyed.sorted_run import DELETED, Marks, Times
 from statebed.state.keyed.table import KeyedTable
-from statebed.state.keyed.written import Written, values_of
+from statebed.state.keyed.written_values import Written, values_of
 from statebed.state.live.row_set import RowSet, ascending
 from statebed.state.memory.controller import MemoryController
 
@@ -132,7 +132,7 @@ class KeyedOperations:
         counts = np.zeros(len(groups), dtype=np.int64)
         most = limits.take(groups.keys.order)
 
-        def count(_: Block, pieces: list[Found]) -> None:
+        def count(_: Block, pieces: list[BatchMatches]) -> None:
             for piece in pieces:
                 np.add.at(counts, piece.rows, 1)
 
@@ -203,7 +203,7 @@ class KeyedOperations:
         """Delete all rows of groups of a multiset table, and give their number; `keys` has each group once."""
         self._check_open()
 
-        def delete(block: Block, pieces: list[Found]) -> int:
+        def delete(block: Block, pieces: list[BatchMatches]) -> int:
             block.delete(pieces)
             return sum(len(piece.at) for piece in pieces)
 
@@ -282,7 +282,7 @@ class KeyedOperations:
                 fix="restore a new view from the last committed record",
             )
 
-    def _alive(self, pieces: Sequence[Found]) -> list[Found]:
+    def _alive(self, pieces: Sequence[BatchMatches]) -> list[BatchMatches]:
         until = self._expired_until()
         alive = [piece.where(piece.run.alive(piece.at, until)) for piece in pieces]
         return [piece for piece in alive if len(piece.rows)]
@@ -333,7 +333,7 @@ class KeyedOperations:
     def _by_page(
         self,
         groups: Groups,
-        function: Callable[[Block, list[Found]], T],
+        function: Callable[[Block, list[BatchMatches]], T],
         *,
         enough: Callable[[int], bool] | None = None,
     ) -> Iterator[T]:
@@ -459,7 +459,7 @@ class KeyedOperations:
                         for theirs, ours in rows.pairs(held):
                             gone[theirs] = True
                             done[ours] = True
-                        slot.block.delete([Found(piece.run, piece.frozen, at[gone], at[gone])])
+                        slot.block.delete([BatchMatches(piece.run, piece.frozen, at[gone], at[gone])])
                 self._blocks.settle(slot for slot, _, _ in parts)
         self._forget_keys()
         return done
@@ -478,7 +478,7 @@ def _growth(values: pa.Table) -> int:
     return 2 * int(values.nbytes) + _ROW_BYTES * int(values.num_rows)
 
 
-def _latest(times: Times | None, alive: Sequence[Found]) -> Times | None:
+def _latest(times: Times | None, alive: Sequence[BatchMatches]) -> Times | None:
     """The times, or those of rows that are there where they are later."""
     if times is None:
         return None

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statebed.arrays.columns import int64_values, uint64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values, uint64_values
 from statebed.format.schema import KEY_HASH
 from statebed.format.segment import SegmentSpec
 from statebed.state.tiers.spill_files import ParquetFile, ParquetSpill

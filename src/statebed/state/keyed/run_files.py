@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.keyhash import Hashes
+from statebed.arrays.columns import boolean_values, from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.key_hash import Hashes
+from statebed.arrays.mutable import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of, equal_where
+from statebed.arrays.mutable.column import equal_values
+from statebed.arrays.mutable.fixed_width import is_fixed
 from statebed.format.schema import DELETED as DELETED_COLUMN
 from statebed.format.schema import KEY_HASH, TIME
-from statebed.state.columns import AnyColumn, Column, FixedColumn, HeapColumn, Mask, Rows, column_of, equal_where
-from statebed.state.columns.arrays import equal_values
-from statebed.state.columns.fixed import is_fixed
-from statebed.state.keyed.run import DELETED, STORED, Marks, Run, Times
+from statebed.state.keyed.sorted_run import DELETED, STORED, Marks, SortedRun, Times
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter
-from statebed.state.tiers.index import HashIndex, Starts, starts_to_store
+from statebed.state.tiers.hash_index import HashIndex, Starts, starts_to_store
 
 _HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
 _BITS, _VALID, _VALUES = "bits", "valid", "values"
@@ -73,7 +73,7 @@ def kinds_of(table: KeyedTable) -> dict[str, npt.DTypeLike]:
     return kinds
 
 
-def append_run(file: ColumnFileWriter, run: Run) -> None:
+def append_run(file: ColumnFileWriter, run: SortedRun) -> None:
     """Write a run behind what was written before."""
     before = file.count(_HASHES)
     file.append(_HASHES, run.hashes)
@@ -114,7 +114,7 @@ def append_index(file: ColumnFileWriter) -> None:
     file.append(_STARTS, starts_to_store(cast("Hashes", file.written(_HASHES))))
 
 
-def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> Run:
+def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> SortedRun:
     """The run of a file, where it lies."""
     columns: list[Column] = []
     for number, field in enumerate((*table.key_schema, *table.value_schema)):
@@ -127,7 +127,7 @@ def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> Run
                 cast("Column", MappedColumn([one for one in pieces if len(one)] or [pa.nulls(0, field.type)]))
             )
     keys = len(table.key_names)
-    run = Run(
+    run = SortedRun(
         hashes=cast("Hashes", file.fixed[_HASHES]),
         keys=tuple(columns[:keys]),
         values=tuple(columns[keys:]),

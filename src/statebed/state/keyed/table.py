@@ -16,10 +16,10 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from statebed.arrays.key_hash import Hashes, hash_columns, placement_hash
+from statebed.arrays.packed_text import PackedText
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.keyhash import Hashes, hash_columns, placement_hash
-from statebed.format.packed_text import PackedText
 from statebed.format.schema import TIME, schema_from_bytes
 from statebed.format.segment import SegmentSpec, segment_schema
 from statebed.state.config import TableConfig, TimeToLiveClock

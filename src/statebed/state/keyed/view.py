@@ -28,12 +28,12 @@ from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.batch import HashFunction
 from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.cached_runs import CachedRuns
 from statebed.state.keyed.checkpoint import KeyedCheckpoint, TakenChanges
 from statebed.state.keyed.compaction import KeyedCompaction, Plan, due_bytes, plan
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.files import bytes_of
-from statebed.state.keyed.images import Images
-from statebed.state.keyed.lent import lent
+from statebed.state.keyed.lent_block import lent
 from statebed.state.keyed.operations import KeyedOperations
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose, Reservation
@@ -69,7 +69,9 @@ class KeyedView(KeyedOperations):
         self._owner = owner or config.name
         self._store = store
         memory = self._tiers.memory
-        images = None if cache is None else Images(cache, table, store, owned=owned, memory=memory, owner=self._owner)
+        images = (
+            None if cache is None else CachedRuns(cache, table, store, owned=owned, memory=memory, owner=self._owner)
+        )
         durable = DurableRows(table, store, parts, owned, images=images, ranges=self._tiers.ranges)
         blocks = Blocks(table, durable, self._tiers, owner=self._owner, block_bytes=block_bytes)
         super().__init__(table, durable, blocks, memory, hash_function or table.hash_keys)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values, uint64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values, uint64_values
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME
 from statebed.state.live import tombstones
 from statebed.state.live.row_set import RowSet

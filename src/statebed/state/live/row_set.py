@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.canonical_order import sortable
+from statebed.arrays.columns import from_numpy, one_chunk, uint64_values
+from statebed.arrays.key_hash import check_key_type, hash_columns, normalise_key
+from statebed.arrays.mutable import Column, column_of
 from statebed.errors import InputError
-from statebed.format.columns import from_numpy, one_chunk, uint64_values
-from statebed.format.keyhash import check_key_type, hash_columns, normalise_key
-from statebed.format.order import sortable
 from statebed.format.schema import KEY_HASH
-from statebed.state.columns import Column, column_of
 from statebed.state.tiers.selection import among
 
 Hashes = npt.NDArray[np.uint64]

@@ -11,9 +11,9 @@ from enum import Enum
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, uint64_values
 from statebed.errors import CorruptObjectError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, int64_values, uint64_values
 from statebed.format.ranges import overlaps
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.format.segment import DAMAGED_FIX

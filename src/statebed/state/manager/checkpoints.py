@@ -11,8 +11,8 @@ from typing import Any
 from statebed.checkpoint.objects import store_subtask
 from statebed.format import checkpoint_pb2 as pb
 from statebed.state.global_keyed.table import StoredPart
-from statebed.state.manager.base import same_state
-from statebed.state.manager.tables import ManagedTable
+from statebed.state.manager.managed_tables import ManagedTable
+from statebed.state.manager.restore_base import same_state
 from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import CheckpointCompleted, TaskInfo
 from statebed.state.metrics import CheckpointSpans
@@ -36,7 +36,7 @@ class Order:
     take_seconds: float = 0.0
 
 
-class Checkpoints:
+class StoredCheckpoints:
     """What a manager has stored. `store` is for one thread, the rest for any."""
 
     def __init__(

@@ -17,8 +17,8 @@ from statebed.errors import CheckpointTimeoutError
 from statebed.logs import id_logger
 from statebed.state.compaction import CompactionJob, Edit
 from statebed.state.deadlines import wait_until_ended
+from statebed.state.manager.managed_tables import ManagedTable
 from statebed.state.manager.options import CompactionMode, ManagerOptions
-from statebed.state.manager.tables import ManagedTable
 from statebed.state.messages import TaskInfo
 from statebed.state.metrics import CompactionMetrics
 

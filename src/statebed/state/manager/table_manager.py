@@ -27,7 +27,19 @@ from statebed.state.deadlines import wait_until_durable, wait_until_ended
 from statebed.state.global_keyed.table import GlobalKeyedTable, GlobalKeyedView
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.view import KeyedView
-from statebed.state.manager.base import (
+from statebed.state.manager.checkpoints import Order, StoredCheckpoints
+from statebed.state.manager.compaction import CompactionReport, Compactor
+from statebed.state.manager.evolved_parts import by_shape, evolved
+from statebed.state.manager.in_flight import InFlight
+from statebed.state.manager.managed_tables import (
+    ManagedKeyedTable,
+    ManagedTable,
+    ManagedTimeKeyedTable,
+    TableClock,
+    managed,
+)
+from statebed.state.manager.options import ManagerOptions
+from statebed.state.manager.restore_base import (
     check_given,
     check_stored,
     checked_epochs,
@@ -38,12 +50,6 @@ from statebed.state.manager.base import (
     restored_watermark,
     stored_alike,
 )
-from statebed.state.manager.checkpoints import Checkpoints, Order
-from statebed.state.manager.compaction import CompactionReport, Compactor
-from statebed.state.manager.evolved_parts import by_shape, evolved
-from statebed.state.manager.in_flight import InFlight
-from statebed.state.manager.options import ManagerOptions
-from statebed.state.manager.tables import ManagedKeyedTable, ManagedTable, ManagedTimeKeyedTable, Moment, managed
 from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
 from statebed.state.metrics import ManagerMetrics
@@ -113,9 +119,9 @@ class TableManager:
             if shape.config is not None and shape.earlier
             for one in [evolved(shape.config, shape.earlier)]
         }
-        self._moment = Moment(None, None)
+        self._moment = TableClock(None, None)
         if restore_from is not None:
-            self._moment = Moment(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
+            self._moment = TableClock(restored_watermark(parts.values(), task), restore_from.epoch_time_us or None)
             for table in (*self._tables.values(), *self._earlier.values()):
                 table.advance(self._moment)
         if merging_epoch is not None:
@@ -135,7 +141,7 @@ class TableManager:
             max_bytes=self._options.max_upload_bytes,
             timeout_seconds=self._options.timeout_seconds,
         )
-        self._checkpoints = Checkpoints(task, self._tables, store, self._uploads, stored=stored)
+        self._checkpoints = StoredCheckpoints(task, self._tables, store, self._uploads, stored=stored)
         self._compactor = Compactor(tuple(self._tables.values()), self._options, merging=self._tiers.merging, task=task)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="statebed-checkpoint")
 
@@ -353,11 +359,11 @@ class TableManager:
         self._under_way = {number: one for number, one in self._under_way.items() if not one.done()} | {epoch: answer}
         return answer
 
-    def _later(self, watermark: Time, time: Time) -> Moment:
+    def _later(self, watermark: Time, time: Time) -> TableClock:
         where = self.task.where
         return self._moment.later(micros(watermark, "watermark", where=where), micros(time, "time", where=where))
 
-    def _take_changes(self, epoch: int, moment: Moment) -> dict[str, Any]:
+    def _take_changes(self, epoch: int, moment: TableClock) -> dict[str, Any]:
         try:
             for table in self._tables.values():
                 table.advance(moment)

@@ -5,19 +5,16 @@ group of the process allows, and at most 4 GiB.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from statebed.errors import InputError
+from statebed.quantities import parse_bytes
 
 VARIABLE = "STATEBED_MEMORY"
 SHARE = 4
 """State takes one of so many parts of the memory that there is."""
 MOST = 4 << 30
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
@@ -25,21 +22,6 @@ def budget_of(environment: Mapping[str, str] = os.environ) -> int:
     """The budget of this process in bytes."""
     given = environment.get(VARIABLE, "")
     return parse_bytes(given, where=VARIABLE) if given else min(MOST, available_memory() // SHARE)
-
-
-def parse_bytes(text: str, *, where: str) -> int:
-    """A number of bytes from text.
-
-    >>> parse_bytes("512m", where="")
-    536870912
-    """
-    found = _SIZE.fullmatch(text)
-    nbytes = int(found[1]) * _UNITS[found[2].lower()] if found else 0
-    if not nbytes:
-        raise InputError(
-            f"{text!r} is no amount of memory", where=where, fix="give bytes, or a number with k, m, g or t: 512m, 2g"
-        )
-    return nbytes
 
 
 def guarantees_of(shares: Mapping[str, float], budget: int) -> dict[str, int]:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy
-from statebed.format.nested import is_list
+from statebed.arrays.columns import from_numpy
+from statebed.arrays.nested import is_list
 
 ArrowRows: TypeAlias = pa.RecordBatch | pa.Table
 Held: TypeAlias = pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray | pa.Buffer | npt.NDArray[np.generic]

@@ -37,7 +37,7 @@ _TAIL = struct.Struct("<II8s")
 """Size of the directory, its checksum, the magic word."""
 
 
-class _Part(msgspec.Struct, array_like=True, frozen=True):
+class _ColumnPart(msgspec.Struct, array_like=True, frozen=True):
     start: int
     size: int
     checksum: int
@@ -45,10 +45,10 @@ class _Part(msgspec.Struct, array_like=True, frozen=True):
     """The numpy type; empty: the Arrow IPC stream."""
 
 
-class _Directory(msgspec.Struct, array_like=True, frozen=True):
+class _ColumnDirectory(msgspec.Struct, array_like=True, frozen=True):
     label: str
-    parts: dict[str, _Part]
-    others: _Part | None
+    parts: dict[str, _ColumnPart]
+    others: _ColumnPart | None
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,15 @@ class ColumnFileWriter:
                 self._others.close()
             stream = self._stream
             directory = msgspec.msgpack.encode(
-                _Directory(
+                _ColumnDirectory(
                     label=self._label,
                     parts={
-                        name: _Part(part.start, part.size, part.checksum, self._kinds[name].str)
+                        name: _ColumnPart(part.start, part.size, part.checksum, self._kinds[name].str)
                         for name, part in self._fixed.items()
                     },
-                    others=None if self._others is None else _Part(stream.start, stream.size, stream.checksum, ""),
+                    others=None
+                    if self._others is None
+                    else _ColumnPart(stream.start, stream.size, stream.checksum, ""),
                 )
             )
             tail = _TAIL.pack(len(directory), int(google_crc32c.value(directory)), _MAGIC)
@@ -221,7 +223,7 @@ def column_file(data: pa.Buffer, path: Path, *, label: str, check: bool) -> Colu
     return ColumnFile(path=path, size=sum(part.size for part in every), fixed=fixed, others=others)
 
 
-def _directory(data: pa.Buffer, path: Path, *, label: str) -> _Directory:
+def _directory(data: pa.Buffer, path: Path, *, label: str) -> _ColumnDirectory:
     if data.size < _TAIL.size:
         raise _damaged(path)
     size, checksum, magic = _TAIL.unpack(data.slice(data.size - _TAIL.size))
@@ -229,7 +231,7 @@ def _directory(data: pa.Buffer, path: Path, *, label: str) -> _Directory:
     if magic != _MAGIC or start < 0 or int(google_crc32c.value(data.slice(start, size))) != checksum:
         raise _damaged(path)
     try:
-        directory = msgspec.msgpack.decode(data.slice(start, size), type=_Directory)
+        directory = msgspec.msgpack.decode(data.slice(start, size), type=_ColumnDirectory)
     except msgspec.DecodeError as error:
         raise _damaged(path) from error
     if directory.label != label:
@@ -237,7 +239,7 @@ def _directory(data: pa.Buffer, path: Path, *, label: str) -> _Directory:
     return directory
 
 
-def _part(data: pa.Buffer, part: _Part, path: Path, *, check: bool) -> pa.Buffer:
+def _part(data: pa.Buffer, part: _ColumnPart, path: Path, *, check: bool) -> pa.Buffer:
     if not part.size:
         return pa.py_buffer(b"")
     if part.start + part.size > data.size:

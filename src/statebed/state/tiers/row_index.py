@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import uint64_values
-from statebed.format.keyhash import Hashes
+from statebed.arrays.columns import uint64_values
+from statebed.arrays.key_hash import Hashes
+from statebed.arrays.mutable import Rows
 from statebed.format.ranges import in_range
 from statebed.format.schema import KEY_HASH
-from statebed.state.columns import Rows
 from statebed.state.memory.controller import MemoryController, Offer, Purpose, Reservation
-from statebed.state.tiers.index import HashIndex
+from statebed.state.tiers.hash_index import HashIndex
 from statebed.state.tiers.selection import Selection
 
 SMALL_SEGMENT = 1 << 14

@@ -22,13 +22,7 @@ from statebed.state.memory.sizes import compacted, held_bytes
 from statebed.state.tiers.row_index import IndexedRows
 from statebed.state.tiers.selection import ALL_ROWS, Selection, row_schema, with_row_schema
 from statebed.state.tiers.spill_cache import CachedFile
-from statebed.state.tiers.spill_files import (
-    ParquetFile,
-    RowGroups,
-    StoredFile,
-    write_copy,
-    write_parquet,
-)
+from statebed.state.tiers.spill_files import ParquetFile, RowGroups, StoredFile, write_copy, write_parquet
 from statebed.state.tiers.tier import Tier, Uses, spanned
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore, put_verified

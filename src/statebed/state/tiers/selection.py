@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values, uint64_values
+from statebed.arrays.null_structs import with_fields
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, int64_values, uint64_values
-from statebed.format.null_structs import with_fields
 from statebed.format.ranges import in_range
 from statebed.format.schema import BIN, KEY_HASH, TIME
 from statebed.format.segment import SegmentSpec

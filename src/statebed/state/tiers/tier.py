@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values, uint64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values, uint64_values
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import KEY_HASH, SEQUENCE, TIME
 from statebed.format.segment import SegmentSpec

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from statebed.arrays.canonical_order import first_disorder
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.order import first_disorder
 from statebed.format.segment import SegmentSpec
 from statebed.state.arguments import check_kind
 from statebed.state.deadlines import wait_until_ended

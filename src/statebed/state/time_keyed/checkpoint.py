@@ -25,7 +25,7 @@ from statebed.state.tiers.segments import Segment
 from statebed.state.time_keyed.compaction import files_for_checkpoint, tombstone_bytes_of
 from statebed.state.time_keyed.files import file_bytes, full_bytes
 from statebed.state.time_keyed.row_group import RowGroup
-from statebed.state.time_keyed.state import TakenRows, TimeKeyedState
+from statebed.state.time_keyed.table_state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
 
 Written = tuple[LiveFiles, dict[str, Upload]]

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values
 from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_writer import row_bytes

@@ -16,9 +16,9 @@ from functools import partial
 
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values
 from statebed.errors import SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec
@@ -28,7 +28,7 @@ from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.spill_files import ParquetSpill
 from statebed.state.tiers.tier import Tier, spanned
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.row_merge import Source, merged, ordered, repeats
+from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered, repeats
 
 MAX_PIECES = 128
 """Number of small pieces that are copied into one."""
@@ -285,7 +285,7 @@ class RowGroup:
 
     def _merged(self, runs: tuple[Segment, ...]) -> Segment:
         """All runs, which are in memory, as one file on local disk."""
-        sources = [Source(int(int64_values(run.read()[BIN])[0]), iter([run.read()])) for run in runs]
+        sources = [SortedSource(int(int64_values(run.read()[BIN])[0]), iter([run.read()])) for run in runs]
         previous: pa.Table | None = None
         with ParquetSpill(self._spec, self._tiers.folder, owned=WHOLE_SPACE) as spill:
             for rows in merged(sources, self._spec):

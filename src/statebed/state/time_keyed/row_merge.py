@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statebed.format.columns import from_numpy, int64_values, one_chunk, uint64_values
-from statebed.format.order import exact, is_sortable, sort_indices, sortable, told_apart
+from statebed.arrays.canonical_order import exact, is_sortable, sort_indices, sortable, told_apart
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.mutable import column_of
 from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME
 from statebed.format.segment import SegmentSpec
 from statebed.format.segment_writer import row_bytes
-from statebed.state.columns import column_of
 
 Mask = npt.NDArray[np.bool_]
 Place = tuple[tuple[int, Any], ...]
@@ -36,7 +36,7 @@ _WHOLE = {32: pa.int32(), 64: pa.int64()}
 
 
 @dataclass(frozen=True)
-class Source:
+class SortedSource:
     """Sorted rows in pieces, none of which is in a bin before `first_bin`."""
 
     first_bin: int
@@ -124,10 +124,10 @@ def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) 
         yield combine(held.combine_chunks())
 
 
-def merged(sources: Iterable[Source], spec: SegmentSpec) -> Iterator[pa.Table]:
+def merged(sources: Iterable[SortedSource], spec: SegmentSpec) -> Iterator[pa.Table]:
     """All rows in order."""
     waiting = sorted(sources, key=lambda source: source.first_bin, reverse=True)
-    heads: list[_Head] = []
+    heads: list[_SourceHead] = []
     while waiting or heads:
         if not heads:
             _open(waiting.pop(), heads)
@@ -143,13 +143,13 @@ def merged(sources: Iterable[Source], spec: SegmentSpec) -> Iterator[pa.Table]:
         yield parts[0] if len(parts) == 1 else ordered(pa.concat_tables(parts), spec)
 
 
-def _open(source: Source, heads: "list[_Head]") -> None:
-    head = _Head(source.pieces)
+def _open(source: SortedSource, heads: "list[_SourceHead]") -> None:
+    head = _SourceHead(source.pieces)
     if head.advance():
         heads.append(head)
 
 
-class _Head:
+class _SourceHead:
     """What is open of one source."""
 
     def __init__(self, pieces: Iterator[pa.Table]) -> None:

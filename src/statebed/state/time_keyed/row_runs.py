@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from statebed.format.columns import int64_values, uint64_values
+from statebed.arrays.columns import int64_values, uint64_values
 from statebed.format.schema import BIN, KEY_HASH
 from statebed.format.segment import SegmentSpec
-from statebed.state.time_keyed.row_merge import Source, merged, ordered
+from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered
 
 SAMPLES = 256
 """Of each run."""
@@ -59,7 +59,7 @@ def _cuts(run: pa.Table, places: Sequence[tuple[int, int]]) -> list[int]:
     return [*cuts, run.num_rows]
 
 
-def _source(run: pa.Table, share: int) -> Source:
+def _source(run: pa.Table, share: int) -> SortedSource:
     count = max(1, share * run.num_rows // max(1, int(run.nbytes)))
     slices = (run.slice(start, count) for start in range(0, run.num_rows, count))
-    return Source(int(int64_values(run[BIN])[0]), slices)
+    return SortedSource(int(int64_values(run[BIN])[0]), slices)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statebed.arrays.columns import from_numpy, int64_values
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import from_numpy, int64_values
 from statebed.format.schema import TIME
 from statebed.format.segment import ROW_GROUP_BYTES, SegmentSpec
 from statebed.state.live import tombstones
@@ -28,7 +28,7 @@ from statebed.state.tiers.spill_files import write_mapped
 from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import UNPACKED, file_bytes
-from statebed.state.time_keyed.row_merge import Source, merged, ordered
+from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered
 from statebed.state.time_keyed.row_runs import merged_runs
 
 Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
@@ -42,7 +42,7 @@ CELLS_IN_FILE = 4
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRows:
     """Rows that a reader wants."""
 
     start_us: int = BEGINNING
@@ -74,7 +74,7 @@ class Wanted:
         return [file for file in live.files if self.may_be_in(file)]
 
 
-EVERYTHING = Wanted()
+EVERYTHING = WantedRows()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Snapshot:
             segment.pin()
         return weakref.finalize(self, _unpin, segments)
 
-    def pieces(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
+    def pieces(self, wanted: WantedRows = EVERYTHING) -> Iterator[pa.Table]:
         """The visible rows with the columns of files, each piece in order, one read at a time.
 
         Older generations are among them.
@@ -110,7 +110,7 @@ class Snapshot:
         for source in self._sources(wanted):
             yield from source.pieces
 
-    def in_order(self, wanted: Wanted = EVERYTHING) -> Iterator[pa.Table]:
+    def in_order(self, wanted: WantedRows = EVERYTHING) -> Iterator[pa.Table]:
         """The visible rows in the order of files; of each generation the newest, and combined where rows are.
 
         Holds a piece of every file that it has come to. Where that would be too much, what is not in memory is copied
@@ -123,21 +123,21 @@ class Snapshot:
             rows = merged(self._sources(wanted), self.spec)
         return rows if self.settle is None else self.settle(rows)
 
-    def _sources(self, wanted: Wanted) -> Iterable[Source]:
+    def _sources(self, wanted: WantedRows) -> Iterable[SortedSource]:
         for file, segment in self.files:
             if wanted.may_be_in(file):
-                yield Source(self._bin(file.min_time_us), self._of_file(file, segment, wanted))
+                yield SortedSource(self._bin(file.min_time_us), self._of_file(file, segment, wanted))
         for segment in self.fresh:
             if wanted.may_be_in(segment.entry):
                 rows = segment.row_groups(self._selection(wanted))
                 visible = self._visible(rows, segment.entry, wanted)
-                yield Source(self._bin(segment.entry.min_time_us), visible, segment.tier is Tier.MEMORY)
+                yield SortedSource(self._bin(segment.entry.min_time_us), visible, segment.tier is Tier.MEMORY)
         if self.loose:
             rows = ordered(pa.concat_tables(self.loose), self.spec)
             first = int(int64_values(rows[TIME]).min())
-            yield Source(self._bin(first), self._visible(iter([rows]), None, wanted), in_memory=True)
+            yield SortedSource(self._bin(first), self._visible(iter([rows]), None, wanted), in_memory=True)
 
-    def _held_at_once(self, wanted: Wanted) -> int:
+    def _held_at_once(self, wanted: WantedRows) -> int:
         """How much of files and segments is open at most while they are merged, about."""
         spans = [(file, min(ROW_GROUP_BYTES, UNPACKED * int(file.size))) for file, _ in self.files]
         spans += [(one.entry, one.nbytes) for one in self.fresh]
@@ -150,7 +150,7 @@ class Snapshot:
             default=0,
         )
 
-    def _through_disk(self, wanted: Wanted, cell_bytes: int) -> Iterator[pa.Table]:
+    def _through_disk(self, wanted: WantedRows, cell_bytes: int) -> Iterator[pa.Table]:
         schema = row_schema(self.spec)
         runs: list[pa.Table] = []
         for source in self._sources(wanted):
@@ -167,7 +167,7 @@ class Snapshot:
             with self.tiers.memory.reserve(self.owner, Purpose.MERGES, 3 * cell_bytes):
                 yield from merged_runs(runs, self.spec, limit=cell_bytes)
 
-    def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: Wanted) -> Iterator[pa.Table]:
+    def _of_file(self, file: pb.FileEntry, segment: Segment, wanted: WantedRows) -> Iterator[pa.Table]:
         hidden = self.live.hidden_until(file)
         start = wanted.start_us if hidden is None else max(wanted.start_us, hidden)
         if start >= wanted.end_us and not wanted.endless:
@@ -175,13 +175,13 @@ class Snapshot:
         groups = segment.row_groups(self._selection(replace(wanted, start_us=start), file.owned))
         yield from self._visible((self.adapt(file, rows) for rows in groups), file, wanted)
 
-    def _selection(self, wanted: Wanted, owned: pb.HashRange | None = None) -> Selection:
+    def _selection(self, wanted: WantedRows, owned: pb.HashRange | None = None) -> Selection:
         # Row groups are chosen by bins, and a bin may begin before a time that is wanted.
         first = None if wanted.start_us == BEGINNING else self._bin(wanted.start_us)
         end = None if wanted.endless else wanted.end_us
         return Selection(owned=owned, start_us=first, end_us=end, hashes=wanted.key_hashes)
 
-    def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: Wanted) -> Iterator[pa.Table]:
+    def _visible(self, pieces: Iterator[pa.Table], file: pb.FileEntry | None, wanted: WantedRows) -> Iterator[pa.Table]:
         hides = file is None or any(tombstones.may_hide(one, file) for one in self.live.tombstones)
         for rows in pieces:
             visible = self.deletions.visible(rows) if hides else np.ones(rows.num_rows, dtype=np.bool_)

@@ -6,7 +6,7 @@ from statebed.state.metrics import TableStatistics
 from statebed.state.tiers.tier import Tier
 from statebed.state.time_keyed.compaction import all_due_files
 from statebed.state.time_keyed.files import full_bytes
-from statebed.state.time_keyed.state import TimeKeyedState
+from statebed.state.time_keyed.table_state import TimeKeyedState
 
 
 def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:

@@ -6,9 +6,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.schema import (
-    assign_field_ids,
-)
+from statebed.format.schema import assign_field_ids
 from statebed.format.segment import segment_schema
 
 MAX_FILES = 8

@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from statebed.arrays.columns import int64_values
 from statebed.errors import InputError
 from statebed.format import checkpoint_pb2 as pb
-from statebed.format.columns import int64_values
 from statebed.format.schema import KEY_HASH, TIME
 from statebed.state.arguments import check_rows, check_times, checked_micros, checked_range
 from statebed.state.compaction import ALL_BYTES, Edit, NameOf
@@ -34,12 +34,12 @@ from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.checkpoint import metadata_of, written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
 from statebed.state.time_keyed.files import full_bytes
+from statebed.state.time_keyed.given_rows import GivenRows
 from statebed.state.time_keyed.row_merge import Combine, newest, ordered
-from statebed.state.time_keyed.rows import GivenRows
-from statebed.state.time_keyed.snapshot import Snapshot, Wanted, filtered
-from statebed.state.time_keyed.state import TakenRows, TimeKeyedState
+from statebed.state.time_keyed.snapshot import Snapshot, WantedRows, filtered
 from statebed.state.time_keyed.statistics import statistics_of
 from statebed.state.time_keyed.table import MAX_FILES
+from statebed.state.time_keyed.table_state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
@@ -348,20 +348,20 @@ class TimeKeyedView:
         state.absorb()
         state.install(state.live.delete_rows(kind, deleted, fresh=state.spans()))
 
-    def _wanted(self, start_us: int | None, end_us: int | None, keys: ArrowRows | None) -> Wanted:
+    def _wanted(self, start_us: int | None, end_us: int | None, keys: ArrowRows | None) -> WantedRows:
         if self._state.lost:
             raise InputError(
                 f"the table {self.table.name!r} was given up with changes that no checkpoint has",
                 fix="restore a new view from the last committed record",
             )
         self._state.absorb()
-        return Wanted(
+        return WantedRows(
             BEGINNING if start_us is None else checked_micros(start_us, "start", where=self._where),
             END if end_us is None else checked_micros(end_us, "end", where=self._where),
             None if keys is None else self._given.key_set(keys),
         )
 
-    def _scanned(self, snapshot: Snapshot, wanted: Wanted) -> Iterator[pa.Table]:
+    def _scanned(self, snapshot: Snapshot, wanted: WantedRows) -> Iterator[pa.Table]:
         rows = snapshot.in_order(wanted) if self._state.generational else snapshot.pieces(wanted)
         for piece in rows:
             if piece.num_rows:

@@ -1,0 +1,69 @@
+"""Integers combined bit by bit; nulls are ignored."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.aggregates.accumulators.base import check_weights
+from statebed.arrays.columns import fixed_width_values, from_numpy, validity
+from statebed.arrays.grouping import Grouping, Integers
+
+
+class BitOperation(enum.Enum):
+    """How bits are combined."""
+
+    AND = "bitwise_and"
+    OR = "bitwise_or"
+    XOR = "bitwise_xor"
+
+    @property
+    def ufunc(self) -> np.ufunc:
+        """Combines whole arrays."""
+        function: np.ufunc = getattr(np, self.value)
+        return function
+
+    @property
+    def neutral(self) -> int:
+        """Changes nothing."""
+        return -1 if self is BitOperation.AND else 0
+
+
+@dataclass(frozen=True)
+class Bits:
+    """All values combined by one operation."""
+
+    name: str
+    kind: pa.DataType
+    operation: BitOperation
+    changelog: bool = False
+    """Only of XOR; the others need the multiset then."""
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        return (self.output_field,)
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, self.kind)
+
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        (values,) = inputs
+        valid = validity(values)
+        check_weights(weights, self.name, changelog=self.changelog)
+        # An even number of the same bits is none of them, whatever the sign.
+        counted = valid if weights is None else valid & (weights % 2 == 1)
+        bits = fixed_width_values(values, f"i{self.kind.bit_width // 8}")
+        filled = np.where(counted, bits, bits.dtype.type(self.operation.neutral))[grouping.order]
+        combined = self.operation.ufunc.reduceat(filled, grouping.starts) if grouping.groups else filled
+        return (from_numpy(combined, self.kind, valid=grouping.any(valid)),)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        return self.fold(partials, grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return partials[0]

@@ -1,0 +1,156 @@
+"""What is made of multisets: distinct counts, percentiles, sets and lists, and whatever an end of the order decides."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.aggregates.accumulators.base import Accumulator
+from statebed.aggregates.accumulators.bits import BitOperation
+from statebed.aggregates.accumulators.doubles import as_doubles
+from statebed.aggregates.accumulators.extremes import End
+from statebed.aggregates.accumulators.multisets import Multisets, list_array
+from statebed.arrays.columns import fixed_width_values, float64_values, from_numpy, one_chunk
+from statebed.arrays.grouping import Grouping, Integers, equal_neighbours
+
+
+class _SameKind:
+    """The result has the type of the values."""
+
+    def kind(self, values: pa.DataType) -> pa.DataType:
+        return values
+
+
+@dataclass(frozen=True)
+class DistinctCount:
+    """How many distinct values there are; 0 for none."""
+
+    def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the same for all
+        return pa.int64()
+
+    def result(self, sets: Multisets) -> pa.Array:
+        return from_numpy(sets.sizes, pa.int64())
+
+
+@dataclass(frozen=True)
+class CollectedSet:
+    """The distinct values, in order; empty for none."""
+
+    def kind(self, values: pa.DataType) -> pa.DataType:
+        return pa.list_(values)
+
+    def result(self, sets: Multisets) -> pa.Array:
+        return list_array(self.kind(sets.values.type), sets.offsets, sets.values)
+
+
+@dataclass(frozen=True)
+class AllValues:
+    """All values, each as often as it stands there, in the order of the entries; empty for none."""
+
+    def kind(self, values: pa.DataType) -> pa.DataType:
+        return pa.list_(pa.field("element", values))
+
+    def result(self, sets: Multisets) -> pa.Array:
+        before = np.concatenate(([0], np.cumsum(sets.counts)))
+        rows = np.repeat(np.arange(len(sets.counts), dtype=np.int64), sets.counts)
+        values = sets.values.take(from_numpy(rows, pa.int64()))
+        return list_array(self.kind(values.type), before[sets.offsets], values)
+
+
+@dataclass(frozen=True)
+class AtEnd(_SameKind):
+    """The value at one end of the order; of pairs, that of the smallest or largest first half, ties by the value."""
+
+    end: End
+
+    def result(self, sets: Multisets) -> pa.Array:
+        rows = sets.offsets[:-1] if self.end is End.SMALLEST else _last_runs(sets)
+        return _taken(sets, rows)
+
+
+@dataclass(frozen=True)
+class MostFrequent(_SameKind):
+    """The value that stands there most often; of several such the smallest."""
+
+    def result(self, sets: Multisets) -> pa.Array:
+        some = sets.sizes > 0
+        most = np.zeros(len(some), dtype=np.int64)
+        most[some] = np.maximum.reduceat(sets.counts, sets.offsets[:-1][some]) if some.any() else most[some]
+        frequent = np.flatnonzero(sets.counts == most[sets.owners])
+        rows = np.zeros(len(some), dtype=np.int64)
+        owners, firsts = np.unique(sets.owners[frequent], return_index=True)
+        rows[owners] = frequent[firsts]
+        return _taken(sets, rows)
+
+
+@dataclass(frozen=True)
+class CombinedBits(_SameKind):
+    """The bits of all values, combined; once is as good as often."""
+
+    operation: BitOperation
+
+    def result(self, sets: Multisets) -> pa.Array:
+        some = sets.sizes > 0
+        bits = fixed_width_values(sets.values, f"i{sets.values.type.bit_width // 8}")
+        combined = np.zeros(len(some), dtype=bits.dtype)
+        if some.any():
+            combined[some] = self.operation.ufunc.reduceat(bits, sets.offsets[:-1][some])
+        return from_numpy(combined, sets.values.type, valid=some)
+
+
+@dataclass(frozen=True)
+class DistinctSum:
+    """The sum of the distinct values; null for none."""
+
+    sum: Accumulator
+
+    def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the sum knows
+        return self.sum.output_field.type
+
+    def result(self, sets: Multisets) -> pa.Array:
+        some = sets.sizes > 0
+        rows = np.arange(len(sets.values), dtype=np.int64)
+        sums = self.sum.finish(self.sum.fold([sets.values], Grouping(order=rows, starts=sets.offsets[:-1][some])))
+        return sums.take(from_numpy(np.cumsum(some) - 1, pa.int64(), valid=some))
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """The value below which the share `at` of all values lies, between two values in proportion; null for none."""
+
+    at: float
+
+    def kind(self, values: pa.DataType) -> pa.DataType:  # noqa: ARG002 - the same for all
+        return pa.float64()
+
+    def result(self, sets: Multisets) -> pa.Array:
+        before = np.concatenate(([0], np.cumsum(sets.counts)))
+        first, total = before[sets.offsets[:-1]], np.diff(before[sets.offsets])
+        values = np.append(float64_values(one_chunk(as_doubles(sets.values))), np.nan)
+        place = np.maximum(total - 1, 0) * self.at
+        low = np.floor(place).astype(np.int64)
+        # Which distinct value stands at a place among all values of all groups.
+        lower, upper = (
+            values[np.searchsorted(before, first + position, side="right") - 1]
+            for position in (low, np.minimum(low + 1, np.maximum(total - 1, 0)))
+        )
+        share = place - low
+        with np.errstate(invalid="ignore"):
+            between = np.where((share == 0.0) | (lower == upper), lower, (1.0 - share) * lower + share * upper)
+        return from_numpy(between, pa.float64(), valid=sets.sizes > 0)
+
+
+def _last_runs(sets: Multisets) -> Integers:
+    """Where in each group the entries with the largest first column begin; anything for a group without entries."""
+    owners = sets.owners
+    new = np.ones(len(owners), dtype=np.bool_)
+    if len(owners):
+        new[1:] = (owners[1:] != owners[:-1]) | ~equal_neighbours(sets.columns[0])
+    runs = np.flatnonzero(new)
+    last = np.searchsorted(runs, sets.offsets[1:], side="left") - 1
+    return runs[last] if len(runs) else np.zeros(len(sets.sizes), dtype=np.int64)
+
+
+def _taken(sets: Multisets, rows: Integers) -> pa.Array:
+    """The values of these entries, one for each group; null for a group without entries."""
+    return sets.values.take(from_numpy(rows, pa.int64(), valid=sets.sizes > 0))

@@ -1,0 +1,217 @@
+"""Aggregates that need all values: multisets, as lists of distinct entries and how often each stands there.
+
+`_{name}_values` lists the distinct values of a group in order, `_{name}_counts` how often each stands there; where an
+entry is a pair, another list has its other half (`_{name}_by`, `_{name}_times`). That is exact, mergeable, and the same
+in any order of rows; it grows with the distinct entries. Values are equal as keys are: NaN equals NaN, and -0.0 equals
+0.0.
+
+Over a changelog, counts add up with their signs, and an entry with the count 0 is dropped. A negative one waits for the
+rows that it takes back; results leave it out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.aggregates.accumulators.base import check_weights, weight_of
+from statebed.arrays.columns import from_numpy, int64_values, validity
+from statebed.arrays.grouping import Grouping, Integers
+from statebed.arrays.key_hash import normalise_key
+from statebed.arrays.sort_order import changes, sorted_by, total_keys
+
+_COUNTS = "counts"
+
+
+@dataclass(frozen=True)
+class Multisets:
+    """One multiset per group, all of them together."""
+
+    columns: tuple[pa.Array, ...]
+    """The distinct entries, group after group, sorted by the columns from left to right."""
+    counts: Integers
+    """How often each entry stands in its group."""
+    sizes: Integers
+    """Distinct entries of each group."""
+
+    @property
+    def values(self) -> pa.Array:
+        """The values that the aggregate is about: the last column."""
+        return self.columns[-1]
+
+    @property
+    def offsets(self) -> Integers:
+        return np.concatenate(([0], np.cumsum(self.sizes)))
+
+    @property
+    def owners(self) -> Integers:
+        """The group of each entry."""
+        return np.repeat(np.arange(len(self.sizes), dtype=np.int64), self.sizes)
+
+
+class Finish(Protocol):
+    """What is made of the multisets of groups."""
+
+    def kind(self, values: pa.DataType) -> pa.DataType:
+        """The type of the result."""
+
+    def result(self, sets: Multisets) -> pa.Array:
+        """The result of each group."""
+
+
+@dataclass(frozen=True)
+class EntryColumn:
+    """One column of the entries."""
+
+    word: str
+    """Its part in the name of the column of state."""
+    kind: pa.DataType
+    input: int
+    """Which input of the aggregate it is."""
+    needed: bool = True
+    """Rows in which it is null do not count."""
+
+
+@dataclass(frozen=True)
+class Multiset:
+    """An aggregate over the multiset of its entries."""
+
+    name: str
+    columns: tuple[EntryColumn, ...]
+    """From the first to sort by to the last, the values that the aggregate is about."""
+    finishing: Finish
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        kinds = {column.word: column.kind for column in self.columns} | {_COUNTS: pa.int64()}
+        return tuple(
+            pa.field(f"_{self.name}_{word}", pa.list_(pa.field("element", kind)), nullable=False)
+            for word, kind in kinds.items()
+        )
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, self.finishing.kind(self.columns[-1].kind))
+
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        entries = [normalise_key(inputs[column.input]) for column in self.columns]
+        needed = [validity(values) for column, values in zip(self.columns, entries, strict=True) if column.needed]
+        counts = weight_of(weights, np.logical_and.reduce(needed))
+        some = np.flatnonzero(counts)
+        rows = from_numpy(some, pa.int64())
+        owners = grouping.group_of_rows()[some]
+        return self._lists([values.take(rows) for values in entries], counts[some], owners, grouping)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        sets = multisets_of(partials)
+        return self._lists(sets.columns, sets.counts, np.repeat(grouping.group_of_rows(), sets.sizes), grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return self.finishing.result(_present(multisets_of(partials))).cast(self.output_field.type)
+
+    def _lists(
+        self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
+    ) -> tuple[pa.Array, ...]:
+        """Equal entries of one group become one."""
+        order, starts = _distinct(owners, columns)
+        summed = np.add.reduceat(counts[order], starts) if len(starts) else counts[:0]
+        kept = order[starts[summed != 0]]
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners[kept], minlength=grouping.groups))))
+        distinct = [values.take(from_numpy(kept, pa.int64())) for values in columns]
+        return tuple(
+            list_array(field.type, offsets, column)
+            for field, column in zip(
+                self.partial_fields, [*distinct, from_numpy(summed[summed != 0], pa.int64())], strict=True
+            )
+        )
+
+
+def multiset_of(name: str, value: pa.DataType, finishing: Finish) -> Multiset:
+    """An aggregate over the values of one column; nulls are ignored."""
+    return Multiset(name, (EntryColumn("values", value, 0),), finishing)
+
+
+def _distinct(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
+    """Rows in the order of owners and columns, and where entries begin that differ from those before them."""
+    keys = [owners, *_keys(columns)]
+    order = sorted_by(keys)
+    return order, np.flatnonzero(changes(keys, order))
+
+
+def _keys(columns: Sequence[pa.Array]) -> list[Integers]:
+    table = pa.table({str(place): values for place, values in enumerate(columns)})
+    return total_keys(table, table.column_names)
+
+
+def multisets_of(partials: Sequence[pa.Array]) -> Multisets:
+    """The multisets that partials hold."""
+    lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
+    *columns, counts = (column.flatten() for column in partials)
+    return Multisets(tuple(columns), int64_values(counts), lengths)
+
+
+def _present(sets: Multisets) -> Multisets:
+    """The entries that are there: those taken back before they came are left out."""
+    there = sets.counts > 0
+    if there.all():
+        return sets
+    rows = from_numpy(np.flatnonzero(there), pa.int64())
+    sizes = np.bincount(sets.owners[there], minlength=len(sets.sizes)).astype(np.int64)
+    return Multisets(tuple(values.take(rows) for values in sets.columns), sets.counts[there], sizes)
+
+
+@dataclass(frozen=True)
+class CollectedList:
+    """All values that are not null, by event time and then by value; empty for none."""
+
+    name: str
+    value: pa.DataType
+    time: pa.DataType
+
+    @property
+    def partial_fields(self) -> tuple[pa.Field, ...]:
+        times = pa.list_(pa.field("element", self.time))
+        return self.output_field, pa.field(f"_{self.name}_times", times, nullable=False)
+
+    @property
+    def output_field(self) -> pa.Field:
+        return pa.field(self.name, pa.list_(pa.field("element", self.value)), nullable=False)
+
+    def fold(
+        self, inputs: Sequence[pa.Array], grouping: Grouping, weights: Integers | None = None
+    ) -> tuple[pa.Array, ...]:
+        check_weights(weights, self.name)
+        values, times = inputs
+        some = np.flatnonzero(validity(values) & validity(times))
+        rows = from_numpy(some, pa.int64())
+        return self._lists(values.take(rows), times.take(rows), grouping.group_of_rows()[some], grouping)
+
+    def merge(self, partials: Sequence[pa.Array], grouping: Grouping) -> tuple[pa.Array, ...]:
+        lengths = int64_values(pc.list_value_length(partials[0]).cast(pa.int64()))
+        owners = np.repeat(grouping.group_of_rows(), lengths)
+        return self._lists(partials[0].flatten(), partials[1].flatten(), owners, grouping)
+
+    def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
+        return partials[0]
+
+    def _lists(self, values: pa.Array, times: pa.Array, owners: Integers, grouping: Grouping) -> tuple[pa.Array, ...]:
+        order = from_numpy(sorted_by([owners, *_keys([times, values])]), pa.int64())
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(owners, minlength=grouping.groups))))
+        sorted_columns = (values.take(order), times.take(order))
+        return tuple(
+            list_array(field.type, offsets, column)
+            for field, column in zip(self.partial_fields, sorted_columns, strict=True)
+        )
+
+
+def list_array(kind: pa.DataType, offsets: Integers, values: pa.Array) -> pa.Array:
+    """Lists that lie one after the other in `values`."""
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise OverflowError(f"lists of {offsets[-1]} values are too many for one column")
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32))]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers, children=[values])

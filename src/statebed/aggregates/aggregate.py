@@ -1,0 +1,172 @@
+"""Aggregates: what the user writes, and what a subtask computes.
+
+`count()`, `sum()` and their like (`functions`) make an `Aggregate`, which may hold Spark expressions and stays on the
+driver. Bound to a name and Arrow types it becomes a `BoundAggregate`, which travels with the task; its accumulator says
+which partial columns it keeps, how rows become partials, how partials merge and how they finish.
+
+Types are Spark's: a count is a non-null int64; a sum of integers int64, of floats double, of decimal(p, s)
+decimal(min(38, p + 10), s). Nulls are ignored; an aggregate of no value is null.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.aggregates.accumulator_choice import (
+    NEEDED,
+    OPTION_COUNTS,
+    AccumulatorRequest,
+    Function,
+    Options,
+    Retraction,
+    Types,
+    accumulator_of,
+    retraction_of,
+)
+from statebed.aggregates.accumulators import Accumulator, UserAggregate
+from statebed.arrays.columns import boolean_array, boolean_values, validity
+from statebed.errors import InputError
+from statebed.expressions.type_text import type_from_arrow_text
+
+MARKER = pa.bool_()
+"""Input of a count with an input or a condition: any value where the row counts, null where it does not."""
+
+
+class EventTime(enum.Enum):
+    """An input that stands for the row's event time."""
+
+    EVENT_TIME = "event time"
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An aggregate as the user writes it; inputs and `where` are a column name or SQL text, or a Spark Column."""
+
+    function: Function
+    inputs: tuple[Any, ...] = ()
+    where: Any = None
+    options: Options = ()
+    user: UserAggregate | None = None
+    """What a user-defined one computes with."""
+
+    def __post_init__(self) -> None:
+        if any(one is None for one in self.inputs):
+            name = self.function.value
+            raise InputError(f"{name}() has no input", fix=f"name a column: {name}('fare')")
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether batches carry columns for it; only a plain count() needs none."""
+        return bool(self.inputs) or self.where is not None
+
+    def bind(self, name: str, *, input_types: Types = (), text: str = "", changelog: bool = False) -> "BoundAggregate":
+        """The aggregate as a subtask runs it; `text` tells one expression from another in the fingerprint.
+
+        `input_types` are the types of its `inputs`. With `changelog`, rows may be taken back.
+        """
+        if self.function is Function.COUNT:
+            input_types = (MARKER,) if self.needs_input else ()
+        return BoundAggregate(
+            name,
+            self.function,
+            input_types,
+            text=text,
+            options=self.options,
+            changelog=changelog,
+            user=self.user,
+        )
+
+    def input_columns(self, values: Sequence[pa.Array], holds: pa.Array | None = None) -> list[pa.Array]:
+        """What a batch carries for it: the values of its `inputs`, null where its condition does not hold."""
+        counted = None if holds is None else boolean_values(holds)
+        if self.function is Function.COUNT and self.needs_input:
+            marks = [validity(one) for one in values] + ([] if counted is None else [counted])
+            there = boolean_array(np.logical_and.reduce(marks))
+            return [pc.if_else(there, there, pa.scalar(None, MARKER))]
+        if counted is None:
+            return list(values)
+        return [pc.if_else(boolean_array(counted), one, pa.scalar(None, one.type)) for one in values]
+
+
+@dataclass(frozen=True)
+class BoundAggregate:
+    """An aggregate with its output name and the Arrow types of its inputs; picklable, no Spark in it."""
+
+    name: str
+    function: Function
+    input_types: Types
+    """Types of its input columns in a batch."""
+    text: str = ""
+    options: Options = ()
+    changelog: bool = False
+    """Whether rows carry weights, and may be taken back."""
+    user: UserAggregate | None = field(default=None, compare=False)
+    """What a user-defined one computes with; `options` describe it."""
+
+    def __post_init__(self) -> None:
+        _ = self.accumulator  # a type that cannot be aggregated is refused here, on the driver
+
+    @property
+    def retraction(self) -> Retraction:
+        """How rows are taken back from it."""
+        return retraction_of(self.function, self.user)
+
+    def retracting(self) -> "BoundAggregate":
+        """The same over a changelog."""
+        return replace(self, changelog=True)
+
+    @property
+    def description(self) -> tuple[float | str, ...]:
+        """Tells one aggregate from another, for the fingerprint of its operator."""
+        kinds = map(str, self.input_types)
+        changelog = ("changelog",) if self.changelog else ()
+        return (self.name, self.function.value, *kinds, self.text, *self.options, *changelog)
+
+    @cached_property
+    def accumulator(self) -> Accumulator:
+        """The arithmetic of this aggregate."""
+        if self.changelog and self.retraction is Retraction.REFUSES:
+            user_defined = self.function is Function.USER_DEFINED
+            raise InputError(
+                f"{self.function.value} cannot take rows back, and its input is a changelog",
+                where=f"aggregate {self.name!r}",
+                fix="give its class the method retract" if user_defined else "use count_distinct, which keeps values",
+            )
+        wanted = AccumulatorRequest(
+            self.function, self.name, self.input_types, self.options, user=self.user, changelog=self.changelog
+        )
+        accumulator = accumulator_of(wanted)
+        if accumulator is None:
+            what, fix = NEEDED[self.function]
+            raise InputError(
+                f"{self.function.value} cannot {what} of the type {', '.join(map(str, self.input_types))}",
+                where=f"aggregate {self.name!r}",
+                fix=fix,
+            )
+        return accumulator
+
+    @property
+    def output_field(self) -> pa.Field:
+        return self.accumulator.output_field
+
+
+def bound_from_description(
+    description: Sequence[float | str], *, changelog: bool, user: UserAggregate | None = None
+) -> BoundAggregate:
+    """Rebuild an aggregate from its `description`, as a stored definition has it; `user` computes a user-defined one.
+
+    >>> bound_from_description(["total", "sum", "int64", "cents"], changelog=False).output_field.type
+    DataType(int64)
+    """
+    name, function = str(description[0]), Function(description[1])
+    rest = description[2 : len(description) - changelog]
+    options = rest[len(rest) - OPTION_COUNTS.get(function, 0) :]
+    *kinds, text = rest[: len(rest) - len(options)]
+    types = () if function is Function.USER_DEFINED else tuple(type_from_arrow_text(str(kind)) for kind in kinds)
+    return BoundAggregate(name, function, types, str(text), tuple(options), changelog=changelog, user=user)

@@ -1,0 +1,143 @@
+"""Partials of all aggregates of an operator: rows become partials, partials become one, and one becomes a result.
+
+Every partial is exact (`accumulators`), so nothing depends on the order of rows. Of a changelog the number of rows is
+kept beside them: a group whose rows were all taken away again is no group.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.aggregates.aggregate import BoundAggregate
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.arrays.grouping import Grouping, Integers, group_rows
+from statebed.format.schema import KEY_HASH
+from statebed.format.stream_schema import Changes, weights_of
+
+ROWS = "_rows"
+"""How many rows a group of a changelog has."""
+MOST_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
+"""More than the first of rows become partials in pieces of the second."""
+
+
+def input_column(position: int, part: int = 0) -> str:
+    """The column that carries an input of the aggregate at this position; most have one."""
+    return f"_a{position}_{part}" if part else f"_a{position}"
+
+
+@dataclass(frozen=True)
+class Partials:
+    """How groups of one operator are aggregated."""
+
+    keys: tuple[pa.Field, ...]
+    aggregates: tuple[BoundAggregate, ...]
+    changes: Changes = Changes.APPEND
+    """What the rows do."""
+
+    @cached_property
+    def input_fields(self) -> tuple[pa.Field, ...]:
+        """Inputs of the aggregates: `_a0`, `_a1`, ... by their positions."""
+        return tuple(
+            pa.field(input_column(position, part), kind)
+            for position, aggregate in enumerate(self.aggregates)
+            for part, kind in enumerate(aggregate.input_types)
+        )
+
+    @cached_property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The columns of partials."""
+        counted = (pa.field(ROWS, pa.int64(), nullable=False),) if self.changes is Changes.CHANGELOG else ()
+        return (*counted, *(field for one in self.aggregates for field in one.accumulator.partial_fields))
+
+    @cached_property
+    def output_fields(self) -> tuple[pa.Field, ...]:
+        return tuple(aggregate.output_field for aggregate in self.aggregates)
+
+    def described(self) -> list[list[float | str]]:
+        """For fingerprints."""
+        return [list(one.description) for one in self.aggregates]
+
+    def grouping(self, rows: pa.Table, bins: Integers) -> Grouping:
+        """Rows of one bin and key."""
+        return group_rows(bins, uint64_values(rows[KEY_HASH]), [one_chunk(rows[key.name]) for key in self.keys])
+
+    def fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
+        """Partials of groups of rows."""
+        return _in_pieces(self._fold, rows, grouping)
+
+    def merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
+        """Partials of groups of partials."""
+        return _in_pieces(self._merge, rows, grouping)
+
+    def _fold(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
+        weights = weights_of(rows) if self.changes is Changes.CHANGELOG else None
+        counted = [] if weights is None else [from_numpy(grouping.add(weights), pa.int64())]
+        folded = [
+            column
+            for position, aggregate in enumerate(self.aggregates)
+            for column in aggregate.accumulator.fold(
+                [one_chunk(rows[input_column(position, part)]) for part in range(len(aggregate.input_types))],
+                grouping,
+                weights,
+            )
+        ]
+        return counted + folded
+
+    def _merge(self, rows: pa.Table, grouping: Grouping) -> list[pa.Array]:
+        counted = []
+        if self.changes is Changes.CHANGELOG:
+            counted = [from_numpy(grouping.add(int64_values(rows[ROWS])), pa.int64())]
+        merged = [
+            column
+            for aggregate, columns in self._columns(rows)
+            for column in aggregate.accumulator.merge(columns, grouping)
+        ]
+        return counted + merged
+
+    def finish(self, partials: Sequence[pa.Array]) -> list[pa.Array]:
+        """The results of partials, given in the order of `fields`."""
+        rest = list(partials[len(self.fields) - sum(map(_width, self.aggregates)) :])
+        results = []
+        for aggregate in self.aggregates:
+            results.append(aggregate.accumulator.finish(rest[: _width(aggregate)]))
+            rest = rest[_width(aggregate) :]
+        return results
+
+    def present(self, partials: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+        """Which groups have any rows left."""
+        if self.changes is Changes.APPEND:
+            return np.ones(len(partials[0]) if partials else 0, dtype=np.bool_)
+        return int64_values(partials[0]) > 0
+
+    def _columns(self, rows: pa.Table) -> Iterable[tuple[BoundAggregate, list[pa.Array]]]:
+        for aggregate in self.aggregates:
+            yield aggregate, [one_chunk(rows[field.name]) for field in aggregate.accumulator.partial_fields]
+
+
+def _in_pieces(
+    work: Callable[[pa.Table, Grouping], list[pa.Array]], rows: pa.Table, grouping: Grouping
+) -> list[pa.Array]:
+    """The same as all at once, whole groups at a time where rows are large: each is held several times meanwhile."""
+    nbytes = rows.nbytes
+    if nbytes <= MOST_BYTES:
+        return work(rows, grouping)
+    count = max(1, rows.num_rows * PIECE_BYTES // nbytes)
+    found = [work(rows.take(from_numpy(some, pa.int64())), groups) for some, groups in grouping.pieces(count)]
+    return [pa.concat_arrays(list(column)) for column in zip(*found, strict=True)]
+
+
+def latest_of_each(times: pa.ChunkedArray, grouping: Grouping) -> pa.Array:
+    """The latest time of each group; null: none is known."""
+    valid = validity(times)
+    known = np.where(valid, int64_values(times), np.iinfo(np.int64).min)
+    latest = np.maximum.reduceat(known[grouping.order], grouping.starts) if grouping.groups else known[:0]
+    return from_numpy(latest, times.type, valid=grouping.any(valid))
+
+
+def _width(aggregate: BoundAggregate) -> int:
+    return len(aggregate.accumulator.partial_fields)

@@ -1,0 +1,163 @@
+"""The order of rows in a segment: ascending by column after column, NaN after numbers, nulls after all.
+
+Text and binary order by their bytes, extension types as their storage, nested values part by part (`nested_order`). All
+functions are vectorised, and agree: what one sorts, the others find sorted.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.arrays.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
+from statebed.arrays.nested import storage_of
+from statebed.arrays.nested_order import encoded, is_encodable
+from statebed.errors import InputError
+
+Flags = npt.NDArray[np.bool_]
+
+_WHOLE = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+"""Whole numbers as wide as floats."""
+
+
+def sort_indices(table: pa.Table, columns: Sequence[str]) -> pa.Array:
+    """Indices of the rows in order; rows that are equal in `columns` keep their order."""
+    for name in columns:
+        _check_sortable(table.schema.field(name))
+    table = pa.table({name: sortable(table[name]) for name in columns})
+    # Nulls at the end is the default; saying so warns in some versions of pyarrow.
+    return pc.sort_indices(table, sort_keys=[(name, "ascending") for name in columns])
+
+
+def in_order(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
+    """The rows in order, those that are equal in `columns` by the others, to the bit: how they came is lost."""
+    return told_apart(table.take(sort_indices(table, columns)).combine_chunks(), columns, rest)
+
+
+def told_apart(table: pa.Table, columns: Sequence[str], rest: Sequence[str]) -> pa.Table:
+    """As `in_order`, of rows that are in order by `columns` already.
+
+    The others are looked at only where rows are equal: they may be long, or nested.
+    """
+    if not rest:
+        return table
+    tied, groups = ties(table, columns)
+    if not len(tied):
+        return table
+    some = table.select(list(rest))
+    if len(tied) < table.num_rows:
+        some = some.take(from_numpy(tied, pa.int64()))
+    keys = [from_numpy(groups, pa.int64()), *map(exact, some.columns)]
+    names = [str(number) for number in range(len(keys))]
+    found = sort_indices(pa.Table.from_arrays(keys, names=names), names)
+    places = np.arange(table.num_rows, dtype=np.int64)
+    places[tied] = tied[fixed_width_values(found, np.uint64).astype(np.int64)]
+    return table.take(from_numpy(places, pa.int64())).combine_chunks()
+
+
+def first_disorder(table: pa.Table, columns: Sequence[str]) -> int | None:
+    """The first row that belongs before its predecessor, or None if all are in order."""
+    worst: int | None = None
+    for rows, below, equal in _neighbours(table, columns):
+        wrong = rows[~below & ~equal]
+        if len(wrong) and (worst is None or wrong[0] < worst):
+            worst = int(wrong[0])
+    return worst
+
+
+def repeats(table: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Of rows in order, those that are not told apart from their predecessors by these columns."""
+    found = np.arange(1, table.num_rows, dtype=np.int64)
+    for rows, _, equal in _neighbours(table, columns):
+        found = rows[equal]
+    return found
+
+
+def ties(table: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of rows in order, those that others equal in these columns, and a number for all that are equal."""
+    begins = np.ones(table.num_rows, dtype=np.bool_)
+    begins[repeats(table, columns)] = False
+    tied = np.flatnonzero(~begins | ~np.append(begins[1:], True))
+    return tied, np.cumsum(begins, dtype=np.int64)[tied]
+
+
+def _neighbours(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[npt.NDArray[np.int64], Flags, Flags]]:
+    """By each column, rows that equal their predecessors in all before it: whether these are below, or equal again."""
+    rows = np.arange(1, table.num_rows, dtype=np.int64)
+    for name in columns:
+        _check_sortable(table.schema.field(name))
+        if not len(rows):
+            break
+        column = one_chunk(table[name])
+        if len(rows) == table.num_rows - 1:
+            column = sortable(column)
+            before, after = column[:-1], column[1:]
+        else:
+            some = (column.take(from_numpy(one, pa.int64())) for one in (rows - 1, rows))
+            before, after = map(sortable, some)
+        below, equal = _compare(before, after)
+        yield rows, below, equal
+        rows = rows[equal]
+
+
+def _compare(before: pa.Array, after: pa.Array) -> tuple[Flags, Flags]:
+    """Row by row, whether before < after and whether they are equal."""
+    if pa.types.is_null(before.type):
+        return np.zeros(len(before), dtype=np.bool_), np.ones(len(before), dtype=np.bool_)
+    below = boolean_values(pc.less(before, after))
+    equal = boolean_values(pc.equal(before, after))
+    if pa.types.is_floating(before.type):
+        before_nan, after_nan = boolean_values(pc.is_nan(before)), boolean_values(pc.is_nan(after))
+        before_null, after_null = boolean_values(before.is_null()), boolean_values(after.is_null())
+        below |= ~before_nan & ~before_null & after_nan
+        equal |= before_nan & after_nan
+    else:
+        before_null, after_null = boolean_values(before.is_null()), boolean_values(after.is_null())
+    below |= ~before_null & after_null
+    equal |= before_null & after_null
+    return below, equal
+
+
+def is_sortable(kind: pa.DataType) -> bool:
+    """Whether a column of the type may be sorted by."""
+    kind = storage_of(kind)
+    return not pa.types.is_nested(kind) or is_encodable(kind)
+
+
+def sortable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The column in a type that Arrow sorts and compares: extension types as their storage, half floats as floats,
+    short decimals as wider ones, nested values as bytes.
+    """
+    kind = storage_of(column.type)
+    wanted = kind
+    if pa.types.is_nested(kind):
+        return encoded(column if kind == column.type else column.cast(kind)) if is_encodable(kind) else column
+    if pa.types.is_float16(kind):
+        wanted = pa.float32()
+    elif pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        wanted = pa.decimal128(kind.precision, kind.scale)
+    return column if wanted == column.type else column.cast(kind).cast(wanted)
+
+
+def exact(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """As `sortable`, and where values differ in their bits alone, as zeros and NaN do, they are told apart."""
+    kind = storage_of(column.type)
+    if pa.types.is_nested(kind) and is_encodable(kind):
+        return encoded(column if kind == column.type else column.cast(kind), exact=True)
+    if not pa.types.is_floating(kind):
+        return sortable(column)
+    array = one_chunk(column if kind == column.type else column.cast(kind))
+    width = kind.bit_width
+    bits: npt.NDArray[np.signedinteger] = fixed_width_values(array, np.dtype(f"i{width // 8}")).view(f"i{width // 8}")
+    ascending = bits ^ ((bits >> (width - 1)) & ((1 << (width - 1)) - 1))
+    return from_numpy(ascending, _WHOLE[width], valid=validity(array))
+
+
+def _check_sortable(field: pa.Field) -> None:
+    if not is_sortable(field.type):
+        raise InputError(
+            f"the column {field.name!r} of the type {field.type} has no order",
+            fix="use columns of other types, for example the parts of a value one by one",
+        )

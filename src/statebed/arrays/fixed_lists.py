@@ -1,0 +1,26 @@
+"""Types with lists of a fixed length that Arrow itself gets wrong: tables refuse them, or rows would be lost."""
+
+import pyarrow as pa
+
+from statebed.arrays.nested import storage_of
+
+
+def unreadable(field: pa.Field) -> str | None:
+    """Why rows with such a column would not come back as they were; None: they would."""
+    kind = storage_of(field.type)
+    if not pa.types.is_nested(kind):
+        return None
+    if pa.types.is_fixed_size_list(kind):
+        if not kind.list_size:
+            return "Parquet's reader takes a list that never has items for damage"
+        if _is_fixed_list(kind.value_type):
+            # Both kernels read from the beginning of the inner lists when the outer ones are a slice.
+            return "of lists of a fixed length in one another, Arrow takes and filters the wrong rows"
+    parts = [kind.field(index) for index in range(kind.num_fields)]
+    if pa.types.is_struct(kind) and any(not part.nullable and _is_fixed_list(part.type) for part in parts):
+        return "Parquet's reader wants the items of a list that may not be null even where the struct is null"
+    return next((reason for reason in map(unreadable, parts) if reason is not None), None)
+
+
+def _is_fixed_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(storage_of(kind)))

@@ -1,0 +1,184 @@
+"""Grouping of rows by window, key hash and key.
+
+Rows are sorted by window and hash, which is numeric and fast; equal neighbours are then compared by key, so a hash
+never stands for a key. Where two keys share a hash, all key columns join the sort. Groups come out in the order of the
+state's files: window, hash, key.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.arrays.canonical_order import sortable
+from statebed.arrays.columns import boolean_values, fixed_width_values, from_numpy, int64_values, validity
+from statebed.arrays.sort_order import sorted_by
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_SMALL_RANGE = 1 << 16
+_SIGN = np.uint64(1 << 63)
+_FIRST_LOOK = 64
+"""So many rows show whether it is worth looking at all of them."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A permutation of rows in which every group is contiguous."""
+
+    order: Integers
+    """Row numbers, group after group."""
+    starts: Integers
+    """Where each group begins in `order`."""
+
+    @property
+    def groups(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """Rows of each group."""
+        return np.diff(self.starts, append=np.int64(len(self.order)))
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest group."""
+        return int(self.sizes.max(initial=0))
+
+    @cached_property
+    def first_rows(self) -> Integers:
+        """The number of one row of each group."""
+        return self.order[self.starts]
+
+    def add(self, values: Integers) -> Integers:
+        """Sums per group of values in row order; the caller knows that they fit."""
+        return np.add.reduceat(values[self.order], self.starts) if self.groups else values[:0]
+
+    def any(self, flags: Flags) -> Flags:
+        """Whether any row of each group has its flag set."""
+        return np.logical_or.reduceat(flags[self.order], self.starts) if self.groups else flags[:0]
+
+    def pieces(self, rows: int) -> "Iterator[tuple[Integers, Grouping]]":
+        """Some groups at a time, of about so many rows: row numbers group after group, and their grouping."""
+        cuts = np.searchsorted(self.starts, np.arange(rows, len(self.order), rows))
+        ends = np.unique(np.append(cuts, self.groups))
+        for first, end in zip(np.concatenate(([0], ends[:-1])), ends, strict=True):
+            if first < end:
+                start = self.starts[first]
+                stop = self.starts[end] if end < self.groups else len(self.order)
+                numbers = np.arange(stop - start, dtype=np.int64)
+                yield self.order[start:stop], Grouping(order=numbers, starts=self.starts[first:end] - start)
+
+    def group_of_rows(self) -> Integers:
+        """The group number of each row, in row order."""
+        groups = np.empty(len(self.order), dtype=np.int64)
+        groups[self.order] = np.repeat(np.arange(self.groups, dtype=np.int64), self.sizes)
+        return groups
+
+
+def group_rows(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Grouping:
+    """Group rows of equal bin, hash and key. Key columns are normalised (`keyhash.normalise_key`)."""
+    rows = len(bins)
+    if rows == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Grouping(order=nothing, starts=nothing)
+    order = _order_by_hash(bins, hashes)
+    starts, collision = _starts(bins[order], hashes[order], keys, order)
+    if collision:
+        order = _order_by_key(bins, hashes, keys)
+        starts, _ = _starts(bins[order], hashes[order], keys, order)
+    return Grouping(order=order, starts=starts)
+
+
+def _order_by_hash(bins: Integers, hashes: npt.NDArray[np.uint64]) -> Integers:
+    if _is_ordered(bins, hashes):
+        return np.arange(len(bins), dtype=np.int64)
+    if int(bins.min()) == int(bins.max()):
+        return _argsort(hashes)
+    encoded = from_numpy(bins, pa.int64()).dictionary_encode()
+    distinct = int64_values(encoded.dictionary)
+    if len(distinct) > _SMALL_RANGE:
+        return sorted_by([bins, (hashes ^ _SIGN).view(np.int64)])
+    places = np.empty(len(distinct), dtype=np.uint16)
+    places[np.argsort(distinct)] = np.arange(len(distinct))
+    order = _argsort(hashes)
+    # Numbers of 16 bits are sorted by radix, which keeps the order of hashes.
+    return order[np.argsort(places[fixed_width_values(encoded.indices, np.int32)][order], kind="stable")]
+
+
+def _is_ordered(bins: Integers, hashes: npt.NDArray[np.uint64]) -> bool:
+    """Whether rows are in order already, as rows of the state are; rows of a batch show soon that they are not."""
+    for end in (min(_FIRST_LOOK, len(bins)), len(bins)):
+        earlier, later = bins[: end - 1], bins[1:end]
+        ascending = (earlier < later) | ((earlier == later) & (hashes[: end - 1] <= hashes[1:end]))
+        if not ascending.all():
+            return False
+    return True
+
+
+def _argsort(hashes: npt.NDArray[np.uint64]) -> Integers:
+    """Sorts values of leading bits of the hash and the row's number, which is several times faster than an argsort."""
+    bits = np.uint64(max(int(len(hashes) - 1).bit_length(), 1))
+    numbers = np.uint64((1 << int(bits)) - 1)
+    packed = (hashes & ~numbers) | np.arange(len(hashes), dtype=np.uint64)
+    packed.sort()
+    order = (packed & numbers).astype(np.int64)
+    found = hashes[order]
+    # Hashes that differ in their last bits alone are rare.
+    return order if bool((found[1:] >= found[:-1]).all()) else np.argsort(hashes)
+
+
+def _order_by_key(bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Integers:
+    columns = {"bin": from_numpy(bins, pa.int64()), "hash": from_numpy(hashes, pa.uint64())}
+    columns |= {f"key{number}": sortable(key) for number, key in enumerate(keys)}
+    indices = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return int64_values(indices)
+
+
+def _starts(
+    bins: Integers, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array], order: Integers
+) -> tuple[Integers, bool]:
+    """Where groups begin, and whether two keys share a hash; keys are those of rows that `order` names."""
+    same = (bins[1:] == bins[:-1]) & (hashes[1:] == hashes[:-1])
+    maybe = np.flatnonzero(same)
+    if len(maybe):
+        equal = np.ones(len(maybe), dtype=np.bool_)
+        # Where most rows are equal to their neighbours, all are fetched, once.
+        crowded = 2 * len(maybe) > len(order)
+        for key in keys:
+            if crowded:
+                equal &= equal_neighbours(_take(key, order))[maybe]
+            else:
+                equal &= _equal(_comparable(_take(key, order[maybe])), _comparable(_take(key, order[maybe + 1])))
+        same[maybe] = equal
+    collision = bool(np.count_nonzero(same) < len(maybe))
+    return np.concatenate(([0], np.flatnonzero(~same) + 1)).astype(np.int64), collision
+
+
+def equal_neighbours(key: pa.Array) -> Flags:
+    column = _comparable(key)
+    return _equal(column.slice(0, max(len(column) - 1, 0)), column.slice(1))
+
+
+def _equal(some: pa.Array, others: pa.Array) -> Flags:
+    return boolean_values(pc.equal(some, others)) | ~(validity(some) | validity(others))
+
+
+def _comparable(key: pa.Array) -> pa.Array:
+    """Floats as their bits: NaN equals itself as a key. Nested values as bytes."""
+    if pa.types.is_nested(key.type):
+        return sortable(key)
+    if pa.types.is_float64(key.type):
+        return key.view(pa.int64())
+    if pa.types.is_float32(key.type):
+        return key.view(pa.int32())
+    return key.cast(pa.float32()).view(pa.int32()) if pa.types.is_float16(key.type) else key
+
+
+def _take(key: pa.Array, order: Integers) -> pa.Array:
+    return key.take(from_numpy(order, pa.int64()))

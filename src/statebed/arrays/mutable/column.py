@@ -1,0 +1,129 @@
+"""What all kinds of columns share: rows by number, where rows of two runs go, arrays compared and changed."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.arrays.canonical_order import sortable
+from statebed.arrays.columns import boolean_values, fixed_width_values, from_numpy, one_chunk, validity
+from statebed.arrays.compiled import loops_for
+
+Rows = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+N = TypeVar("N", bound=np.generic)
+
+_WIDE = 64
+_AT_ONCE = 1 << 16
+"""Rows of the largest run that are looked at together: what that takes stays in the processor's cache."""
+
+
+class AnyColumn(Protocol):
+    """What every kind of column offers to the others."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Rows) -> pa.Array:
+        """The values in some rows."""
+
+    def array(self) -> pa.Array:
+        """All values, where they lie if they can be used there: not to be written meanwhile."""
+
+    def equals(self, rows: Rows, array: pa.Array) -> Mask:
+        """Whether the value in each row is the one of the array."""
+
+
+def cuts_at(hashes: npt.NDArray[np.uint64], edges: npt.NDArray[np.uint64]) -> list[int]:
+    """Where sorted hashes are cut before each of the edges, with both ends."""
+    return [0, *np.searchsorted(hashes, edges).tolist(), len(hashes)]
+
+
+class Places:
+    """Where the rows of sorted runs go when they become one."""
+
+    def __init__(self, hashes: Sequence[npt.NDArray[np.uint64]]) -> None:
+        """Of each run its hashes."""
+        self._count = sum(len(one) for one in hashes)
+        if (loops := loops_for(self._count)) is not None:
+            self._at = [np.arange(len(one), dtype=np.int64) for one in hashes]
+            for first, second in itertools.combinations(range(len(hashes)), 2):
+                loops.make_room(hashes[first], hashes[second], self._at[first], self._at[second])
+            return
+        self._at = [np.empty(len(one), dtype=np.int64) for one in hashes]
+        edges = max(hashes, key=len)[_AT_ONCE::_AT_ONCE]
+        cuts = [cuts_at(one, edges) for one in hashes]
+        for starts, ends in itertools.pairwise(zip(*cuts, strict=True)):
+            parts = [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+            # A stable sort finds what is in order already, and merges that.
+            joined = np.concatenate([one[part] for one, part in zip(hashes, parts, strict=True)])
+            order = np.argsort(joined, kind="stable")
+            places = np.empty_like(order)
+            places[order] = np.arange(sum(starts), sum(ends), dtype=np.int64)
+            before = 0
+            for at, part in zip(self._at, parts, strict=True):
+                at[part] = places[before : before + part.stop - part.start]
+                before += part.stop - part.start
+
+    def merge(self, parts: Sequence[npt.NDArray[N]]) -> npt.NDArray[N]:
+        """What each run has for its rows, as one array."""
+        merged = np.empty(self._count, dtype=parts[0].dtype)
+        for at, part in zip(self._at, parts, strict=True):
+            merged[at] = part
+        return merged
+
+
+def equal_words(
+    ours: tuple[npt.NDArray[Any], ...], rows: Rows, theirs: tuple[npt.NDArray[Any], ...], others: Rows, maybe: Mask
+) -> Mask:
+    """Whether each row is the same in all of our arrays as its other row in all of theirs, of those that may be."""
+    if (loops := loops_for(len(rows))) is not None:
+        equal = maybe.copy()
+        loops.compare(ours, rows, theirs, others, equal)
+        return equal
+
+    def same(rows: Rows, others: Rows) -> Mask:
+        equal = np.ones(len(rows), dtype=np.bool_)
+        for one, other in zip(ours, theirs, strict=True):
+            equal &= one.take(rows) == other.take(others)
+        return equal
+
+    return equal_where(maybe, rows, others, same)
+
+
+def equal_where(maybe: Mask, rows: Rows, others: Rows, equal: Callable[[Rows, Rows], Mask]) -> Mask:
+    """What `equal` says of our rows and their others, asked only of those that may be: of the rest nothing is read."""
+    asked = np.flatnonzero(maybe)
+    if len(asked) == len(maybe):
+        return equal(rows, others)
+    result = maybe.copy()
+    result[asked] = equal(rows.take(asked), others.take(asked))
+    return result
+
+
+def equal_values(ours: pa.Array, theirs: pa.Array) -> Mask:
+    """Whether values are equal, one by one; null equals null."""
+    ours, theirs = sortable(ours), sortable(theirs)
+    if pa.types.is_null(ours.type):
+        return np.ones(len(ours), dtype=np.bool_)
+    equal = boolean_values(pc.equal(ours, theirs))
+    if ours.null_count and theirs.null_count:
+        equal |= ~validity(ours) & ~validity(theirs)
+    return equal
+
+
+def plain(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    """The column as one array of exactly this type."""
+    array = one_chunk(column)
+    return array if array.type == kind else array.cast(kind)
+
+
+def taken(array: pa.Array, rows: Rows) -> pa.Array:
+    """Some rows of an array, in the order given."""
+    if pa.types.is_primitive(array.type) and array.type.bit_width == _WIDE and not array.null_count:
+        return from_numpy(fixed_width_values(array, np.uint64).take(rows), array.type)
+    return array.take(from_numpy(rows, pa.int64()))

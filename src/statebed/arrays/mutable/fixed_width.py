@@ -1,0 +1,135 @@
+"""Columns of numbers, times and booleans: numpy arrays of their bits, so that a write is a scatter."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.columns import boolean_values, fixed_width_values, from_numpy, validity
+from statebed.arrays.mutable.column import AnyColumn, Mask, Places, Rows, equal_where, equal_words, taken
+
+_BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+class FixedColumn:
+    """Values of one fixed width, zero where they are null."""
+
+    def __init__(self, kind: pa.DataType, bits: npt.NDArray[np.generic], valid: Mask | None) -> None:
+        self.kind = kind
+        self.bits = bits
+        self.valid = valid
+
+    @classmethod
+    def over(cls, array: pa.Array) -> "FixedColumn":
+        """The values where they lie, if they can be used there: not to be written."""
+        return cls(array.type, *_parts(array))
+
+    @classmethod
+    def of(cls, array: pa.Array) -> "FixedColumn":
+        bits, valid = _parts(array)
+        return cls(array.type, bits.copy(), None if valid is None else valid.copy())
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.bits.nbytes + (0 if self.valid is None else self.valid.nbytes)
+
+    def take(self, rows: Rows) -> pa.Array:
+        """The values in some rows."""
+        return self.select(rows).array()
+
+    def array(self) -> pa.Array:
+        """All values, where they lie if they can be used there: not to be written meanwhile."""
+        if not pa.types.is_boolean(self.kind):
+            return from_numpy(self.bits, self.kind, valid=self.valid)
+        packed = pa.py_buffer(np.packbits(self.bits.astype(np.bool_), bitorder="little"))
+        bitmap = None if self.valid is None else pa.py_buffer(np.packbits(self.valid, bitorder="little"))
+        return pa.Array.from_buffers(self.kind, len(self), [bitmap, packed])
+
+    def put(self, rows: Rows, array: pa.Array) -> "FixedColumn":
+        """Write in place; the column to go on with."""
+        bits, valid = _parts(array)
+        self.bits[rows] = bits
+        if valid is not None and self.valid is None:
+            self.valid = np.ones(len(self.bits), dtype=np.bool_)
+        if self.valid is not None:
+            self.valid[rows] = True if valid is None else valid
+        return self
+
+    def equals(self, rows: Rows, array: pa.Array) -> Mask:
+        """Whether the value in each row is the one of the array: nulls and equal bits are equal."""
+        every = np.arange(len(rows), dtype=np.int64)
+        return self.matches(rows, FixedColumn.over(array), every, np.ones(len(rows), dtype=np.bool_))
+
+    def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
+        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        assert isinstance(other, FixedColumn)
+        equal = equal_words((self.bits,), rows, (other.bits,), others, maybe)
+        if other.valid is None and self.valid is None:
+            return equal
+        return equal_where(equal, rows, others, lambda ours, theirs: self.valid_at(ours) == other.valid_at(theirs))
+
+    def repeats(self, maybe: Mask) -> Mask:
+        """Which rows from the second on have the value of the row before them; those are asked that may have."""
+        equal: Mask = self.bits[1:] == self.bits[:-1]
+        equal &= maybe
+        if self.valid is not None:
+            equal &= self.valid[1:] == self.valid[:-1]
+        return equal
+
+    def select(self, rows: Rows) -> "FixedColumn":
+        return FixedColumn(self.kind, self.bits.take(rows), None if self.valid is None else self.valid.take(rows))
+
+    def copied(self) -> "FixedColumn":
+        """The same values in arrays of their own, which may be written."""
+        return FixedColumn(self.kind, self.bits.copy(), None if self.valid is None else self.valid.copy())
+
+    def slice(self, start: int, end: int) -> "FixedColumn":
+        """Neighbouring rows where they lie: not to be written."""
+        return FixedColumn(self.kind, self.bits[start:end], None if self.valid is None else self.valid[start:end])
+
+    def merged(self, others: Sequence[AnyColumn], places: Places) -> "FixedColumn":
+        """This column and others as one."""
+        columns = [self, *(other for other in others if isinstance(other, FixedColumn))]
+        valid = None
+        if any(column.valid is not None for column in columns):
+            valid = places.merge([column.filled_validity() for column in columns])
+        return FixedColumn(self.kind, places.merge([column.bits for column in columns]), valid)
+
+    def valid_at(self, rows: Rows) -> Mask:
+        """Whether some rows are not null."""
+        return np.ones(len(rows), dtype=np.bool_) if self.valid is None else self.valid.take(rows)
+
+    def filled_validity(self) -> Mask:
+        return np.ones(len(self.bits), dtype=np.bool_) if self.valid is None else self.valid
+
+
+def is_fixed(kind: pa.DataType) -> bool:
+    """Whether values of the type have a fixed width that a numpy array holds."""
+    return pa.types.is_boolean(kind) or (pa.types.is_primitive(kind) and kind.bit_width in _BITS)
+
+
+def with_values(array: pa.Array, rows: Rows, values: pa.Array) -> pa.Array:
+    """The array, with other values in some rows."""
+    if is_fixed(array.type) and not pa.types.is_boolean(array.type) and not array.null_count and not values.null_count:
+        bits = _parts(array)[0].copy()
+        bits[rows] = _parts(values)[0]
+        return from_numpy(bits, array.type)
+    source = np.arange(len(array), dtype=np.int64)
+    source[rows] = len(array) + np.arange(len(rows), dtype=np.int64)
+    return taken(pa.concat_arrays([array, values]), source)
+
+
+def _parts(array: pa.Array) -> tuple[npt.NDArray[np.generic], Mask | None]:
+    """The bits of each value, zero at nulls, and where there are values (None: everywhere)."""
+    if pa.types.is_boolean(array.type):
+        bits: npt.NDArray[np.generic] = boolean_values(array).astype(np.uint8)
+    else:
+        bits = fixed_width_values(array, _BITS[array.type.bit_width])
+    if not array.null_count:
+        return bits, None
+    valid = validity(array)
+    return np.where(valid, bits, np.zeros(1, dtype=bits.dtype)), valid

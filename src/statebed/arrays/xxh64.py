@@ -1,0 +1,278 @@
+"""XXH64 of many values at once, in numpy, each with a seed of its own.
+
+Loops run over positions inside values, never over rows. Arrays are changed in place where they can be: fresh ones cost
+as much as the arithmetic. Callers hand over as many rows as the processor's cache holds. Seeds are one for each row, or
+one for all of them; so are hashes of empty values.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from statebed.arrays.compiled import loops_for
+
+Hashes = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.int64]
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_STRIPE = 32
+_WORD = 8
+_HALF = 4
+_LOWER_HALF = np.uint64(0xFFFFFFFF)
+_LOWEST_BYTE = np.uint64(0xFF)
+TO_HIGHEST_BYTE = np.uint64(56)
+_WORDS_OF_STRIPE = np.arange(0, _STRIPE, _WORD, dtype=np.int64)[:, np.newaxis]
+_LANE_SEEDS = np.array([[0x60EA27EEADC0B5D6], [0xC2B2AE3D27D4EB4F], [0], [0x61C8864E7A143579]], dtype=np.uint64)
+"""P1 + P2, P2, 0, -P1."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Some bytes for each row, read in words of eight."""
+
+    data: Hashes
+    starts: Places
+    lengths: Places
+    """Of each row; or one number, when all are equally long and equally far from each other."""
+
+    @classmethod
+    def of(cls, data: npt.NDArray[np.uint8], starts: Places, lengths: Places) -> "Text":
+        """Rows data[start : start + length]; if they are equally long, they are equally far from each other."""
+        # Zeros behind the last byte: a word may reach over it.
+        padded = np.zeros(len(data) // _WORD + 2, dtype="<u8")
+        padded.view(np.uint8)[: len(data)] = data
+        return cls(padded, starts, lengths[:1] if (lengths == lengths[0]).all() else lengths)
+
+    def some(self, rows: Places | slice) -> "Text":
+        return Text(self.data, self.starts[rows], self.lengths[rows])
+
+    def words(self, place: Places) -> Hashes:
+        """A fresh array of the words at a place inside each row; one place for all rows, or one for each."""
+        if len(self.lengths) < len(self.starts):
+            return self._evenly(1, int(place[0])).reshape(-1)
+        return self._gathered(self.starts + place)
+
+    def stripes(self, number: int) -> Hashes:
+        """A fresh array of the four words of a stripe of each row."""
+        if len(self.lengths) < len(self.starts):
+            return self._evenly(len(_WORDS_OF_STRIPE), number * _STRIPE)
+        return self._gathered(self.starts + (number * _STRIPE + _WORDS_OF_STRIPE))
+
+    def _evenly(self, count: int, place: int) -> Hashes:
+        """Neighbouring words, when all rows are equally long."""
+        step = int(self.starts[1] - self.starts[0])
+        shape, strides = (count, len(self.starts)), (_WORD, step)
+        first = int(self.starts[0]) + place
+        return np.ndarray(shape, dtype="<u8", buffer=self.data, offset=first, strides=strides).copy()
+
+    def _gathered(self, at: Places) -> Hashes:
+        """The words at these bytes. Reading two aligned words for each is faster than one that is not."""
+        shift = (at & (_WORD - 1)).astype(np.uint64)
+        shift <<= np.uint64(3)
+        at >>= 3
+        words: Hashes = self.data.take(at)
+        words >>= shift
+        at += 1
+        upper = self.data.take(at)
+        # In two steps, because a shift by 64 is none.
+        upper <<= np.uint64(1)
+        upper <<= np.uint64(63) - shift
+        words |= upper
+        return words
+
+
+def hash_halves(values: Hashes, seeds: Hashes) -> Hashes:
+    """Values of four bytes each."""
+    return _finished(_mixed_half(seeds + (_P5 + np.uint64(_HALF)), values))
+
+
+def hash_words(values: Hashes, seeds: Hashes) -> Hashes:
+    """Values of eight bytes each."""
+    if (loops := loops_for(len(values))) is not None:
+        hashes: Hashes = loops.hash_words(values, seeds)
+        return hashes
+    return _finished(_mixed_word(seeds + (_P5 + np.uint64(_WORD)), values))
+
+
+def hash_text(text: Text, seeds: Hashes) -> Hashes:
+    """Values of any number of bytes."""
+    lengths = text.lengths
+    seeds = np.broadcast_to(seeds, text.starts.shape)
+    hashes = seeds + _P5
+    stripes = lengths // _STRIPE
+    if stripes.any():
+        if stripes.min() == stripes.max():
+            hashes = _stripes(text, stripes, seeds)
+        else:
+            # Longest first, so that the rows that still have a stripe are always the first ones.
+            rows = np.argsort(-lengths)[: np.count_nonzero(stripes)]
+            hashes[rows] = _stripes(text.some(rows), stripes[rows], seeds[rows])
+    hashes += lengths.astype(np.uint64)
+    rest = lengths % _STRIPE
+    place = lengths - rest
+    while (whole := rest >= _WORD).any():
+        hashes = _mixed_where(whole, _mixed_word, hashes, text.words(place))
+        place = place + _WORD * whole
+        rest = rest - _WORD * whole
+    if rest.any():
+        hashes = _mixed_tail(hashes, text.words(place), rest)
+    return _finished(hashes)
+
+
+def hash_packed(words: Sequence[Hashes], seeds: Hashes) -> Hashes:
+    """Values of fewer than forty bytes, and zeros; the highest byte of their last word is their length. What comes out
+    where that is 255 is arbitrary.
+    """
+    if len(words) * _WORD <= _STRIPE and (loops := loops_for(len(words[0]))) is not None:
+        compiled: Hashes = loops.hash_packed(tuple(words), seeds)
+        return compiled
+    lengths = words[-1] >> TO_HIGHEST_BYTE
+    if (lengths == lengths[0]).all():
+        lengths = lengths[:1]
+    lengths *= lengths != _LOWEST_BYTE
+    longest = int(lengths.max())
+    hashes = seeds + _P5
+    in_stripes = lengths >= _STRIPE
+    if longest >= _STRIPE:
+        lanes = np.broadcast_to(seeds, words[0].shape) + _LANE_SEEDS
+        for lane, word in zip(lanes, words, strict=False):
+            _mix_lane(lane, word)
+        merged = _merged_lanes(lanes)
+        merged ^= hashes
+        merged *= in_stripes.astype(np.uint64)
+        merged ^= hashes
+        hashes = merged
+    hashes = hashes + lengths
+    for number in range(min(longest, _STRIPE - 1) // _WORD):
+        whole = lengths >= _WORD * (number + 1)
+        whole &= ~in_stripes
+        hashes = _mixed_where(whole, _mixed_word, hashes, words[number])
+    rest = lengths % _WORD
+    if rest.any():
+        hashes = _mixed_tail(hashes, _last_words(words, lengths // _WORD), rest)
+    return _finished(hashes)
+
+
+def _last_words(words: Sequence[Hashes], numbers: Hashes) -> Hashes:
+    """The words of these numbers; one for all rows, or one for each."""
+    if len(numbers) == 1:
+        return words[int(numbers[0])]
+    last = np.zeros_like(words[0])
+    for number, word in enumerate(words[: int(numbers.max()) + 1]):
+        last |= word * (numbers == number).astype(np.uint64)
+    return last
+
+
+def _mixed_tail(hashes: Hashes, tail: Hashes, rest: npt.NDArray[np.integer]) -> Hashes:
+    """With the bytes behind the last whole word, fewer than eight."""
+    whole = rest >= _HALF
+    if whole.any():
+        hashes = _mixed_where(whole, _mixed_half, hashes, tail & _LOWER_HALF)
+    rest = rest % _HALF
+    if rest.any():
+        tail = tail >> whole.astype(np.uint64) * np.uint64(8 * _HALF)
+    for left in range(int(rest.max())):
+        hashes = _mixed_where(rest > left, _mixed_byte, hashes, tail & _LOWEST_BYTE)
+        tail >>= np.uint64(8)
+    return hashes
+
+
+def _stripes(text: Text, stripes: Places, seeds: Hashes) -> Hashes:
+    """The 32-byte stripes of values that have at least one, those with the most first."""
+    lanes = seeds + _LANE_SEEDS
+    fewest = int(stripes.min())
+    for number in range(int(stripes.max())):
+        rows, active = text, lanes
+        if number >= fewest:
+            active = lanes[:, : np.count_nonzero(stripes > number)]
+            rows = text.some(slice(0, active.shape[1]))
+        _mix_lane(active, rows.stripes(number))
+    return _merged_lanes(lanes)
+
+
+def _mix_lane(lanes: Hashes, words: Hashes) -> None:
+    lanes += words * _P2
+    _rotate(lanes, 31)
+    lanes *= _P1
+
+
+def _merged_lanes(lanes: Hashes) -> Hashes:
+    """What the four lanes give."""
+    merged: Hashes = np.zeros_like(lanes[0])
+    for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
+        rotated = lane.copy()
+        _rotate(rotated, bits)
+        merged += rotated
+    for lane in _scrambled(lanes):
+        merged ^= lane
+        merged *= _P1
+        merged += _P4
+    return merged
+
+
+def _mixed_where(
+    rows: npt.NDArray[np.bool_], mixed: Callable[[Hashes, Hashes], Hashes], hashes: Hashes, words: Hashes
+) -> Hashes:
+    """The hashes, those of some rows with words; `rows` is one answer for all, or one for each."""
+    if rows.all():
+        return mixed(hashes, words)
+    if not rows.any():
+        return hashes
+    changed = mixed(hashes, words)
+    # What changed, times one or zero: several times faster than a copy through a mask.
+    changed ^= hashes
+    changed *= rows.astype(np.uint64)
+    changed ^= hashes
+    return changed
+
+
+def _mixed_word(hashes: Hashes, words: Hashes) -> Hashes:
+    mixed = _stirred(_scrambled(words), hashes, bits=27, factor=_P1)
+    mixed += _P4
+    return mixed
+
+
+def _mixed_half(hashes: Hashes, halves: Hashes) -> Hashes:
+    mixed = _stirred(halves * _P1, hashes, bits=23, factor=_P2)
+    mixed += _P3
+    return mixed
+
+
+def _mixed_byte(hashes: Hashes, lowest: Hashes) -> Hashes:
+    return _stirred(lowest * _P5, hashes, bits=11, factor=_P1)
+
+
+def _stirred(values: Hashes, hashes: Hashes, *, bits: int, factor: np.uint64) -> Hashes:
+    """The values with the hashes; they are overwritten."""
+    values ^= hashes
+    _rotate(values, bits)
+    values *= factor
+    return values
+
+
+def _scrambled(words: Hashes) -> Hashes:
+    scrambled: Hashes = words * _P2
+    _rotate(scrambled, 31)
+    scrambled *= _P1
+    return scrambled
+
+
+def _rotate(values: Hashes, bits: int) -> None:
+    carried = values >> np.uint64(64 - bits)
+    values <<= np.uint64(bits)
+    values |= carried
+
+
+def _finished(hashes: Hashes) -> Hashes:
+    hashes ^= hashes >> np.uint64(33)
+    hashes *= _P2
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= _P3
+    hashes ^= hashes >> np.uint64(32)
+    return hashes

@@ -1,0 +1,105 @@
+"""A job as the beginning of another: everything that an epoch names, copied into a log of its own.
+
+The copy begins with record 1, which holds the state, the watermarks and the source position of the epoch, and no
+outbox: what the epoch gave went to the other job's sinks. Objects get names in the folder of record 1, metadata is
+written again with these names. The record comes last, so that a clone that was cut short is none; the same call then
+finishes it.
+"""
+
+import uuid
+
+from statebed.checkpoint.environment import Environment
+from statebed.checkpoint.log import CheckpointLog
+from statebed.checkpoint.objects import fetch, fetch_subtask, store_subtask
+from statebed.errors import InputError, JobNotFoundError, MissingFileError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.digest import digest
+from statebed.format.sealed import seal
+from statebed.protocol.base_choice import Origin, resolve_epoch, resolve_savepoint
+from statebed.protocol.records import lineage_name
+from statebed.storage import ObjectStore, ScopedStore, get_storage_provider, put_verified
+
+_FIRST = 1
+
+
+def clone_job(state: str, job: str, to: str, *, origin: Origin | None = None, to_state: str | None = None) -> int:
+    """Make job `to` of job `job`, as it was at `origin` (default: its newest epoch); the epoch that was copied.
+
+    The other job may be running. `to` must not exist; `to_state` is where it lives, if not beside the other.
+    """
+    source = ScopedStore(get_storage_provider(state), names.job_folder(job))
+    target = ScopedStore(get_storage_provider(to_state or state), names.job_folder(names.check_name("job", to)))
+    return cloned(source, job, target, to, origin=origin or Origin())
+
+
+def cloned(source: ObjectStore, job: str, target: ObjectStore, to: str, *, origin: Origin) -> int:
+    """As `clone_job`, from the folder of one job to that of another."""
+    log = CheckpointLog(target, to)
+    if log.recover().last_number:
+        raise InputError(f"the job {to!r} is there already", where=target.url, fix="clone to a name that is free")
+    record = _wanted(CheckpointLog(source, job), origin)
+    try:
+        copy = _copied(record, source, target, to)
+    except MissingFileError as error:
+        raise MissingFileError(
+            f"a file of epoch {record.epoch} is gone: the running job has moved on and collected it",
+            where=error.where,
+            fix="take a savepoint first (statebed savepoint), and clone that",
+        ) from error
+    target.put_if_absent(names.record(_FIRST), seal(copy))
+    return int(record.epoch)
+
+
+def _wanted(log: CheckpointLog, origin: Origin) -> pb.CheckpointMetadata:
+    recovery = log.recover()
+    if recovery.head is None:
+        raise JobNotFoundError(f"there is no job {log.job_id!r}", where=log.store.url, fix="see `statebed ls`")
+    if origin.savepoint is not None:
+        return log.savepoint(resolve_savepoint(recovery, origin.savepoint, job_id=log.job_id))
+    if origin.epoch is not None:
+        return log.read(resolve_epoch(recovery, origin.epoch, job_id=log.job_id))
+    return recovery.head
+
+
+def _copied(
+    record: pb.CheckpointMetadata, source: ObjectStore, target: ObjectStore, job_id: str
+) -> pb.CheckpointMetadata:
+    """The first record of the clone; everything that it names is there."""
+    now_us = Environment().now_us()
+    copy = pb.CheckpointMetadata()
+    copy.CopyFrom(record)
+    for cleared in ("pins", "outbox", "sinks", "sink_histories", "granted_requests"):
+        copy.ClearField(cleared)
+    copy.job_id, copy.epoch, copy.kind = job_id, _FIRST, pb.EPOCH
+    copy.previous, copy.base, copy.run, copy.min_epoch = 0, 0, _FIRST, _FIRST
+    copy.lineage, copy.nonce, copy.status = lineage_name(_FIRST), uuid.uuid4().hex, pb.STOPPED
+    copy.start_time_us = copy.finish_time_us = now_us
+    if copy.source_position.query_id:
+        # Spark runs no two queries of one id at a time.
+        copy.source_position.query_id = str(uuid.uuid4())
+    for log in copy.source_position.source_logs:
+        data = fetch(source, log.path, size=log.size, crc=log.crc32c)
+        log.path = names.source_log(_FIRST, digest(data))
+        put_verified(target, log.path, data)
+    copied: set[str] = set()
+    for operator in copy.operators:
+        for reference in operator.subtasks:
+            reference.CopyFrom(_copied_subtask(reference, source, target, job_id, copied))
+    return copy
+
+
+def _copied_subtask(
+    reference: pb.SubtaskReference, source: ObjectStore, target: ObjectStore, job_id: str, copied: set[str]
+) -> pb.SubtaskReference:
+    metadata = fetch_subtask(source, reference)
+    metadata.job_id, metadata.epoch = job_id, _FIRST
+    for table in metadata.tables.values():
+        for subtask in table.subtasks.values():
+            for file in subtask.files:
+                path = f"{names.epoch_folder(_FIRST)}/data/{file.path.rpartition('/')[2]}"
+                if path not in copied:
+                    put_verified(target, path, fetch(source, file.path, size=file.size, crc=file.crc32c))
+                    copied.add(path)
+                file.path = path
+    return store_subtask(target, metadata)

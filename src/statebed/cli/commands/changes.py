@@ -1,0 +1,199 @@
+"""The commands that check, mend and change state."""
+
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+from typing import Annotated
+
+import typer
+
+from statebed.cli.change_options import (
+    TIMEOUT_S,
+    DryRun,
+    Offline,
+    SomeEpoch,
+    SomeSavepoint,
+    Timeout,
+    Yes,
+    say_changed,
+    through,
+)
+from statebed.cli.commands import rewrites, savepoints
+from statebed.cli.confirmation import FENCES, confirm, verification_bar
+from statebed.cli.options import Job, Json, OptionalJob, State
+from statebed.present import units
+
+app = typer.Typer()
+app.add_typer(savepoints.app, name="savepoint")
+app.add_typer(rewrites.app)
+
+GRACE = "10 minutes"
+
+
+@app.command()
+def verify(
+    state: State,
+    job: OptionalJob = None,
+    *,
+    epoch: SomeEpoch = None,
+    savepoint: SomeSavepoint = None,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="Also check the Parquet table or Debezium files in this folder; may be repeated."),
+    ] = None,
+    sinks: Annotated[
+        bool, typer.Option("--sinks/--no-sinks", help="Check the Parquet tables and Debezium files of the job's sinks.")
+    ] = True,
+    orphans: Annotated[bool, typer.Option("--orphans", help="List each object that nothing names.")] = False,
+    json: Json = False,
+) -> None:
+    """Check every checksum and every reference of a job. Exit code 1 when something is damaged or missing."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect import verification
+    from statebed.sinks.manifest import verify_table
+
+    _one_of(epoch=epoch, savepoint=savepoint)
+    with verification_bar() as bar:
+        found = verification.verify(state, job, epoch=epoch, savepoint=savepoint, on_progress=bar)
+    tables = [verify_table(path) for path in table or ()]
+    if sinks:
+        tables += [verify_table(known.target, published=known.published) for known in found.sink_tables]
+    whole = found.whole and all(checked.whole for checked in tables)
+    if json:
+        shown = {**render_changes.as_json(found), "tables": render_changes.as_json(tables)}
+        output.print_json({"whole": whole, "head_whole": found.head_whole, **shown})
+        raise typer.Exit(0 if whole else 1)
+    for text in render_changes.finding_lines(found.findings):
+        output.say(text)
+    if orphans and found.orphans:
+        output.print_table(render_changes.orphans_table(found), ())
+    for text in [*render_changes.verification_lines(found), *render_changes.table_lines(tables)]:
+        output.say(text)
+    raise typer.Exit(0 if whole else 1)
+
+
+@app.command()
+def repair(
+    state: State, job: OptionalJob = None, *, yes: Yes = False, dry_run: DryRun = False, json: Json = False
+) -> None:
+    """Bring a damaged job back: verify all of it, say what is lost, fork to the newest epoch that is whole."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect.jobs import open_log
+    from statebed.inspect.verification import verify_log
+    from statebed.maintain import plan_repair
+    from statebed.maintain import repair as carry_out
+
+    log = open_log(state, job)
+    with verification_bar() as bar:
+        found = verify_log(log, on_progress=bar)
+    plan = plan_repair(log, found)
+    if not json:
+        for text in [*render_changes.finding_lines(found.findings), *render_changes.repair_lines(plan)]:
+            output.say(text)
+    changed = None
+    if plan.needed and not dry_run:
+        confirm(f"Fork to epoch {plan.base}? {FENCES}", yes=yes)
+        changed = carry_out(log, plan)
+    if json:
+        output.print_json({"plan": render_changes.as_json(plan), "changed": render_changes.as_json(changed)})
+    elif changed is not None:
+        output.say(f"run {changed.run} builds on epoch {plan.base}: start the job, it goes on from there")
+
+
+@app.command()
+def clone(
+    state: State,
+    job: Job,
+    to: Annotated[str, typer.Argument(help="The name of the copy; it must be free.")],
+    *,
+    epoch: SomeEpoch = None,
+    savepoint: SomeSavepoint = None,
+    to_state: Annotated[
+        str | None, typer.Option("--to-state", help="Where the copy lives, if not beside the job.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Copy a job, which may be running: its state, watermarks and source position, as a job of its own."""
+    from statebed.checkpoint import Origin
+    from statebed.checkpoint.clone import clone_job
+    from statebed.cli import output
+    from statebed.inspect.jobs import open_log
+
+    _one_of(epoch=epoch, savepoint=savepoint)
+    open_log(state, job)
+    copied = clone_job(state, job, to, origin=Origin(epoch=epoch, savepoint=savepoint), to_state=to_state)
+    if json:
+        output.print_json({"job": to, "state": to_state or state, "of": job, "epoch": copied})
+    else:
+        output.say(f"{to} is a copy of {job} at epoch {copied}: give it sinks of its own, and start it")
+
+
+@app.command()
+def gc(
+    state: State,
+    job: OptionalJob = None,
+    *,
+    dry_run: DryRun = False,
+    grace: Annotated[
+        str, typer.Option("--grace", help="With --dry-run or --offline: files stay so long for readers.")
+    ] = GRACE,
+    offline: Offline = False,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Remove what no retained epoch, savepoint or reader needs."""
+    from statebed.cli import output, render_changes
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import RemovedFiles, collect_garbage, find_garbage
+    from statebed.quantities import parse_duration
+
+    log, grace_us = open_log(state, job), parse_duration(grace)
+    if dry_run:
+        found = find_garbage(log, grace_us=grace_us)
+        if json:
+            output.print_json(render_changes.as_json(found))
+        else:
+            if found:
+                output.print_table(render_changes.garbage_table(found), ())
+            nbytes = units.size(sum(one.size for one in found))
+            output.say(f"would remove {render_changes.many(len(found), 'object')}, {nbytes}")
+        return
+    done = collect_garbage(log, through=through(offline=offline, yes=yes), grace_us=grace_us, timeout_s=timeout)
+    if isinstance(done, RemovedFiles):
+        if json:
+            output.print_json(render_changes.as_json(done))
+        else:
+            records, others = (
+                render_changes.many(count, noun)
+                for count, noun in ((done.records, "record"), (done.objects, "other object"))
+            )
+            output.say(f"removed {records}, {others}")
+        return
+    say_changed("the live run cleans up", done, json=json)
+
+
+@app.command()
+def stop(
+    state: State,
+    job: OptionalJob = None,
+    *,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Close every window first; later rows of them are late.")
+    ] = False,
+    offline: Offline = False,
+    yes: Yes = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """End the live run of a job with a record that says so."""
+    from statebed.inspect.jobs import open_log
+    from statebed.maintain import stop_job
+
+    log = open_log(state, job)
+    changed = stop_job(log, drain=drain, through=through(offline=offline, yes=yes), timeout_s=timeout)
+    say_changed("drained and stopped" if drain else "stopped", changed, json=json)
+
+
+def _one_of(*, epoch: int | None, savepoint: str | None) -> None:
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("give an epoch or a savepoint, not both", param_hint="--epoch")

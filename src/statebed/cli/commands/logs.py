@@ -1,0 +1,113 @@
+"""The commands that look at logs and epochs: ls, show, top."""
+
+# ruff: noqa: PLC0415 - imports inside the commands keep the start short
+
+from typing import Annotated
+
+import typer
+
+from statebed.cli import completion
+from statebed.cli.options import DEFAULT_STATE, Json, Operator, OptionalJob, Savepoint, State
+
+NEWEST = 20
+"""How many epochs are listed unless told otherwise."""
+REFERRERS = 1000
+"""In how many retained epochs it is looked for who needs a file."""
+
+app = typer.Typer()
+
+
+@app.command()
+def ls(
+    state: State = DEFAULT_STATE,
+    job: Annotated[
+        str | None, typer.Argument(help="List the epochs of this job.", autocompletion=completion.jobs)
+    ] = None,
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="The newest so many; 0: all.")] = NEWEST,
+    before: Annotated[int | None, typer.Option("--before", min=1, help="Only epochs below this number.")] = None,
+    runs: Annotated[bool, typer.Option("--runs", help="The runs of the job in place of its epochs.")] = False,
+    lineages: Annotated[bool, typer.Option("--lineages", help="Its lineages: where it was forked.")] = False,
+    savepoints: Annotated[bool, typer.Option("--savepoints", help="Its savepoints.")] = False,
+    json: Json = False,
+) -> None:
+    """List the jobs of a state location, or the epochs of a job."""
+    asked = [name for name, wanted in (("runs", runs), ("lineages", lineages), ("savepoints", savepoints)) if wanted]
+    if len(asked) > 1:
+        raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} are two lists", param_hint=f"--{asked[1]}")
+    if before is not None and (asked or job is None):
+        raise typer.BadParameter("it pages through the epochs of a job", param_hint="--before")
+    from statebed.cli import listings
+
+    if job is None and not asked:
+        listings.print_jobs(state, as_json=json)
+    elif not asked:
+        listings.print_epochs(state, job, limit=limit or None, before=before, as_json=json)
+    elif runs:
+        listings.print_runs(state, job, limit=limit or None, as_json=json)
+    elif lineages:
+        listings.print_lineages(state, job, limit=limit or None, as_json=json)
+    else:
+        listings.print_savepoints(state, job, as_json=json)
+
+
+@app.command()
+def show(
+    state: State,
+    job: OptionalJob = None,
+    epoch: Annotated[
+        int | None,
+        typer.Argument(help="The epoch; the newest if left out.", min=1, autocompletion=completion.epochs),
+    ] = None,
+    *,
+    savepoint: Savepoint = None,
+    operator: Operator = None,
+    files: Annotated[bool, typer.Option("--files", help="Also every data file.")] = False,
+    needed_by: Annotated[bool, typer.Option("--needed-by", help="The files, and which epochs need each.")] = False,
+    subtasks: Annotated[bool, typer.Option("--subtasks", help="Also which key hashes each subtask owns.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Also the columns of tables.")] = False,
+    json: Json = False,
+) -> None:
+    """Show what one epoch consists of: operators, tables, files, sinks, source position, what it took."""
+    if epoch is not None and savepoint is not None:
+        raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
+    from statebed.cli import epoch_details, output
+
+    shown = epoch_details.look(
+        state,
+        job,
+        epoch_details.EpochDetails(
+            epoch=epoch,
+            savepoint=savepoint,
+            operator=operator,
+            files=files or needed_by,
+            referrers=REFERRERS if needed_by else 0,
+            schema=schema,
+            subtasks=subtasks,
+        ),
+    )
+    if json:
+        output.print_json(epoch_details.document(shown))
+    else:
+        epoch_details.print_epoch(shown)
+
+
+@app.command()
+def top(
+    state: State = DEFAULT_STATE,
+    job: OptionalJob = None,
+    *,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, max=1000, help="Rates are over so many epochs.")] = 30,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print, and leave.")] = False,
+    json: Json = False,
+) -> None:
+    """Watch a job as it runs: pace, lag, state by tier, memory, phases. Leave with q or Ctrl-C."""
+    import sys
+
+    from statebed.cli import top as shown
+
+    if once or json or not sys.stdout.isatty():
+        shown.print_once(state, job, epochs=epochs, as_json=json)
+    else:
+        shown.watch(state, job, epochs=epochs, every=every)

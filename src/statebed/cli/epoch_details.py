@@ -1,0 +1,146 @@
+"""`statebed show`: reads what was asked for about one epoch, and prints it."""
+
+import dataclasses
+import time
+
+from rich.text import Text
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.cli import output
+from statebed.cli.render_show import LEAST, Epoch, one_epoch
+from statebed.errors import EpochNotRetainedError, MissingFileError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.contents import Contents, contents_of, metadata_of, subtasks_in
+from statebed.inspect.figures import Figures, figures_of
+from statebed.inspect.files import files_of, referrers
+from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
+from statebed.inspect.records import newest, readable, record_at, savepoints_by_epoch, summarise
+from statebed.inspect.run_states import newest_run, run_status
+from statebed.inspect.savepoints import savepoint_record
+from statebed.inspect.schemas import schemas_of
+from statebed.inspect.sizes import size_of_folder
+from statebed.inspect.sources import sources_of
+
+ATTEMPTS = 3
+"""How often the newest epoch is looked for again, when it was collected while it was read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochDetails:
+    """What is to be shown."""
+
+    epoch: int | None = None
+    savepoint: str | None = None
+    operator: str | None = None
+    files: bool = False
+    referrers: int = 0
+    """In how many epochs to look for who needs the files."""
+    schema: bool = False
+    subtasks: bool = False
+
+
+def look(state: str, job: str | None, wanted: EpochDetails) -> Epoch:
+    """Read one epoch; the job may go on meanwhile."""
+    log = open_log(state, job)
+    for attempt in range(ATTEMPTS):
+        record = _record(log, wanted)
+        try:
+            return _look(log, record, wanted)
+        except MissingFileError as error:
+            if wanted.savepoint is not None or log.exists(record.epoch):
+                raise
+            if wanted.epoch is not None or attempt == ATTEMPTS - 1:
+                raise EpochNotRetainedError(
+                    f"epoch {record.epoch} was collected while it was read", where=error.where, fix="show a newer one"
+                ) from error
+    raise AssertionError("the last attempt returns or raises")
+
+
+def document(shown: Epoch) -> dict[str, object]:
+    """The epoch for programs."""
+    record = shown.record
+    head: dict[str, object] = {
+        "job": record.job_id,
+        "written_by": record.written_by,
+        "min_epoch": record.min_epoch,
+        **output.with_times(shown.summary),
+        **output.with_times(shown.contents),
+        "figures": output.with_times(shown.figures),
+    }
+    if shown.sources:
+        head["sources"] = [output.with_times(source) for source in shown.sources]
+    if shown.report is not None:
+        head["run_report"] = output.with_times(shown.report)
+    if shown.files:
+        head["files"] = [output.with_times(file) for file in shown.files]
+    if shown.referrers:
+        head["needed_by_complete"] = shown.referrers.complete
+    if shown.subtasks:
+        head["subtasks"] = [output.with_times(subtask) for subtask in shown.subtasks]
+    if shown.schemas:
+        head["schemas"] = [output.with_times(schema) for schema in shown.schemas]
+    return head
+
+
+def print_epoch(shown: Epoch) -> None:
+    screen = output.console()
+    for piece in one_epoch(shown):
+        screen.print(piece if isinstance(piece, Text) else output.fit(piece, screen, least=LEAST))
+
+
+def _record(log: CheckpointLog, wanted: EpochDetails) -> pb.CheckpointMetadata:
+    if wanted.savepoint is not None:
+        return savepoint_record(log, newest(log), wanted.savepoint)
+    return record_at(log, wanted.epoch)
+
+
+def _look(log: CheckpointLog, record: pb.CheckpointMetadata, wanted: EpochDetails) -> Epoch:
+    metadata = metadata_of(log, record)
+    contents = contents_of(log, record, metadata)
+    following = readable(log, record.epoch + 1)
+    figures = figures_of(record, following)
+    summary = summarise(
+        record,
+        held=size_of_folder(log, record.epoch),
+        following=following,
+        savepoints=savepoints_by_epoch(record).get(record.epoch, ()),
+    )
+    if wanted.operator is not None:
+        where = f"{log.store.url}, epoch {record.epoch}"
+        operator = OperatorNames.of(record).id_of(wanted.operator, where=where)
+        contents, figures = _only(contents, figures, operator)
+        metadata = {operator: metadata[operator]}
+    found = referrers(log, newest(log) or record, limit=wanted.referrers) if wanted.referrers else None
+    files = [file for name, subtasks in metadata.items() for file in files_of(name, subtasks)] if wanted.files else []
+    is_newest = wanted.epoch is None and wanted.savepoint is None
+    status = run_status(log, record.run)
+    return Epoch(
+        record=record,
+        sources=sources_of(record, status.heartbeat if is_newest else None),
+        report=newest_run(log, record, now_us=time.time_ns() // 1000, status=status) if is_newest else None,
+        summary=summary,
+        contents=contents,
+        figures=figures,
+        subtasks=subtasks_in(metadata) if wanted.subtasks else (),
+        files=[found.of(file) for file in files] if found else files,
+        referrers=found,
+        schemas=[s for name, subtasks in metadata.items() for s in schemas_of(name, subtasks)] if wanted.schema else (),
+    )
+
+
+def _only(contents: Contents, figures: Figures | None, operator: str) -> tuple[Contents, Figures | None]:
+    """Reduce contents and figures to one operator."""
+    narrowed = dataclasses.replace(
+        contents,
+        operators=tuple(one for one in contents.operators if one.operator == operator),
+        tables=tuple(one for one in contents.tables if one.operator == operator),
+        sinks=tuple(one for one in contents.sinks if one.operator == operator),
+    )
+    if figures is None:
+        return narrowed, None
+    return narrowed, dataclasses.replace(
+        figures,
+        tables=tuple(one for one in figures.tables if one.operator == operator),
+        operators=tuple(one for one in figures.operators if one.operator == operator),
+    )

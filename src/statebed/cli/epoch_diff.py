@@ -1,0 +1,129 @@
+"""`statebed diff`: what changed between two epochs, in a whole job or row by row in one table."""
+
+from statebed.checkpoint.log import CheckpointLog
+from statebed.cli import output, row_output
+from statebed.cli.output import table
+from statebed.cli.state_rows import Shown, columns_of
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect import diff_state
+from statebed.inspect.job_diff import JobDiff, TableChange, diff_job
+from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
+from statebed.inspect.records import newest, record_at
+from statebed.inspect.savepoints import savepoint_record
+from statebed.present.units import NOTHING, instant, number, size
+
+CHANGE = "change"
+
+
+def print_job(state: str, job: str, *, since: str, until: str | None, as_json: bool) -> None:
+    """What changed per operator and table."""
+    log = open_log(state, job)
+    found = diff_job(log, _record(log, since), _record(log, until))
+    if as_json:
+        output.print_json(output.with_times(found))
+    else:
+        _print_job(found)
+
+
+def print_rows(
+    state: str, job: str, *, since: str, until: str | None, operator: str | None, table: str | None, shown: Shown
+) -> None:
+    """The rows of one table that changed."""
+    changes = diff_state(
+        state,
+        job=open_log(state, job).job_id,
+        operator=operator,
+        table=table,
+        since=_epoch_or_savepoint(since),
+        until=None if until is None else _epoch_or_savepoint(until),
+    )
+    if shown.format == "csv":
+        row_output.print_csv(row_output.first(changes.to_batches(), shown.limit), changes.schema)
+        return
+    counts = changes.counts()
+    if shown.format == "json":
+        head = {
+            "job": job,
+            "operator": changes.operator,
+            "table": changes.table,
+            "since": changes.since,
+            "until": changes.until,
+            "keys": changes.key_columns,
+            "columns": columns_of(changes.schema),
+            "counts": counts,
+        }
+        row_output.print_json(row_output.first(changes.to_batches(), shown.limit), head)
+        return
+    row_output.print_table(
+        changes.to_batches(),
+        changes.schema,
+        title=f"{changes.operator_name}.{changes.table} of {job} from epoch {changes.since} to {changes.until}",
+        keys=[CHANGE, *changes.key_columns],
+        limit=shown.limit,
+    )
+    inserted, updated, deleted = (number(counts.get(kind, 0)) for kind in ("insert", "update_after", "delete"))
+    output.say(f"{inserted} inserted, {updated} updated, {deleted} deleted")
+
+
+def _record(log: CheckpointLog, named: str | None) -> pb.CheckpointMetadata:
+    if named is None:
+        return record_at(log, None)
+    epoch = _epoch_or_savepoint(named)
+    return record_at(log, epoch) if isinstance(epoch, int) else savepoint_record(log, newest(log), epoch)
+
+
+def _epoch_or_savepoint(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def _print_job(found: JobDiff) -> None:
+    names = OperatorNames(found.operator_names)
+    output.say(
+        f"{found.job} from epoch {found.since} ({instant(found.before_finish_time_us)} UTC) "
+        f"to epoch {found.until} ({instant(found.after_finish_time_us)} UTC)"
+    )
+    operators = table(
+        "operators",
+        ["operator", "change", "subtasks", "watermark before (UTC)", "watermark after (UTC)"],
+        [
+            (
+                names(one.operator),
+                one.change,
+                _from_to(one.parallelism_before, one.parallelism_after),
+                instant(one.before_watermark_us),
+                instant(one.after_watermark_us),
+            )
+            for one in found.operators
+        ],
+    )
+    output.print_table(operators, ())
+    tables = table(
+        "tables, as their files have them",
+        ["operator", "table", "change", "rows", "", "size", " ", "files added", "files removed", "tombstones"],
+        [_table_row(one, names) for one in found.tables],
+        right=["rows", "", "size", " ", "files added", "files removed", "tombstones"],
+    )
+    output.print_table(tables, (), least=("tombstones",))
+    output.say("--operator and --table show the rows of one table that changed")
+
+
+def _table_row(one: TableChange, names: OperatorNames) -> tuple[object, ...]:
+    return (
+        names(one.operator),
+        one.table,
+        one.change,
+        number(one.rows_after),
+        f"({one.rows_after - one.rows_before:+,})",
+        size(one.bytes_after),
+        f"({'-' if one.bytes_after < one.bytes_before else '+'}{size(abs(one.bytes_after - one.bytes_before))})",
+        one.files_added,
+        one.files_removed,
+        _from_to(one.tombstones_before, one.tombstones_after),
+    )
+
+
+def _from_to(before: int | None, after: int | None) -> str:
+    if before == after:
+        return NOTHING if after is None else str(after)
+    return f"{NOTHING if before is None else before} → {NOTHING if after is None else after}"

@@ -1,0 +1,153 @@
+"""`statebed export`: rows of state in a new Parquet or CSV file, or every table in a new folder.
+
+Rows are written as they are read, so state may be larger than memory. A file appears under its name when it is
+complete, and nothing that exists is replaced.
+"""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from statebed.cli import output
+from statebed.cli.pinned_epoch import PinnedEpoch, at
+from statebed.cli.row_output import texts
+from statebed.cli.table_request import TableRequest
+from statebed.errors import ExportError, InputError, StatebedError
+from statebed.inspect import StateTable
+from statebed.present import units
+
+PARQUET, CSV = ".parquet", ".csv"
+ROWS_OF_A_GROUP = 128 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """One file that was written."""
+
+    path: Path
+    operator: str
+    table: str
+    epoch: int
+    rows: int
+    bytes: int
+
+
+def export(question: TableRequest, target: Path, *, suffix: str | None, as_json: bool) -> None:
+    """Write what is asked for to `target` and print what was written."""
+    named = target.suffix if target.suffix in {PARQUET, CSV} else None
+    if named and suffix and named != suffix:
+        raise InputError(
+            f"the file ends in {named}, and the format is {suffix[1:]}", where=str(target), fix="let them agree"
+        )
+    _check_new(target)
+    written = [_write(question.ask(), target)] if named else _write_folder(question, target, suffix or PARQUET)
+    if as_json:
+        output.print_json([{**dataclasses.asdict(one), "path": str(one.path)} for one in written])
+        return
+    for one in written:
+        size = units.size(one.bytes)
+        output.say(f"{one.path}: {one.rows:,} rows of {one.operator}.{one.table} at epoch {one.epoch}, {size}")
+
+
+def _write_folder(question: TableRequest, folder: Path, suffix: str) -> list[Exported]:
+    """Every table that is asked for, all at one epoch: folder/operator.table.parquet."""
+    moment = at(question.state, question.job, epoch=question.epoch, savepoint=question.savepoint)
+    moment = moment.only(question.operator, question.table)
+    if len(moment.tables) > 1 and question.is_narrow:
+        tables = ", ".join(f"{operator}.{table}" for operator, table in moment.tables)
+        raise InputError(
+            f"keys, times, columns and conditions are of one table, and these are several: {tables}",
+            fix="name one with --operator and --table",
+        )
+    asked = [(name, _asked(question, moment, *name)) for name in moment.tables]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    return [_write(table, folder / f"{operator}.{name}{suffix}") for (operator, name), table in asked]
+
+
+def _asked(question: TableRequest, moment: PinnedEpoch, operator: str, table: str) -> StateTable:
+    epoch = moment.record.epoch if moment.savepoint is None else None
+    return dataclasses.replace(question, job=moment.job, operator=operator, table=table, epoch=epoch).ask()
+
+
+def _check_new(target: Path) -> None:
+    if target.parts and target.parts[0].endswith(":"):
+        raise InputError("an export is written to a local file or folder", where=str(target), fix="name a local path")
+    try:
+        exists = target.exists() and not (target.is_dir() and not any(target.iterdir()))
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    if exists:
+        raise InputError(
+            "it exists already, and nothing is replaced", where=str(target), fix="name another, or remove it first"
+        )
+
+
+def _write(table: StateTable, target: Path) -> Exported:
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write = _write_csv if target.suffix == CSV else _write_parquet
+        rows = write(table.to_batches(), table.schema, part)
+        os.link(part, target)  # fails when another has made it meanwhile, as a rename would not
+        size = target.stat().st_size
+    except StatebedError:  # some are OSErrors, too: what could not be read is told as it is
+        raise
+    except FileExistsError as error:
+        raise InputError("it exists already, and nothing is replaced", where=str(target), fix="name another") from error
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return Exported(target, table.operator, table.table, table.epoch, rows, size)
+
+
+def _write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        return _count(batches, lambda batch: writer.write_batch(batch, row_group_size=ROWS_OF_A_GROUP))
+
+
+def _write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> int:
+    flat = pa.schema([pa.field(field.name, pa.string() if _is_unfit(field.type) else field.type) for field in schema])
+    with pyarrow.csv.CSVWriter(path, flat) as writer:
+        return _count(batches, lambda batch: writer.write_batch(_flattened(batch, flat)))
+
+
+def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
+    """What CSV has no notion of is written as text: nested values as JSON, binary ones in base64."""
+    columns = [
+        column if column.type == field.type else pa.array(texts(column), pa.string())
+        for column, field in zip(batch.columns, flat, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=flat)
+
+
+def _is_unfit(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _count(batches: Iterable[pa.RecordBatch], write: Callable[[pa.RecordBatch], Any]) -> int:
+    rows = 0
+    for batch in batches:
+        write(batch)
+        rows += batch.num_rows
+    return rows
+
+
+def _cannot_write(path: Path, error: OSError) -> ExportError:
+    return ExportError(
+        f"the export cannot be written: {error.strerror or error}",
+        where=str(path),
+        fix="name a folder that can be written to, with room for the rows",
+    )

@@ -1,0 +1,84 @@
+"""All tables of a job at one and the same epoch, while the job goes on."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+from statebed.errors import EpochNotRetainedError, MissingFileError, StateNotFoundError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect import StateTable, read_state
+from statebed.inspect.contents import metadata_of
+from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
+from statebed.inspect.records import newest, record_at
+from statebed.inspect.savepoints import savepoint_record
+
+T = TypeVar("T")
+ATTEMPTS = 10
+"""How often the newest epoch is looked for again, when it was collected while it was read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PinnedEpoch:
+    """One epoch of a job, and the tables that it has."""
+
+    state: str
+    job: str
+    record: pb.CheckpointMetadata
+    savepoint: str | None
+    tables: tuple[tuple[str, str], ...]
+    """Operator and table, in the order of the record."""
+
+    def read(self, operator: str, table: str, *, results: bool = False) -> StateTable:
+        """One of its tables; with `results`, finished where it can be."""
+        return read_state(
+            self.state,
+            job=self.job,
+            operator=operator,
+            table=table,
+            epoch=self.record.epoch if self.savepoint is None else None,
+            savepoint=self.savepoint,
+            results=results,
+        )
+
+    def only(self, operator: str | None, table: str | None) -> "PinnedEpoch":
+        """Keep only tables of this operator and of this name; there must be some."""
+        names = OperatorNames.of(self.record)
+        where = f"{self.state}, job {self.job!r}, epoch {self.record.epoch}"
+        found = tuple(
+            (one, name) for one, name in self.tables if operator in {None, one, names(one)} and table in {None, name}
+        )
+        if not found:
+            asked = ".".join(part for part in (operator, table) if part) or "a table"
+            there = names.listed(f"{one}.{name}" for one, name in self.tables)
+            raise StateNotFoundError(
+                f"there is no {asked} (there are: {there or 'no tables'})",
+                where=where,
+                fix="name one of these with --operator and --table",
+            )
+        return dataclasses.replace(self, tables=found)
+
+
+def at(state: str, job: str | None, *, epoch: int | None, savepoint: str | None) -> PinnedEpoch:
+    """The epoch that is asked for, or the newest."""
+    log = open_log(state, job)
+    record = record_at(log, epoch) if savepoint is None else savepoint_record(log, newest(log), savepoint)
+    tables = [
+        (operator, table)
+        for operator, subtasks in metadata_of(log, record).items()
+        for table in sorted({name for metadata in subtasks for name in metadata.tables})
+    ]
+    return PinnedEpoch(state, log.job_id, record, savepoint, tuple(tables))
+
+
+def read_at(
+    state: str, job: str | None, *, epoch: int | None, savepoint: str | None, read: Callable[[PinnedEpoch], T]
+) -> T:
+    """What `read` makes of the epoch; once more, of a newer one, when the newest is collected meanwhile."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return read(at(state, job, epoch=epoch, savepoint=savepoint))
+        except (EpochNotRetainedError, MissingFileError):
+            if epoch is not None or savepoint is not None:
+                raise
+    return read(at(state, job, epoch=epoch, savepoint=savepoint))

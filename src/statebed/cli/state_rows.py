@@ -1,0 +1,137 @@
+"""`statebed state`: the rows of a table, how many there are, what reading them takes, or the answer of a query."""
+
+import dataclasses
+
+import pyarrow as pa
+
+from statebed.cli import output, row_output, sql
+from statebed.cli.pinned_epoch import PinnedEpoch, read_at
+from statebed.cli.table_request import TableRequest
+from statebed.inspect import StateTable
+from statebed.present import units
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """How an answer is printed."""
+
+    format: str
+    """table, json or csv."""
+    limit: int | None
+
+
+def print_rows(question: TableRequest, shown: Shown) -> None:
+    """The rows of a table."""
+    table = question.ask()
+    if shown.format == "csv":
+        row_output.print_csv(row_output.first(table.to_batches(), shown.limit), table.schema)
+    elif shown.format == "json":
+        row_output.print_json(row_output.first(table.to_batches(), shown.limit), head_of(table))
+    else:
+        row_output.print_table(
+            table.to_batches(), table.schema, title=title_of(table), keys=table.key_columns, limit=shown.limit
+        )
+
+
+def print_count(question: TableRequest, shown: Shown) -> None:
+    """How many rows there are."""
+    table = question.ask()
+    count = table.count()
+    if shown.format == "json":
+        output.print_json({**head_of(table), "count": count})
+    else:
+        output.say(str(count))
+
+
+def print_scan(question: TableRequest, shown: Shown) -> None:
+    """What reading the rows takes."""
+    table = question.ask()
+    scan = table.scan()
+    if shown.format == "json":
+        output.print_json({**head_of(table), "files": [dataclasses.asdict(file) for file in scan.files]})
+        return
+    shown_files = output.table(
+        f"what reading {title_of(table)} takes",
+        ["level", "subtask", "row groups read", "of", "bytes read", "of", "less because of", "path"],
+        [
+            (
+                file.level,
+                file.subtask,
+                len(file.row_groups_read),
+                file.row_groups,
+                units.size(file.bytes_read),
+                units.size(file.bytes),
+                file.why or units.NOTHING,
+                file.path,
+            )
+            for file in scan.files
+        ],
+        right=["level", "subtask", "row groups read", "of", "bytes read"],
+    )
+    output.print_table(shown_files, (), least=("subtask", "level"))
+    everything = scan.bytes_read + scan.bytes_skipped
+    output.say(
+        f"{scan.files_read} of {len(scan.files)} files, {scan.row_groups_read} of "
+        f"{scan.row_groups_read + scan.row_groups_skipped} row groups, {units.size(scan.bytes_read)} of "
+        f"{units.size(everything)} are read"
+    )
+
+
+def print_query(question: TableRequest, text: str, shown: Shown) -> None:
+    """The answer of an SQL query over the state of one epoch."""
+    read_at(
+        question.state,
+        question.job,
+        epoch=question.epoch,
+        savepoint=question.savepoint,
+        read=lambda moment: _print_query(moment, question, text, shown),
+    )
+
+
+def _print_query(moment: PinnedEpoch, question: TableRequest, text: str, shown: Shown) -> None:
+    chosen = _chosen(moment, question)
+    with sql.answered(text, chosen=chosen, moment=moment, results=question.results) as answer:
+        if shown.format == "csv":
+            row_output.print_csv(row_output.first(answer, shown.limit), answer.schema)
+        elif shown.format == "json":
+            head = {"job": moment.job, "epoch": moment.record.epoch, "columns": columns_of(answer.schema)}
+            row_output.print_json(row_output.first(answer, shown.limit), head)
+        else:
+            title = f"{moment.job} at epoch {moment.record.epoch}"
+            row_output.print_table(answer, answer.schema, title=title, keys=(), limit=shown.limit)
+
+
+def _chosen(moment: PinnedEpoch, question: TableRequest) -> StateTable | None:
+    """The table that is called `state`: the one that was asked for, or the only one."""
+    found = moment.only(question.operator, question.table).tables
+    if len(found) > 1:
+        return None
+    operator, table = found[0]
+    epoch = moment.record.epoch if moment.savepoint is None else None
+    return dataclasses.replace(question, operator=operator, table=table, epoch=epoch).ask()
+
+
+def head_of(table: StateTable) -> dict[str, object]:
+    """Which table it is, for programs."""
+    return {
+        "job": table.job,
+        "operator": table.operator,
+        "table": table.table,
+        "kind": table.kind,
+        "results": table.finished,
+        "epoch": table.epoch,
+        "savepoint": table.savepoint,
+        "keys": table.key_columns,
+        "columns": columns_of(table.schema),
+    }
+
+
+def title_of(table: StateTable) -> str:
+    """Which table it is, for people."""
+    at = f"epoch {table.epoch}" if table.savepoint is None else f"savepoint {table.savepoint} (epoch {table.epoch})"
+    what = "results" if table.finished else table.kind
+    return f"{table.operator_name}.{table.table} of {table.job} at {at}, {what}"
+
+
+def columns_of(schema: pa.Schema) -> list[dict[str, str]]:
+    return [{"name": field.name, "type": str(field.type)} for field in schema]

@@ -1,0 +1,125 @@
+"""What is asked of a table on the command line, as a `StateTable`."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from statebed.cli.pinned_epoch import at
+from statebed.errors import InputError, StateNotFoundError
+from statebed.inspect import StateTable, read_state
+from statebed.inspect.jobs import open_log
+from statebed.inspect.operator_names import OperatorNames
+
+GLOBAL_KEYED = "global keyed"
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRequest:
+    """Which rows of which table."""
+
+    state: str
+    job: str | None = None
+    operator: str | None = None
+    table: str | None = None
+    epoch: int | None = None
+    savepoint: str | None = None
+    keys: Sequence[str] = ()
+    where: str | None = None
+    start: str | None = None
+    end: str | None = None
+    columns: Sequence[str] = ()
+    internal: bool = False
+    results: bool = False
+    """Whether rows are finished where they can be."""
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether something is asked of the table that only its own columns can answer."""
+        return bool(self.keys or self.where or self.columns or self.start or self.end)
+
+    def ask(self) -> StateTable:
+        """The table with everything that was asked of it; nothing of its data is read yet."""
+        # Found here: a location that is none is told from one without jobs.
+        job = open_log(self.state, self.job).job_id
+        try:
+            found = read_state(
+                self.state,
+                job=job,
+                operator=self.operator,
+                table=self.table,
+                epoch=self.epoch,
+                savepoint=self.savepoint,
+                internal=self.internal,
+                results=self.results,
+            )
+        except StateNotFoundError:
+            raise
+        except InputError:
+            self._check_one_table(job)
+            raise
+        if self.keys:
+            found = found.keys(*keys_of(found, self.keys))
+        if self.start is not None or self.end is not None:
+            found = found.between(self.start, self.end)
+        if self.where is not None:
+            found = found.filter(self.where)
+        if self.columns:
+            found = found.select(*(name.strip() for given in self.columns for name in given.split(",")))
+        return found
+
+    def _check_one_table(self, job: str) -> None:
+        """Say in the words of the command line that there are several tables to choose from."""
+        moment = at(self.state, job, epoch=self.epoch, savepoint=self.savepoint).only(self.operator, self.table)
+        if len(moment.tables) > 1:
+            names = OperatorNames.of(moment.record)
+            raise InputError(
+                f"there are several tables: {names.listed(f'{operator}.{table}' for operator, table in moment.tables)}",
+                where=f"{self.state}, job {job!r}, epoch {moment.record.epoch}",
+                fix="name one with --operator (and --table)",
+            )
+
+
+def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
+    """Keys as they are typed: values in the order of the key columns, or `column=value`.
+
+    Several values of a column are several keys.
+    """
+    if table.kind == GLOBAL_KEYED:
+        return [key for text in given for key in _any_type(text)]
+    columns = table.key_columns
+    if not columns:
+        raise InputError(
+            "the rows of this table have no key",
+            where=f"operator {table.operator_name!r}, table {table.table!r}",
+            fix="ask with --where, --from and --to",
+        )
+    values: dict[str, list[str]] = {column: [] for column in columns}
+    unnamed: list[str] = []
+    for text in given:
+        name, separator, value = text.partition("=")
+        if separator and name in values:
+            values[name].append(value)
+        else:
+            unnamed.append(text)
+    if unnamed and len(columns) == 1:
+        values[columns[0]] += unnamed
+    elif unnamed and len(unnamed) == len(columns) and not any(values.values()):
+        values = {column: [value] for column, value in zip(columns, unnamed, strict=True)}
+    elif unnamed or not all(values.values()):
+        raise InputError(
+            f"{' '.join(map(repr, given))} is no key of the key columns {columns}",
+            where=f"operator {table.operator_name!r}, table {table.table!r}",
+            fix=f"give a value for each: {' '.join(f'{column}=...' for column in columns)}",
+        )
+    return [dict(zip(columns, key, strict=True)) for key in itertools.product(*values.values())]
+
+
+def _any_type(text: str) -> list[Any]:
+    """Keys of global tables are of any type: what was typed is looked for as text, and as the value of JSON it is."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return [text]
+    return [text] if isinstance(value, dict | list) or value is None else [text, value]

@@ -1,0 +1,158 @@
+"""What users of this package see: `bind` a text or a function to a schema, then `evaluate` batches."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from statebed.arrays.columns import one_chunk
+from statebed.errors import ExpressionError, InputError, StatebedError, UnsupportedTypeError, error_text, raised_at
+from statebed.expressions.binder import Binder
+from statebed.expressions.language import FieldOf, Name, Node, parse
+from statebed.expressions.mistakes import TextSpan
+from statebed.expressions.terms import BatchColumns, ColumnTerm, Term
+
+Expression = str | Callable[[pa.RecordBatch], pa.Array]
+"""SQL text, or a function that gives one value for each row of a batch."""
+B = TypeVar("B", pa.Table, pa.RecordBatch)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundExpression:
+    """An expression over the columns of a schema. It travels as its source and is bound again on arrival."""
+
+    source: Expression
+    schema: pa.Schema
+    where: str
+    text: str
+    name: str
+    """Of the output column: the alias, or the column's or field's own name, or the text."""
+    type: pa.DataType
+    nullable: bool
+    columns: frozenset[str]
+    """The columns it reads; all of them for a function."""
+    _term: Term | None
+
+    @property
+    def plain_column(self) -> str | None:
+        """The column that it is, unchanged; None if it computes something."""
+        return self._term.name if isinstance(self._term, ColumnTerm) else None
+
+    def evaluate(self, batch: pa.Table | pa.RecordBatch) -> pa.Array:
+        """One value for each row; raises ExpressionError for a row that has none."""
+        if self._term is None:
+            return _called(self.source, batch, self.type, self.where)
+        return self._term.array(BatchColumns(batch))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_bind_again, (self.source, self.schema, self.where))
+
+
+def bind(expression: Expression, schema: pa.Schema, *, where: str = "") -> BoundExpression:
+    """Find the columns, types and functions of an expression; a mistake in it is an InputError that shows the place.
+
+    >>> import pyarrow as pa
+    >>> double = bind("fare * 2 as double_fare", pa.schema({"fare": pa.int64()}))
+    >>> double.name, double.type
+    ('double_fare', DataType(int64))
+    """
+    if not isinstance(expression, str):
+        return _bind_function(expression, schema, where)
+    place = TextSpan(expression, where, 0, len(expression))
+    parsed = parse(place)
+    term = Binder(place, schema).bind(parsed.root)
+    name = parsed.alias or _own_name(term, parsed.root) or expression.strip()
+    return BoundExpression(expression, schema, where, expression, name, term.type, term.nullable, term.columns, term)
+
+
+class Condition(Protocol):
+    """Anything that says of each row whether it holds."""
+
+    @property
+    def type(self) -> pa.DataType: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def where(self) -> str: ...
+
+    def evaluate(self, batch: pa.Table) -> pa.Array: ...
+
+
+def filter_rows(condition: Condition, batch: B) -> B:
+    """The rows for which a condition holds; null counts as false."""
+    if condition.type != pa.bool_() and condition.type != pa.null():
+        raise UnsupportedTypeError(
+            f"{condition.text!r} is {condition.type}, and no condition",
+            where=condition.where,
+            fix="compare it with something: fare > 0",
+        )
+    holds = condition.evaluate(batch)
+    if condition.type == pa.null():
+        return batch.slice(0, 0)
+    return batch.filter(holds, null_selection_behavior="drop")
+
+
+def _own_name(term: Term, root: Node) -> str | None:
+    """A column as the schema spells it; a field as the text does."""
+    if isinstance(term, ColumnTerm):
+        return term.name
+    if isinstance(root, Name):
+        return root.parts[-1]
+    return root.field if isinstance(root, FieldOf) else None
+
+
+def _bind_again(source: Expression, schema: pa.Schema, where: str) -> BoundExpression:
+    return bind(source, schema, where=where)
+
+
+def _bind_function(function: Callable[[pa.RecordBatch], pa.Array], schema: pa.Schema, where: str) -> BoundExpression:
+    if not callable(function):
+        raise InputError(f"{function!r} is no expression", where=where, fix="give SQL text, or a function of a batch")
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"the function {name} cannot be sent to other processes: {error}",
+            where=where,
+            fix="define it at the top of a module, and let it hold no open files or locks",
+        ) from error
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    kind = _called(function, empty, None, where).type
+    return BoundExpression(function, schema, where, name, name, kind, True, frozenset(schema.names), None)
+
+
+def _called(function: Expression, batch: pa.Table | pa.RecordBatch, kind: pa.DataType | None, where: str) -> pa.Array:
+    """What a user's function gives for a batch, once its type and length are right."""
+    assert not isinstance(function, str)
+    if isinstance(batch, pa.Table):
+        columns = [one_chunk(column) for column in batch.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        found = function(batch)
+    except StatebedError:
+        raise
+    except Exception as error:
+        raise ExpressionError(
+            f"the function {name} raised {error_text(error)}",
+            where=f"{where}; {raised_at(error)}" if where else raised_at(error),
+            fix="see the traceback of its cause",
+        ) from error
+    if not isinstance(found, pa.Array | pa.ChunkedArray):
+        raise InputError(f"{name} gave a {type(found).__name__}, no Arrow array", where=where, fix="give a pa.Array")
+    if len(found) != batch.num_rows:
+        raise InputError(
+            f"{name} gave {len(found)} values for {batch.num_rows} rows", where=where, fix="give one for each row"
+        )
+    if kind is not None and found.type != kind:
+        raise InputError(
+            f"{name} gave {found.type}, and {kind} for a batch without rows",
+            where=where,
+            fix="give the same type for every batch: pa.array(values, type=...)",
+        )
+    return one_chunk(found)

@@ -1,0 +1,36 @@
+"""Finding a column or a field by its name, in any case, as Spark does; and what was meant when there is none."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from statebed.expressions.mistakes import TextSpan
+
+_MOST_SHOWN = 30
+
+
+def found_in(place: TextSpan, names: Sequence[str], wanted: str, *, kind: str) -> int:
+    """The place of a name among names: spelt exactly so if there is one, else in any case."""
+    exact = [index for index, name in enumerate(names) if name == wanted]
+    for indexes in (exact, [index for index, name in enumerate(names) if name.lower() == wanted.lower()]):
+        if len(indexes) == 1:
+            return indexes[0]
+        if indexes:
+            same = ", ".join(names[index] for index in indexes)
+            raise place.mistake(f"{kind} {wanted!r} is ambiguous: there are {same}", fix="rename all but one of them")
+    raise place.mistake(f"there is no {kind} {wanted!r}", fix=advice(names, wanted, kind=kind))
+
+
+def advice(names: Iterable[str], wanted: str, *, kind: str) -> str:
+    """The near match, and the names there are."""
+    known = list(names)
+    near = near_match(known, wanted)
+    shown = ", ".join(known[:_MOST_SHOWN]) + (", ..." if len(known) > _MOST_SHOWN else "")
+    listed = f"the {kind}s are {shown}" if known else f"there are no {kind}s"
+    return f"did you mean {near!r}? {listed}" if near else listed
+
+
+def near_match(names: Iterable[str], wanted: str) -> str | None:
+    """The name that is spelt most alike."""
+    by_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(wanted.lower(), by_lower, n=1)
+    return by_lower[near[0]] if near else None

@@ -1,0 +1,115 @@
+"""Structs, lists and maps: making structs, and taking fields and elements out."""
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.arrays.columns import fixed_width_values, from_numpy, int64_values, validity
+from statebed.expressions import types
+from statebed.expressions.casts import convert
+from statebed.expressions.column_names import found_in
+from statebed.expressions.mistakes import RowFailure, TextSpan
+from statebed.expressions.sites import Builder, Site, of, of_many
+from statebed.expressions.terms import Datum, Term, applied, arrays
+
+
+def field_of(place: TextSpan, operand: Term, name: str) -> Term:
+    """A field of a struct, by its name in any case."""
+    if not pa.types.is_struct(operand.type):
+        raise place.type_mistake(
+            f"{operand.place.snippet} is {types.type_name(operand.type)} and has no field {name!r}",
+            fix="a name with a dot in it stands in `backticks`",
+        )
+    fields = [operand.type.field(index) for index in range(operand.type.num_fields)]
+    index = found_in(place, [field.name for field in fields], name, kind="field")
+    field = fields[index]
+    nullable = operand.nullable or field.nullable
+    return applied(place, partial(_field, index), field.type, operand, nullable=nullable)
+
+
+def _field(index: int, structs: pa.Array) -> pa.Array:
+    return pc.struct_field(structs, index)
+
+
+def _named_struct(site: Site) -> Term:
+    if len(site.operands) % 2:
+        raise site.place.mistake("named_struct takes names and values in turns")
+    names = [site.text_of(index) for index in range(0, len(site.operands), 2)]
+    values = site.operands[1::2]
+    fields = [pa.field(name, term.type, nullable=term.nullable) for name, term in zip(names, values, strict=True)]
+    kind = pa.struct(fields)
+    return site.apply(partial(_assembled, kind), kind, *values, nullable=False)
+
+
+def _assembled(kind: pa.DataType, *data: Datum) -> pa.Array:
+    return pa.StructArray.from_arrays(arrays(*data), fields=list(kind))
+
+
+def _element(site: Site) -> Term:
+    """`x[i]`: from 0, refused beyond the end; a map's value, null for a key that is not there; a struct's field."""
+    operand, index = site.operands
+    if pa.types.is_map(operand.type):
+        return _map_value(site, operand, index)
+    if pa.types.is_struct(operand.type) and index.type == types.TEXT:
+        return field_of(site.place, operand, site.text_of(1))
+    return _list_element(site, from_one=site.function == "element_at", strict=site.function != "get")
+
+
+def _list_element(site: Site, *, from_one: bool, strict: bool) -> Term:
+    operand, index = site.operands
+    if not pa.types.is_list(operand.type) or not types.is_integer(index.type):
+        raise site.wrong_types("a list and an integer")
+    field = operand.type.value_field
+    nullable = operand.nullable or index.nullable or field.nullable or not strict
+    kernel = partial(_taken, from_one, strict)
+    operands = operand, convert(index, types.BIGINT)
+    return site.apply(kernel, field.type, *operands, nullable=nullable, fallible=strict)
+
+
+def _taken(from_one: bool, strict: bool, lists: Datum, indexes: Datum) -> pa.Array:
+    rows, wanted = arrays(lists, indexes)
+    offsets = fixed_width_values(rows.offsets, np.int32).astype(np.int64)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    position, valid = np.array(int64_values(wanted)), validity(rows) & validity(wanted)
+    if from_one:
+        if strict and np.any(valid & (position == 0)):
+            raise RowFailure("the element at 0 of a list that counts from 1", fix="the first element is at 1")
+        position = np.where(position > 0, position - 1, position + lengths)
+    outside = valid & ((position < 0) | (position >= lengths))
+    if strict and np.any(outside):
+        row = int(np.flatnonzero(outside)[0])
+        raise RowFailure(
+            f"the element {int(int64_values(wanted)[row])} of a list of {int(lengths[row])}",
+            fix="get(list, index) gives null where there is no such element",
+        )
+    there = valid & ~outside
+    return rows.values.take(from_numpy(np.where(there, starts + position, 0), pa.int64(), valid=there))
+
+
+def _map_value(site: Site, operand: Term, index: Term) -> Term:
+    if index.constant is None or not index.constant.is_valid:
+        raise index.place.type_mistake("a key of a map must be the same for all rows here", fix="write the key itself")
+    key = convert(index, operand.type.key_type).constant
+    return site.apply(partial(_looked_up, key), operand.type.item_type, operand, nullable=True)
+
+
+def _looked_up(key: pa.Scalar, maps: pa.Array) -> pa.Array:
+    return pc.map_lookup(maps, query_key=key, occurrence="first")
+
+
+def _size(site: Site) -> Term:
+    (operand,) = site.operands
+    if not pa.types.is_list(operand.type):
+        raise site.wrong_types("a list")
+    return site.apply(pc.list_value_length, types.INT)
+
+
+BUILDERS: dict[str, Builder] = {
+    "named_struct": of_many(_named_struct, 2),
+    "[]": of(_element, 2),
+    "element_at": of(_element, 2),
+    "get": of(_element, 2),
+    "size": of(_size, 1),
+}

@@ -1,0 +1,167 @@
+"""Patterns over texts: like, regular expressions, split. Regular expressions are those of RE2, matched in linear time:
+as Java's, but without look-around and back references, which are refused.
+"""
+
+import re
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.expressions import types
+from statebed.expressions.functions.strings import as_text
+from statebed.expressions.sites import Builder, Site, of
+from statebed.expressions.terms import Term
+from statebed.expressions.text_limits import check_size, text_bytes
+
+_SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+_CAPTURED = "(?P<found>"
+_OUTSIDE_RE2 = "use no look-around and no back references; in a text, a backslash is written twice"
+
+
+def _like(site: Site) -> Term:
+    escape = site.text_of(2) if len(site.operands) > 2 else "\\"  # noqa: PLR2004 - the third operand
+    if len(escape) != 1:
+        raise site.operands[2].place.mistake("an escape is one character")
+    pattern = _with_backslashes(site, site.text_of(1), escape)
+    kernel = partial(_matches_like, pattern, site.function == "ilike")
+    return site.apply(kernel, types.BOOLEAN, as_text(site, site.operands[0]))
+
+
+def _with_backslashes(site: Site, pattern: str, escape: str) -> str:
+    """The pattern with the escape that Arrow knows."""
+    found, position = [], 0
+    while position < len(pattern):
+        character = pattern[position]
+        if character == escape:
+            position += 1
+            following = pattern[position : position + 1]
+            if following not in {"%", "_", escape} or not following:
+                raise site.operands[1].place.mistake(
+                    f"in this pattern {escape!r} escapes neither '%' nor '_' nor itself",
+                    fix=f"write {escape * 2} for the character itself",
+                )
+            character = following
+            found.append("\\" + character if character in "%_\\" else character)
+        else:
+            found.append("\\\\" if character == "\\" else character)
+        position += 1
+    return "".join(found)
+
+
+def _matches_like(pattern: str, ignore_case: bool, array: pa.Array) -> pa.Array:
+    return pc.match_like(array, pattern=pattern, ignore_case=ignore_case)
+
+
+def _regular(site: Site, index: int) -> str:
+    """A regular expression, tried on nothing: what RE2 does not know is found while binding."""
+    pattern = site.text_of(index)
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern=pattern)
+    except pa.ArrowInvalid as error:
+        reason = str(error).removeprefix("Invalid regular expression: ")
+        raise site.operands[index].place.mistake(f"a regular expression: {reason}", fix=_OUTSIDE_RE2) from None
+    return pattern
+
+
+def _rlike(site: Site) -> Term:
+    kernel = partial(_matches, _regular(site, 1))
+    return site.apply(kernel, types.BOOLEAN, as_text(site, site.operands[0]))
+
+
+def _matches(pattern: str, array: pa.Array) -> pa.Array:
+    return pc.match_substring_regex(array, pattern=pattern)
+
+
+def _extract(site: Site) -> Term:
+    pattern = _regular(site, 1)
+    group = site.integer_of(2) if len(site.operands) > 2 else 1  # noqa: PLR2004 - the third operand
+    named, groups = _with_name(pattern, group)
+    if not 0 <= group <= groups:
+        at = site.operands[2] if len(site.operands) > 2 else site.operands[1]  # noqa: PLR2004 - as above
+        raise at.place.mistake(f"there is no group {group} in this regular expression", fix=f"it has {groups}")
+    return site.apply(partial(_extracted, named), types.TEXT, as_text(site, site.operands[0]))
+
+
+def _with_name(pattern: str, wanted: int) -> tuple[str, int]:
+    """The pattern with one group captured, as `found` (0 is all of it), and how many groups it has.
+
+    The others are not captured: the text of each group would be made for every row.
+    """
+    found, groups, position, inside = [], 0, 0, False
+    while position < len(pattern):
+        character = pattern[position]
+        if character == "\\":
+            found.append(pattern[position : position + 2])
+            position += 2
+            continue
+        if inside:
+            inside = character != "]" or pattern[position - 1] == "["
+        elif character == "[":
+            inside = True
+        elif character == "(":
+            name = re.match(r"\(\?P?<\w+>", pattern[position:])
+            if name or pattern[position + 1 : position + 2] != "?":
+                groups += 1
+                found.append(_CAPTURED if groups == wanted else "(?:")
+                position += len(name.group()) if name else 1
+                continue
+        found.append(character)
+        position += 1
+    return (f"{_CAPTURED}{''.join(found)})" if wanted == 0 else "".join(found)), groups
+
+
+def _extracted(pattern: str, array: pa.Array) -> pa.Array:
+    """Empty where nothing matches."""
+    found = pc.struct_field(pc.extract_regex(array, pattern=pattern), "found")
+    return pc.if_else(pc.is_valid(array), pc.fill_null(found, ""), pa.scalar(None, pa.string()))
+
+
+def _regexp_replace(site: Site) -> Term:
+    pattern, instead = _regular(site, 1), site.text_of(2)
+    # Java writes groups as $1, RE2 as \1.
+    replacement = re.sub(r"\\(.)|\$(\d)", _group_reference, instead)
+    kernel = partial(_regexp_replaced, pattern, replacement)
+    return site.apply(kernel, types.TEXT, as_text(site, site.operands[0]))
+
+
+def _group_reference(match: re.Match[str]) -> str:
+    if match[2]:
+        return f"\\{match[2]}"
+    return "\\\\" if match[1] == "\\" else match[1]
+
+
+def _regexp_replaced(pattern: str, replacement: str, array: pa.Array) -> pa.Array:
+    # Each reference repeats at most what its match has.
+    references = len(re.findall(r"\\\d", replacement))
+    matches = pc.sum(pc.count_substring_regex(array, pattern=pattern)).as_py() or 0
+    check_size(text_bytes(array) * (1 + references) + matches * len(replacement.encode()), len(array))
+    return pc.replace_substring_regex(array, pattern=pattern, replacement=replacement)
+
+
+def _split(site: Site) -> Term:
+    text, pattern = as_text(site, site.operands[0]), _regular(site, 1)
+    if not pattern:
+        raise site.operands[1].place.mistake("a split at nothing", fix="give what stands between the parts")
+    kind = pa.list_(pa.field("element", pa.string(), nullable=False))
+    return site.apply(partial(_parts, pattern, kind), kind, text)
+
+
+def _parts(pattern: str, kind: pa.DataType, array: pa.Array) -> pa.Array:
+    plain = re.sub(r"\\([^\w])", r"\1", pattern)
+    if _SPECIAL.search(re.sub(r"\\[^\w]", "", pattern)):
+        found = pc.split_pattern_regex(array, pattern=pattern)
+    else:
+        found = pc.split_pattern(array, pattern=plain)
+    return pc.cast(found, kind)
+
+
+BUILDERS: dict[str, Builder] = {
+    "like": of(_like, 2, 3),
+    "ilike": of(_like, 2, 3),
+    "rlike": of(_rlike, 2),
+    "regexp_like": of(_rlike, 2),
+    "regexp_extract": of(_extract, 2, 3),
+    "regexp_replace": of(_regexp_replace, 3),
+    "split": of(_split, 2),
+}

@@ -1,0 +1,93 @@
+"""A cursor over the tokens of a text: looking ahead, skipping, and saying what should have been there."""
+
+from statebed.expressions.language.tokens import Token, TokenKind, tokenize
+from statebed.expressions.mistakes import TextSpan
+
+RESERVED = frozenset(
+    [
+        "and",
+        "or",
+        "not",
+        "in",
+        "is",
+        "null",
+        "true",
+        "false",
+        "between",
+        "like",
+        "ilike",
+        "rlike",
+        "regexp",
+        "case",
+        "when",
+        "then",
+        "else",
+        "end",
+        "as",
+        "div",
+        "distinct",
+        "escape",
+        "from",
+    ]
+)
+"""Words that are no column unless they stand in backticks."""
+
+
+class Cursor:
+    """The tokens of a text, and the one to be read next."""
+
+    def __init__(self, place: TextSpan) -> None:
+        self.place = place
+        self.tokens = tokenize(place)
+        self.position = 0
+
+    @property
+    def next(self) -> Token:
+        return self.tokens[self.position]
+
+    @property
+    def following(self) -> Token:
+        """The one after the next."""
+        return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
+
+    def advance(self) -> Token:
+        token = self.next
+        self.position = min(self.position + 1, len(self.tokens) - 1)
+        return token
+
+    def skip_word(self, *words: str) -> bool:
+        found = self.next.is_word(*words)
+        if found:
+            self.advance()
+        return found
+
+    def skip_sign(self, *signs: str) -> bool:
+        found = self.next.is_sign(*signs)
+        if found:
+            self.advance()
+        return found
+
+    def expect(self, wanted: str) -> Token:
+        if self.next.is_sign(wanted) or self.next.is_word(wanted):
+            return self.advance()
+        raise self.unexpected(f"{wanted!r}")
+
+    def unexpected(self, wanted: str) -> Exception:
+        token = self.next
+        at = self.place.at(token.start, token.end)
+        if token.kind is TokenKind.END:
+            return at.mistake(f"the text ends where {wanted} should be")
+        fix = f"write `{token.value}` in backticks if it is a column" if token.value.lower() in RESERVED else ""
+        return at.mistake(f"{wanted} should be here, not {self.place.at(token.start, token.end).snippet!r}", fix=fix)
+
+    def name(self, wanted: str) -> str:
+        token = self.next
+        if token.kind is TokenKind.QUOTED_NAME or (
+            token.kind is TokenKind.WORD and token.value.lower() not in RESERVED
+        ):
+            return self.advance().value
+        raise self.unexpected(wanted)
+
+    def last_end(self) -> int:
+        """Where the token ends that was read last."""
+        return self.tokens[self.position - 1].end

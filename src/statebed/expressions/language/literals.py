@@ -1,0 +1,107 @@
+"""Values that stand in a text: numbers with Spark's suffixes, and intervals."""
+
+import re
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+
+import pyarrow as pa
+
+from statebed.expressions import types
+from statebed.expressions.language.tokens import Token
+from statebed.expressions.language.tree import Literal
+from statebed.expressions.mistakes import TextSpan
+
+_SUFFIXES = {"l": types.BIGINT, "s": types.SMALLINT, "y": types.TINYINT, "d": types.DOUBLE, "f": types.FLOAT}
+_NUMBER = re.compile(r"(?P<digits>[\d.]+)(?P<exponent>e[+-]?\d+)?(?P<suffix>bd|[lsydf])?")
+_MICROSECONDS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 7 * 86_400_000_000,
+}
+_CALENDAR = {"month", "quarter", "year"}
+UNITS = frozenset(_MICROSECONDS) | _CALENDAR
+_AMOUNT = re.compile(r"\s*(?P<amount>[+-]?\d*\.?\d+)\s*(?P<unit>[a-zA-Z]+)\s*")
+_PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
+_LONGEST = 2**63 - 1
+
+
+def number(place: TextSpan, token: Token, *, negative: bool, start: int) -> Literal:
+    """A number, as Spark types it: int, bigint or decimal by size; 1.5 a decimal, 1e3 and 1.5D doubles, 1L a bigint."""
+    match = _NUMBER.fullmatch(token.value.lower())
+    at = place.at(start, token.end)
+    if match is None:
+        raise at.mistake("this number cannot be read")
+    sign = "-" if negative else ""
+    digits, exponent, suffix = sign + match["digits"], match["exponent"] or "", match["suffix"]
+    if suffix in {"d", "f"} or (exponent and suffix is None):
+        kind = _SUFFIXES[suffix or "d"]
+        return Literal(start, token.end, float(digits + exponent), kind)
+    if suffix == "bd" or "." in digits:
+        return _decimal(at, digits + exponent)
+    if exponent:
+        raise at.mistake("an integer with an exponent", fix="leave the suffix out: 1e3 is a double")
+    return _integer(at, int(digits), _SUFFIXES.get(suffix or ""))
+
+
+def _integer(at: TextSpan, value: int, wanted: pa.DataType | None) -> Literal:
+    fits = [
+        kind for kind in (types.INT, types.BIGINT) if -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1)
+    ]
+    if wanted is not None:
+        if not -(2 ** (wanted.bit_width - 1)) <= value < 2 ** (wanted.bit_width - 1):
+            raise at.mistake(f"{value} is no {types.type_name(wanted)}")
+        return Literal(at.start, at.end, value, wanted)
+    return Literal(at.start, at.end, value, fits[0]) if fits else _decimal(at, str(value))
+
+
+def _decimal(at: TextSpan, text: str) -> Literal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise at.mistake("this number cannot be read") from None
+    _, digits, exponent = value.as_tuple()
+    scale = max(0, -int(exponent))
+    precision = max(len(digits) + max(0, int(exponent)), scale)
+    if precision > types.MOST_DIGITS:
+        raise at.mistake(f"a decimal with {precision} digits", fix="a decimal has at most 38; 1e3 is a double")
+    return Literal(at.start, at.end, value, pa.decimal128(precision, scale))
+
+
+def interval_of_text(at: TextSpan, text: str) -> Literal:
+    """An interval such as '1 day 2 hours'."""
+    total, position = 0, 0
+    while position < len(text):
+        match = _AMOUNT.match(text, position)
+        if match is None:
+            raise at.mistake(f"{text!r} is no interval", fix="write amounts and units: interval '1 day 2 hours'")
+        total += microseconds(at, match["amount"], match["unit"])
+        position = match.end()
+    return interval(at, total)
+
+
+def interval(at: TextSpan, value: int) -> Literal:
+    """An interval of so many microseconds."""
+    if abs(value) > _LONGEST:
+        raise at.mistake("this interval is too long")
+    return Literal(at.start, at.end, value, types.INTERVAL)
+
+
+def unit_of(word: str) -> str:
+    """A unit in the singular."""
+    return word.lower().removesuffix("s")
+
+
+def microseconds(at: TextSpan, amount: str, unit: str) -> int:
+    """So many of a unit."""
+    size = _MICROSECONDS.get(unit_of(unit))
+    if size is None:
+        known = ", ".join(_MICROSECONDS)
+        fix = f"use one of {known}" + ("; months and years differ in length" if unit_of(unit) in _CALENDAR else "")
+        raise at.mistake(f"an interval in {unit!r}", fix=fix)
+    if not _PLAIN_NUMBER.fullmatch(amount):
+        raise at.mistake(f"{amount!r} is no number of {unit}", fix="write interval 5 minutes")
+    return int(Fraction(amount) * size)

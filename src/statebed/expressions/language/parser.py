@@ -1,0 +1,151 @@
+"""Reads a text by recursive descent, with the precedence of Spark's grammar.
+
+From weak to strong: or, and, not, the predicates (between, in, like, is), comparisons, + - ||, * / % div, unary minus,
+and what follows an operand (`.field`, `[index]`, `::type`).
+"""
+
+from statebed.expressions import types
+from statebed.expressions.language.operands import Operands
+from statebed.expressions.language.tokens import TokenKind
+from statebed.expressions.language.tree import Call, Literal, Node, Parsed
+from statebed.expressions.mistakes import TextSpan
+
+_COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
+_DEEPEST = 50
+"""Parentheses within parentheses; every level takes several calls of Python's stack."""
+
+
+def parse(place: TextSpan) -> Parsed:
+    """The tree of a whole text, and the name that it gives to the result."""
+    return _Parser(place).whole()
+
+
+def balanced(function: str, operands: list[Node]) -> Node:
+    """A long chain as a tree of little depth; the order of evaluation is the same."""
+    if len(operands) == 1:
+        return operands[0]
+    middle = len(operands) // 2
+    halves = balanced(function, operands[:middle]), balanced(function, operands[middle:])
+    return Call(operands[0].start, operands[-1].end, function, halves)
+
+
+class _Parser(Operands):
+    def __init__(self, place: TextSpan) -> None:
+        super().__init__(place)
+        self.depth = 0
+
+    # ---- the whole -------------------------------------------------------------------------------------------
+
+    def whole(self) -> Parsed:
+        root = self.expression()
+        alias = self.name("a name") if self.skip_word("as") else None
+        if self.next.kind is not TokenKind.END:
+            raise self.unexpected("an operator, or the end,")
+        return Parsed(root, alias)
+
+    def expression(self) -> Node:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.place.at(self.next.start, self.next.end).mistake("parentheses within parentheses, too deep")
+        found = [self.conjunction()]
+        while self.skip_word("or"):
+            found.append(self.conjunction())
+        self.depth -= 1
+        return balanced("or", found)
+
+    def conjunction(self) -> Node:
+        found = [self.negation()]
+        while self.skip_word("and"):
+            found.append(self.negation())
+        return balanced("and", found)
+
+    def negation(self) -> Node:
+        token, count = self.next, 0
+        while self.skip_word("not") or self.skip_sign("!"):
+            count += 1
+        operand = self.predicate()
+        for _ in range(count):
+            operand = Call(token.start, self.last_end(), "not", (operand,))
+        return operand
+
+    # ---- predicates ------------------------------------------------------------------------------------------
+
+    def predicate(self) -> Node:
+        left = self.comparison()
+        if self.next.is_word("is"):
+            return self.is_something(left)
+        negated = self.next.is_word("not") and self.following.is_word(
+            "in", "between", "like", "ilike", "rlike", "regexp"
+        )
+        if negated:
+            self.advance()
+        found = self.positive_predicate(left)
+        return self.joined("not", found) if negated else found
+
+    def positive_predicate(self, left: Node) -> Node:
+        if self.skip_word("between"):
+            low = self.comparison()
+            self.expect("and")
+            return self.joined("between", left, low, self.comparison())
+        if self.skip_word("in"):
+            self.expect("(")
+            return self.joined("in", left, *self.arguments())
+        if self.next.is_word("like", "ilike"):
+            function = self.advance().value.lower()
+            pattern = self.comparison()
+            escape = (self.comparison(),) if self.skip_word("escape") else ()
+            return self.joined(function, left, pattern, *escape)
+        if self.skip_word("rlike", "regexp"):
+            return self.joined("rlike", left, self.comparison())
+        return left
+
+    def is_something(self, left: Node) -> Node:
+        self.expect("is")
+        negated = self.skip_word("not")
+        if self.skip_word("null"):
+            return self.joined("isnotnull" if negated else "isnull", left)
+        if self.skip_word("distinct"):
+            self.expect("from")
+            same = self.joined("<=>", left, self.comparison())
+            return same if negated else self.joined("not", same)
+        if self.next.is_word("true", "false"):
+            token = self.advance()
+            truth = Literal(token.start, token.end, token.value.lower() == "true", types.BOOLEAN)
+            same = self.joined("<=>", left, truth)
+            return self.joined("not", same) if negated else same
+        raise self.unexpected("'null', 'true', 'false' or 'distinct from'")
+
+    # ---- operators -------------------------------------------------------------------------------------------
+
+    def comparison(self) -> Node:
+        left = self.sum()
+        while self.next.is_sign(*_COMPARISONS):
+            function = _COMPARISONS[self.advance().value]
+            left = self.joined(function, left, self.sum())
+        return left
+
+    def sum(self) -> Node:
+        left = self.product()
+        while self.next.is_sign("+", "-", "||"):
+            function = self.advance().value
+            left = self.joined(function, left, self.product())
+        return left
+
+    def product(self) -> Node:
+        left = self.unary()
+        while self.next.is_sign("*", "/", "%") or self.next.is_word("div"):
+            function = self.advance().value.lower()
+            left = self.joined(function, left, self.unary())
+        return left
+
+    def unary(self) -> Node:
+        token = self.next
+        signs = 0
+        while self.next.is_sign("-", "+"):
+            if self.next.value == "-" and self.following.kind is TokenKind.NUMBER:
+                break
+            signs += self.advance().value == "-"
+        operand = self.followed(self.operand())
+        for _ in range(signs):
+            operand = Call(token.start, self.last_end(), "negative", (operand,))
+        return operand

@@ -1,0 +1,202 @@
+"""Bound expressions as a tree of terms: each knows its type, and gives its values for the rows of a frame.
+
+A constant stays a scalar until a kernel meets it, and an operation on constants is done once, while binding. Kernels
+get at least one array. What may fail for a row (a division, a cast) is asked only for the rows whose answer is wanted:
+`case`, `if`, `coalesce`, `and`, `or` evaluate such operands on a part of the frame.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.errors import InputError
+from statebed.expressions.mistakes import RowFailure, TextSpan
+from statebed.expressions.text_limits import check_size
+
+Datum: TypeAlias = pa.Array | pa.Scalar
+Kernel = Callable[..., pa.Array]
+
+
+class BatchColumns:
+    """Rows of a batch, column by column."""
+
+    def __init__(self, batch: pa.Table | pa.RecordBatch) -> None:
+        self._batch = batch
+        self._columns: dict[str, pa.Array] = {}
+        self.num_rows: int = batch.num_rows
+
+    def column(self, name: str) -> pa.Array:
+        """A column as one array."""
+        if name not in self._columns:
+            self._columns[name] = one_chunk(self._batch.column(name))
+        return self._columns[name]
+
+    def kind(self, name: str) -> pa.DataType | None:
+        """The type of a column; None if there is no such column, or more than one."""
+        index = self._batch.schema.get_field_index(name)
+        return None if index < 0 else self._batch.schema.field(index).type
+
+    def part(self, rows: npt.NDArray[np.int64]) -> "BatchColumns":
+        """Some of the rows."""
+        return self if len(rows) == self.num_rows else _TermPart(self, rows)
+
+
+class _TermPart(BatchColumns):
+    def __init__(self, whole: BatchColumns, rows: npt.NDArray[np.int64]) -> None:
+        self._whole = whole
+        self._rows = from_numpy(rows, pa.int64())
+        self._columns = {}
+        self.num_rows = len(rows)
+
+    def column(self, name: str) -> pa.Array:
+        if name not in self._columns:
+            self._columns[name] = self._whole.column(name).take(self._rows)
+        return self._columns[name]
+
+    def kind(self, name: str) -> pa.DataType | None:
+        return self._whole.kind(name)
+
+
+@dataclass(frozen=True, eq=False)
+class Term(ABC):
+    """A part of an expression whose type is known."""
+
+    place: TextSpan
+    type: pa.DataType
+    nullable: bool
+    fallible: bool
+    """Whether some row may have no answer."""
+    columns: frozenset[str]
+
+    @abstractmethod
+    def value(self, frame: BatchColumns) -> Datum:
+        """The values, one for each row; a scalar stands for the same value in all rows."""
+
+    def array(self, frame: BatchColumns) -> pa.Array:
+        """The values as an array."""
+        try:
+            return spread(self.value(frame), frame.num_rows)
+        except RowFailure as failed:
+            raise self.place.failure(failed) from None
+
+    @property
+    def constant(self) -> pa.Scalar | None:
+        """The value, where it is the same for all rows and known."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnTerm(Term):
+    """A column of the batch."""
+
+    name: str
+
+    def value(self, frame: BatchColumns) -> pa.Array:
+        kind = frame.kind(self.name)
+        if kind != self.type:
+            what = f"has no column {self.name!r}" if kind is None else f"has {self.name!r} as {kind}"
+            raise InputError(
+                f"a batch {what}; {self.place.text!r} is bound to {self.type}",
+                where=self.place.where,
+                fix="give batches of the schema that the expression was bound to",
+            )
+        return frame.column(self.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Term):
+    """A value that is the same for all rows."""
+
+    scalar: pa.Scalar
+    literal: bool = False
+    """Whether it stands so in the text; an integer that does is a decimal of its own digits among decimals."""
+
+    def value(self, frame: BatchColumns) -> pa.Scalar:  # noqa: ARG002 - the same for every frame
+        return self.scalar
+
+    @property
+    def constant(self) -> pa.Scalar:
+        return self.scalar
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Term):
+    """A kernel applied to operands."""
+
+    kernel: Kernel
+    operands: tuple[Term, ...] = field(default=())
+
+    def value(self, frame: BatchColumns) -> pa.Array:
+        data = [operand.value(frame) for operand in self.operands]
+        try:
+            if not any(isinstance(datum, pa.Array) for datum in data):
+                data[0] = spread(data[0], frame.num_rows)
+            return one_chunk(self.kernel(*data))
+        except RowFailure as failed:
+            raise self.place.failure(failed) from None
+        except pa.ArrowInvalid as error:
+            raise self.place.failure(RowFailure(str(error))) from error
+
+
+def constant(place: TextSpan, value: object, kind: pa.DataType, *, literal: bool = False) -> Constant:
+    """A term of one value."""
+    scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value, kind)
+    return Constant(place, kind, not scalar.is_valid, False, frozenset(), scalar, literal)
+
+
+def applied(
+    place: TextSpan,
+    kernel: Kernel,
+    kind: pa.DataType,
+    *operands: Term,
+    nullable: bool | None = None,
+    fallible: bool = False,
+) -> Term:
+    """A kernel over operands; null where an operand is null, unless said otherwise. Constants are folded."""
+    term = Applied(
+        place,
+        kind,
+        any(operand.nullable for operand in operands) if nullable is None else nullable,
+        fallible or any(operand.fallible for operand in operands),
+        frozenset().union(*(operand.columns for operand in operands)),
+        kernel,
+        operands,
+    )
+    if any(operand.constant is None for operand in operands):
+        return term
+    try:
+        found = one_chunk(kernel(*(spread(operand.constant, 1) for operand in operands)))
+    except (RowFailure, pa.ArrowInvalid):
+        return term  # in a branch that no row takes it does no harm
+    return constant(place, found[0], kind)
+
+
+def spread(datum: Datum, rows: int) -> pa.Array:
+    """An array of `rows` rows."""
+    if isinstance(datum, pa.Array):
+        return datum
+    if pa.types.is_string(datum.type) and datum.is_valid:
+        check_size(rows * datum.as_buffer().size, rows)
+    # Arrow repeats no struct and no list zero times.
+    return pa.repeat(datum, rows) if datum.is_valid and rows else pa.nulls(rows, datum.type)
+
+
+def arrays(*data: Datum) -> list[pa.Array]:
+    """All of them as arrays of one length; one is an array."""
+    rows = next(len(datum) for datum in data if isinstance(datum, pa.Array))
+    return [spread(datum, rows) for datum in data]
+
+
+def scattered(values: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
+    """An array of `length` with values at `rows` and nulls elsewhere."""
+    if len(rows) == length:
+        return values
+    positions = np.full(length, -1, dtype=np.int64)
+    positions[rows] = np.arange(len(rows), dtype=np.int64)
+    return values.take(from_numpy(positions, pa.int64(), valid=positions >= 0))

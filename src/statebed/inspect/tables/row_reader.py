@@ -1,0 +1,164 @@
+"""The rows of a table that a request wants, in pieces: read from files, the newest of each key, deleted ones left out.
+
+Everything that is read is checked against the checksums of the metadata (P7), and about one row group of each open file
+is held. Pieces of keyed tables come in the order of the hashes of their keys; those of others in no order. A part of a
+global keyed table is held as a whole: such tables are small.
+"""
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import int64_values, uint64_values
+from statebed.format.ranges import in_range
+from statebed.format.schema import DELETED, KEY_HASH, SEQUENCE, TIME
+from statebed.inspect.tables.hash_merge import HashSource, merge_by_hash
+from statebed.inspect.tables.read_plan import FilePlan, PartPlan
+from statebed.inspect.tables.request import Request
+from statebed.inspect.tables.table_shape import GLOBAL_KEYED, KEYED, TableShape
+from statebed.state.codec import Codec
+from statebed.state.evolution.adaptation import adapt, in_stored_types
+from statebed.state.global_keyed.files import KEY, VALUE
+from statebed.state.global_keyed.files import newest as newest_of_keys
+from statebed.state.keyed.batch import take_rows
+from statebed.state.keyed.files import newest_rows
+from statebed.state.keyed.run_rows import without_deleted
+from statebed.state.live.files import END
+from statebed.state.tiers.selection import among
+from statebed.state.time_keyed.row_merge import SortedSource, merged, newest
+from statebed.state.time_keyed.snapshot import filtered
+
+
+def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
+    """The wanted rows of one subtask, with the columns that the request shows (`Request.shown`), and perhaps more."""
+    request, shape = plan.request, plan.request.shape
+    if request.keys:
+        plan.open_files()
+    if shape.kind == KEYED:
+        found = _keyed(plan)
+    elif shape.kind == GLOBAL_KEYED:
+        found = _global(plan)
+    else:
+        found = generations(plan) if shape.generational else appended(plan)
+    for rows in found:
+        kept = request.answered(_in_time(rows, request) if plan.replaces else rows)
+        if kept.num_rows:
+            yield kept
+
+
+def answer(rows: pa.Table, request: Request) -> pa.Table:
+    """The rows with the columns of the answer alone."""
+    schema = request.schema
+    return pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema)
+
+
+def appended(plan: PartPlan) -> Iterator[pa.Table]:
+    """The rows of a table in which rows do not replace others, file by file."""
+    return (rows for one in plan.files for rows in rows_of_file(one, plan))
+
+
+def _keyed(plan: PartPlan) -> Iterator[pa.Table]:
+    sources = [HashSource(int(one.owned.first), rows_of_file(one, plan)) for one in plan.files]
+    for pieces in merge_by_hash(sources):
+        yield newest_of_each([rows for _, rows in pieces], plan.request.shape)
+
+
+def newest_of_each(pieces: list[pa.Table], shape: TableShape) -> pa.Table:
+    """Of each key of a keyed table the newest row, if that is no deletion, by hash; pieces of files in any order."""
+    rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
+    sequences = uint64_values(rows[SEQUENCE])
+    if (sequences[1:] < sequences[:-1]).any():
+        rows = take_rows(rows, np.argsort(sequences, kind="stable"))
+    return without_deleted(newest_rows(shape.keyed, rows))
+
+
+def generations(plan: PartPlan) -> Iterator[pa.Table]:
+    """Of each key and time of a generational table the newest row, in the order of files."""
+    return newest(in_time_order(plan), plan.request.shape.keys)
+
+
+def in_time_order(plan: PartPlan) -> Iterator[pa.Table]:
+    """The rows of a time-keyed table by time bin; rows of one key and time are next to each other."""
+    sources = [SortedSource(plan.first_bin(one.entry), rows_of_file(one, plan)) for one in plan.files]
+    return merged(sources, plan.spec) if sources else iter(())
+
+
+def _global(plan: PartPlan) -> Iterator[pa.Table]:
+    rows = newest_of_keys([piece for one in plan.files for piece in rows_of_file(one, plan)])
+    rows = filtered(rows, ~np.asarray(rows[DELETED].to_pylist(), dtype=np.bool_))
+    codec = Codec[Any]()
+    columns = [
+        pa.array([json_text(codec.decode(data)) for data in rows[KEY].to_pylist()], pa.string()),
+        pa.array([json_text(codec.decode(data)) for data in rows[VALUE].to_pylist()], pa.string()),
+        rows[KEY_HASH],
+        rows[SEQUENCE],
+    ]
+    yield pa.Table.from_arrays(columns, schema=plan.request.shape.full_schema)
+
+
+def rows_of_file(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
+    """Rows of a file that may count, in its order, one row group at a time, with the columns that the plan names."""
+    return (rows for group in plan.groups if (rows := rows_of_group(plan, part, group)).num_rows)
+
+
+def rows_of_group(plan: FilePlan, part: PartPlan, group: int) -> pa.Table:
+    """Rows of one row group that may count."""
+    request = plan.request
+    stored = in_stored_types(plan.reader.read(row_groups=[group], columns=plan.names), plan.stored)
+    rows = adapt(stored, plan.stored, plan.current, request.shape.defaults)
+    rows = pa.Table.from_arrays(rows.columns, schema=pa.schema([field.remove_metadata() for field in plan.current]))
+    if KEY_HASH in plan.columns:
+        hashes = uint64_values(rows[KEY_HASH])
+        wanted = in_range(hashes, plan.owned)
+        if request.hashes is not None:
+            wanted &= among(hashes, request.hashes)
+        rows = filtered(rows, wanted)
+    for keys in request.keys:
+        rows = filtered(rows, keys.found.contains(rows))
+    if plan.hidden:
+        rows = filtered(rows, part.deletions.visible(rows))
+    return rows if part.replaces else _in_time(rows, request)
+
+
+def _in_time(rows: pa.Table, request: Request) -> pa.Table:
+    if not request.by_time:
+        return rows
+    times = int64_values(rows[TIME])
+    wanted = (times >= request.start_us) & ((times < request.end_us) | (request.end_us == END))
+    return filtered(rows, wanted)
+
+
+def json_text(value: Any) -> str:
+    """A key or value of a global keyed table, as JSON."""
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """The value with nothing in it that JSON lacks: other keys than text make a map a list of pairs, bytes are base64,
+    times as ISO 8601 has them, durations seconds.
+    """
+    match value:
+        case list() | tuple():
+            value = [_plain(one) for one in value]
+        case dict() if all(isinstance(key, str) for key in value):
+            value = {key: _plain(one) for key, one in value.items()}
+        case dict():
+            value = [[_plain(key), _plain(one)] for key, one in value.items()]
+        case bytes():
+            value = base64.b64encode(value).decode()
+        case dt.timedelta():
+            value = value / dt.timedelta(seconds=1)
+        case dt.date():
+            value = value.isoformat()
+        case float() if not math.isfinite(value):
+            value = str(value)
+        case Decimal():
+            value = str(value)
+    return value

@@ -1,0 +1,129 @@
+"""Garbage: what clean-up would remove now and why, and having it removed."""
+
+import enum
+from dataclasses import dataclass
+
+from statebed.checkpoint import CheckpointLog, Collected
+from statebed.checkpoint.cleanup import Collector
+from statebed.checkpoint.open_run import RunOptions, prepare_opening
+from statebed.checkpoint.references import References
+from statebed.errors import CollectionError, FormatError, ProtocolError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.maintain.tool_runs import (
+    DEFAULT_TIMEOUT_S,
+    KEEP_EVERYTHING,
+    CommittedChange,
+    Through,
+    carry_out,
+    end_run,
+    is_over,
+    own_run,
+    whole_head,
+)
+from statebed.protocol.retention import DEFAULT_READER_GRACE_US
+
+LOOKS = 10
+"""How often garbage is looked for while the job moves on."""
+
+
+class Reason(enum.Enum):
+    """Why an object may go."""
+
+    RECORD = "the record of an epoch that is no longer retained"
+    EPOCH = "of an epoch that is no longer retained"
+    NEVER_NAMED = "no record ever named it: a failed attempt, or merged files that no epoch took"
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """One object that clean-up would remove."""
+
+    path: str
+    size: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class RemovedFiles:
+    """What a clean-up with a run of its own removed."""
+
+    changed: CommittedChange
+    records: int
+    objects: int
+
+
+def find_garbage(log: CheckpointLog, *, grace_us: int = DEFAULT_READER_GRACE_US) -> list[Garbage]:
+    """What a clean-up would remove if it came now; reads only.
+
+    Files that the present run has merged and no epoch has taken yet are not listed: it may still take them.
+    """
+    for _ in range(LOOKS):
+        head = whole_head(log)
+        try:
+            return _find(log, grace_us)
+        except (ProtocolError, FormatError):
+            if whole_head(log).nonce == head.nonce:
+                raise  # the log did not move on meanwhile, so something is really wrong
+    raise CollectionError(
+        f"the job moved on {LOOKS} times while it was looked at",
+        where=f"job {log.job_id}, {log.store.url}",
+        fix="ask again, perhaps with a longer --grace",
+    )
+
+
+def _find(log: CheckpointLog, grace_us: int) -> list[Garbage]:
+    references = References(log)
+    opening = prepare_opening(log, references, RunOptions(retention=KEEP_EVERYTHING))
+    records = [opening.view[number] for number in sorted(opening.view)]
+    _check_readable(log, opening.damaged, records)
+    head = records[-1]
+    sizes = {
+        info.path: info.size for folder in (names.CHECKPOINTS, names.COMPACTIONS) for info in log.store.list(folder)
+    }
+    in_flight = [path for path in sizes if names.run_of_compaction(path) == head.run]
+    found = Collector(log, references).collect(
+        records, grace_us=grace_us, sweep=True, in_flight=in_flight, dry_run=True
+    )
+    return _listed(found, sizes, min_epoch=head.min_epoch)
+
+
+def collect_garbage(
+    log: CheckpointLog,
+    *,
+    through: Through,
+    grace_us: int = DEFAULT_READER_GRACE_US,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> CommittedChange | RemovedFiles:
+    """Have the live run clean up, by its own settings; or do it with a run of its own, also for a job that ended."""
+    head, only_after = whole_head(log), None
+    if through is Through.LIVE_RUN:
+        if not is_over(log, head):
+            return carry_out(log, pb.Request(collect=pb.CollectRequest()), through=through, timeout_s=timeout_s)
+        through, only_after = Through.IDLE_JOB, int(head.epoch)
+    find_garbage(log, grace_us=grace_us)  # what stands in the way is found before a run is fenced
+    run = own_run(log, grace_us=grace_us, only_after=only_after)
+    done = run.collect()
+    end_run(run)
+    return RemovedFiles(CommittedChange(run.number, run.number, through), len(done.records), done.objects)
+
+
+def _listed(found: Collected, sizes: dict[str, int], *, min_epoch: int) -> list[Garbage]:
+    paths = [(path, _reason(path, min_epoch)) for path in found.paths]
+    paths += [(names.record(number), Reason.RECORD) for number in found.records]
+    return [Garbage(path, sizes.get(path, 0), reason) for path, reason in paths]
+
+
+def _reason(path: str, min_epoch: int) -> Reason:
+    epoch = names.epoch_of(path)
+    return Reason.EPOCH if epoch is not None and epoch < min_epoch else Reason.NEVER_NAMED
+
+
+def _check_readable(log: CheckpointLog, damaged: frozenset[int], records: list[pb.CheckpointMetadata]) -> None:
+    kept = sorted(number for number in damaged if number >= records[-1].min_epoch)
+    if kept:
+        raise CollectionError(
+            f"nothing can be removed: the records {kept} are retained and cannot be read",
+            where=f"job {log.job_id}, {log.store.url}",
+            fix="see `statebed verify`; clean-up goes on by itself once retention has passed them",
+        )

@@ -1,0 +1,168 @@
+"""Migration: all files of a job in the columns of today, and values of global tables in the version of today's types.
+
+The engine reads older columns and versions as they are, and rewrites them when it merges files anyway. A migration does
+it now, for all of them, so that an older program's definition is needed no more. Columns come from the stored
+definitions; the types of values are the program's, and are named as `module:Class`.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statebed.checkpoint import CheckpointLog, Run
+from statebed.checkpoint.objects import fetch_subtask
+from statebed.errors import InputError, MigrationError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.schema import register_schema
+from statebed.maintain.rewrite import OPTIONS, OnSubtask, Rewritten, commit_operators, rewrite
+from statebed.maintain.tool_runs import own_run, whole_head
+from statebed.operators.labels import stored_label
+from statebed.state import CommitData, MigratableState, TableData, TableManager, TaskInfo, operator_entry
+from statebed.state.manager.evolved_parts import file_schema
+from statebed.state.value_versions import decoder
+
+Types = Mapping[tuple[str, str], Any]
+"""By operator and table."""
+
+
+@dataclass(frozen=True)
+class Outdated:
+    """A table that is not as today's definitions have it."""
+
+    operator_id: str
+    table: str
+    files: int = 0
+    """With older columns."""
+    bytes: int = 0
+    versions: tuple[int, ...] = ()
+    """Of values that are older than the type that was given."""
+    version: int | None = None
+    """Of that type."""
+
+
+def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdated]:
+    """What a migration would write anew; reads metadata alone. Types that lead from nowhere are refused."""
+    head = whole_head(log)
+    left = dict(types or {})
+    found = []
+    for entry in head.operators:
+        parts = [fetch_subtask(log.store, reference) for reference in entry.subtasks]
+        for name in sorted({name for part in parts for name in part.tables}):
+            declared = left.pop((entry.operator_id, name), None)
+            one = _outdated(entry, name, parts, declared)
+            if one is not None:
+                found.append(one)
+    if left:
+        (operator, table), *_ = left
+        raise UnknownTableError(
+            f"the job has no table {table!r} of an operator {operator!r}",
+            where=f"job {log.job_id}",
+            fix="`statebed show` lists operators and tables",
+        )
+    return found
+
+
+def migrate_offline(
+    log: CheckpointLog,
+    *,
+    types: Types | None = None,
+    memory: int | None = None,
+    on_subtask: OnSubtask | None = None,
+) -> tuple[list[Outdated], Rewritten]:
+    """Write everything anew that is outdated, with a run of its own: values first, then columns, a record for each."""
+    found = find_outdated(log, types)
+    done = Rewritten(None)
+    values = {(one.operator_id, one.table) for one in found if one.versions}
+    if values:
+        done = _migrate_values(own_run(log), {key: kind for key, kind in (types or {}).items() if key in values})
+    columns: dict[str, set[str]] = {}
+    for one in found:
+        if one.files:
+            columns.setdefault(one.operator_id, set()).add(one.table)
+    if columns:
+        rewritten = rewrite(log, columns, memory=memory, on_subtask=on_subtask)
+        done = Rewritten(rewritten.changed or done.changed, rewritten.tables)
+    return found, done
+
+
+def load_type(text: str) -> Any:
+    """The type that `module:Class` names."""
+    module, _, name = text.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"there is no type {text!r}: {error}",
+            fix="name it as module:Class, and run where the module can be imported (PYTHONPATH)",
+        ) from error
+    if not isinstance(found, MigratableState):
+        raise InputError(
+            f"{text} does not say how it follows from the version before",
+            fix="give it VERSION, PREVIOUS and migrate (MigratableState)",
+        )
+    return found
+
+
+def _outdated(
+    entry: pb.OperatorEntry, name: str, parts: list[pb.OperatorCheckpointMetadata], declared: Any
+) -> Outdated | None:
+    tables = [part.tables[name] for part in parts if name in part.tables]
+    operator_id = entry.operator_id
+    where = f"{stored_label(operator_id, entry.definition)}, table {name!r}"
+    if tables[0].config.WhichOneof("kind") == "global_keyed":
+        if declared is None:
+            return None
+        stored = {table.config.state_version for table in tables if any(one.files for one in table.subtasks.values())}
+        for version in stored:
+            decoder(declared, stored=version, current=declared.VERSION, where=where)
+        older = tuple(sorted(version for version in stored if version != declared.VERSION))
+        return Outdated(operator_id, name, versions=older, version=declared.VERSION) if older else None
+    if declared is not None:
+        raise MigrationError(
+            f"the table {name!r} has columns, not values of a type", where=where, fix="leave its type out"
+        )
+    files: dict[str, int] = {}
+    for table in tables:
+        for part in table.subtasks.values():
+            current = register_schema(part.schemas, file_schema(table.config))[0]
+            files |= {file.path: int(file.size) for file in part.files if file.schema_id != current}
+    return Outdated(operator_id, name, len(files), sum(files.values())) if files else None
+
+
+def _migrate_values(run: Run, types: Types) -> Rewritten:
+    """Read the values of global tables by way of their older types, and store them as the present ones."""
+    entries = []
+    for stored in run.head.operators:
+        mine = {table: kind for (operator, table), kind in types.items() if operator == stored.operator_id}
+        entries.append(_migrated(run, stored, mine) if mine else stored)
+    return Rewritten(commit_operators(run, entries))
+
+
+def _migrated(run: Run, stored: pb.OperatorEntry, types: Mapping[str, Any]) -> pb.OperatorEntry:
+    completed = []
+    metadata = fetch_subtask(run.store, stored.subtasks[0])
+    configs: dict[str, pb.TableConfig] = {}
+    for name, table in metadata.tables.items():
+        configs[name] = pb.TableConfig()
+        configs[name].CopyFrom(table.config)
+        if name in types:
+            configs[name].state_version = types[name].VERSION
+    for index in range(stored.parallelism):
+        task = TaskInfo(run.job_id, stored.operator_id, index, stored.parallelism)
+        with TableManager(task, configs, run.store, restore_from=run.head, options=OPTIONS) as manager:
+            for name, kind in types.items():
+                manager.get_global_keyed_state(name, value_type=kind)
+            for name in configs:
+                for piece in manager.commit_data(name):
+                    manager.send(TableData(name, CommitData(piece)))
+            taken = manager.checkpoint(run.next_epoch, 0, manager.watermark_us, time=run.head.epoch_time_us or None)
+            done = taken.result(OPTIONS.timeout_seconds)
+            completed.append(replace(done, watermark_us=manager.watermark_us))
+    entry = pb.OperatorEntry()
+    entry.CopyFrom(stored)
+    del entry.subtasks[:]
+    entry.subtasks.extend(operator_entry(completed).subtasks)
+    return entry

@@ -1,0 +1,148 @@
+"""How a tool changes a job: by asking its live run, or with a run of its own, which fences every other.
+
+Nobody but the live run appends records. So a tool puts a request before it, and hears of the record that carries the
+effect. A run that ended has said so: then the tool opens a run of its own at once, unless another began meanwhile.
+Where nothing says that the run ended and nobody answers, it was killed, or is busy with one epoch for longer than the
+tool waits: only people know. With a run of its own the tool need not know, because a run that still goes on finds
+itself superseded and ends.
+"""
+
+import contextlib
+import enum
+from dataclasses import dataclass, replace
+
+from statebed.checkpoint import CheckpointLog, DamagePolicy, Origin, Retention, RollbackPolicy, Run, RunOptions
+from statebed.checkpoint.requests import ask_live_run
+from statebed.checkpoint.run_status import put_end
+from statebed.errors import CorruptRecordError, FencedError, JobNotFoundError, OpenContentionError, RequestTimeoutError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.run_states import RunState, newest_run
+from statebed.protocol.requests import decide_request
+from statebed.protocol.retention import DEFAULT_READER_GRACE_US
+
+DEFAULT_TIMEOUT_S = 60.0
+SILENT_TIMEOUT_S = 5.0
+"""The longest wait for a run whose process gives no sign of life."""
+_OVER = frozenset(
+    {RunState.FINISHED, RunState.STOPPED, RunState.DRAINED, RunState.FAILED, RunState.FENCED, RunState.EXITED}
+)
+KEEP_EVERYTHING = Retention(epochs=1 << 40)
+"""What is retained is for the job to say: a tool's own run drops nothing."""
+
+
+class Through(enum.Enum):
+    """Who appends the record that changes the job."""
+
+    LIVE_RUN = "the live run"
+    OWN_RUN = "a run of its own"
+    IDLE_JOB = "a run of its own: the job is not running"
+    NOBODY = "nothing to do: the job is not running"
+
+
+@dataclass(frozen=True)
+class CommittedChange:
+    """The record that carries a change."""
+
+    epoch: int
+    run: int
+    through: Through
+
+
+def own_run(
+    log: CheckpointLog,
+    *,
+    origin: Origin | None = None,
+    damage: DamagePolicy = DamagePolicy.REFUSE,
+    rollback: RollbackPolicy = RollbackPolicy.REFUSE,
+    grace_us: int = DEFAULT_READER_GRACE_US,
+    only_after: int | None = None,
+) -> Run:
+    """Fence every run of the job; nothing of the state changes by that.
+
+    With `only_after`, only while that record is the newest one.
+    """
+    retention = replace(KEEP_EVERYTHING, reader_grace_us=grace_us)
+    options = RunOptions(
+        origin=origin or Origin(), retention=retention, damage=damage, rollback=rollback, only_after=only_after
+    )
+    return Run.open(log.store, log.job_id, options=options, environment=log.environment)
+
+
+def carry_out(
+    log: CheckpointLog, request: pb.Request, *, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> CommittedChange:
+    """Have a request take effect; a refusal is raised before anything is written where that can be known.
+
+    With `Through.LIVE_RUN`, a job that is not running is changed by a run of the tool's own.
+    """
+    head = whole_head(log)
+    decide_request(request, head=head)
+    if through is not Through.LIVE_RUN:
+        return _with(own_run(log), request, through)
+    if is_over(log, head):
+        with contextlib.suppress(OpenContentionError, FencedError):  # a run has begun meanwhile, and is asked
+            return _with(own_run(log, only_after=head.epoch), request, Through.IDLE_JOB)
+    answer = ask(log, request, head=whole_head(log), timeout_s=timeout_s)
+    return CommittedChange(int(answer.epoch), int(answer.run), through)
+
+
+def is_over(log: CheckpointLog, head: pb.CheckpointMetadata) -> bool:
+    """Whether the run of the newest record has said that it ended; False: it runs, or was killed, or never says."""
+    return newest_run(log, head, now_us=log.environment.now_us()).state in _OVER
+
+
+def end_run(run: Run) -> None:
+    """Record that a tool's run is over, where its last record does not say so: the next tool need not wait for it."""
+    end = pb.RunEnd(
+        job_id=run.job_id,
+        run=run.number,
+        outcome=pb.RUN_STOPPED,
+        start_time_us=run.head.start_time_us,
+        time_us=run.environment.now_us(),
+        epoch=run.head.epoch,
+        written_by=run.environment.written_by,
+    )
+    put_end(run.store, end)
+
+
+def _with(run: Run, request: pb.Request, through: Through) -> CommittedChange:
+    run.ask(request)
+    record = run.commit(run.carry_over(pb.STOPPED))
+    return CommittedChange(int(record.epoch), int(record.run), through)
+
+
+def ask(log: CheckpointLog, request: pb.Request, *, head: pb.CheckpointMetadata, timeout_s: float) -> pb.Answer:
+    """Put a request before the live run, and say what silence means."""
+    report = newest_run(log, head, now_us=log.environment.now_us())
+    is_silent = report.state is RunState.VANISHED
+    waited_s = min(timeout_s, SILENT_TIMEOUT_S) if is_silent else timeout_s
+    try:
+        return ask_live_run(log.store, request, timeout_s=waited_s, environment=log.environment)
+    except RequestTimeoutError as error:
+        age_s = max(0, log.environment.now_us() - head.finish_time_us) // 1_000_000
+        why = f"run {report.run} vanished: {report.what}" if is_silent else "it may be busy with an epoch"
+        fix = "if the job runs, it is busy with an epoch: wait longer (--timeout). If it does not: --offline, which "
+        if is_silent:
+            fix = "--offline, which "
+        raise RequestTimeoutError(
+            f"no run of the job answered within {waited_s:g} s; its newest record, {head.epoch}, is {age_s} s old "
+            f"({why}). Nothing was changed",
+            where=error.where,
+            fix=f"{fix}opens a run of the tool's own and would end a run that still goes on",
+        ) from error
+
+
+def whole_head(log: CheckpointLog) -> pb.CheckpointMetadata:
+    """The newest record of a job that has one."""
+    recovery = log.recover()
+    if recovery.damaged:
+        raise CorruptRecordError(
+            f"the newest record, {recovery.last_number}, cannot be read",
+            where=f"job {log.job_id}, {log.store.url}",
+            fix="see `statebed verify` and `statebed repair`",
+        )
+    if recovery.head is None:
+        raise JobNotFoundError(
+            f"the job {log.job_id!r} has no record yet", where=log.store.url, fix="start it first, then ask again"
+        )
+    return recovery.head

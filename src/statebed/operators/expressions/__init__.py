@@ -1,6 +1,0 @@
-"""Expressions: SQL text over Arrow batches, with Spark's types and answers. No Spark in here."""
-
-from statebed.operators.expressions.bound import BoundExpression, Expression, bind, filter_rows
-from statebed.operators.expressions.functions import FUNCTIONS
-
-__all__ = ["FUNCTIONS", "BoundExpression", "Expression", "bind", "filter_rows"]

@@ -1,5 +1,0 @@
-"""Casts: every conversion from one type to another, explicit or implied."""
-
-from statebed.operators.expressions.casts.conversions import as_decimal, convert, in_working_type
-
-__all__ = ["as_decimal", "convert", "in_working_type"]

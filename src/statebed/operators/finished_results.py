@@ -1,0 +1,264 @@
+"""Finished results from stored state: what an operator would put out if it did so now.
+
+A record keeps each operator's definition as JSON. From it, and from the columns of the stored table, the operator is
+built again, and finishes its own rows. Only tables whose rows are partials (aggregates) or lists of rows (top-n) need
+this; the rows of other tables are results already.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from statebed.aggregates.accumulator_choice import Function
+from statebed.aggregates.accumulators import UserAggregate, check_user_aggregate, user_description
+from statebed.aggregates.aggregate import BoundAggregate, bound_from_description
+from statebed.arrays.columns import int64_values
+from statebed.arrays.row_numbers import Numbering
+from statebed.arrays.sort_order import order_by
+from statebed.errors import InputError
+from statebed.format.schema import TIME
+from statebed.format.stream_schema import Changes, Input
+from statebed.operators.aggregation import WINDOW_START, Emit
+from statebed.operators.input_rows import filtered
+from statebed.operators.keyed_rows import EVERYTHING
+from statebed.operators.labels import stored_label
+from statebed.operators.operator import MAIN
+from statebed.operators.updating.aggregate import GROUPS, UpdatingAggregate
+from statebed.operators.updating.top_n import ROW_TIME, ROWS, STANDING, TopN
+from statebed.operators.window_definition import SessionWindow, Window
+from statebed.operators.windows.aggregate import PARTIALS, WindowAggregate
+from statebed.operators.windows.sessions import SESSIONS, SessionAggregate
+
+UserAggregates = Mapping[str, UserAggregate]
+"""User-defined aggregates by the name of their result."""
+
+
+@dataclass(frozen=True)
+class StoredTable:
+    """A stored table of an operator, and how far its epoch came."""
+
+    operator_id: str
+    definition: str
+    """JSON, as the record has it."""
+    keys: tuple[pa.Field, ...]
+    columns: pa.Schema
+    """Keys and values."""
+    watermark_us: int | None
+
+
+class Results(Protocol):
+    """Turns rows of a stored table into results. Implementations are picklable."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of results."""
+
+    @property
+    def time_column(self) -> str | None:
+        """The column that `between` compares: the start of the window; None: results have no time."""
+
+    @property
+    def span_us(self) -> int | None:
+        """How long after its time a result may still have rows in the state; None: rows are not selected by time."""
+
+    @property
+    def in_time_order(self) -> bool:
+        """Whether rows must come in the order of their times."""
+
+    def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Results of the rows of one subtask, which come in pieces with all columns of the table's files."""
+
+
+@dataclass(frozen=True)
+class RowResults:
+    """Results of tables in which each row has all there is of its key."""
+
+    operator: UpdatingAggregate | SessionAggregate | TopN
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self.operator.outputs[MAIN].columns
+
+    @property
+    def time_column(self) -> str | None:
+        return WINDOW_START if isinstance(self.operator, SessionAggregate) else None
+
+    @property
+    def span_us(self) -> int | None:
+        return None
+
+    @property
+    def in_time_order(self) -> bool:
+        return False
+
+    def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        return (self.operator.finished(rows) for rows in pieces)
+
+
+@dataclass(frozen=True)
+class WindowResults:
+    """Results so far of the windows that the watermark leaves open."""
+
+    operator: WindowAggregate
+    closed_until_us: int | None
+    """Windows that end up to this are over, and parts of their rows are gone."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self.operator.outputs[MAIN].columns
+
+    @property
+    def time_column(self) -> str | None:
+        return WINDOW_START
+
+    @property
+    def span_us(self) -> int | None:
+        return self.operator.window.width_us
+
+    @property
+    def in_time_order(self) -> bool:
+        return True
+
+    def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Hold the panes of windows that are not complete, as closing them does."""
+        window = self.operator.window
+        held: list[pa.Table] = []
+        done_us = self.closed_until_us
+        for rows in pieces:
+            held.append(rows)
+            # More rows of the last pane may follow.
+            complete_us = window.last_closed_end(int(int64_values(rows[TIME])[-1]))
+            if done_us is None or complete_us > done_us:
+                panes = pa.concat_tables(held)
+                yield self.operator.finished(panes, after_us=done_us, until_us=complete_us)
+                held = [filtered(panes, int64_values(panes[TIME]) >= window.first_open(complete_us))]
+                done_us = complete_us
+        if held:
+            yield self.operator.finished(pa.concat_tables(held), after_us=done_us, until_us=None)
+
+
+def result_table(definition: str) -> str | None:
+    """Name of the table that an operator's results are made of; None: its tables hold results already."""
+    kind = _parsed(definition).get("kind")
+    return _TABLES[kind][0] if kind in _TABLES else None
+
+
+def results_of(table: str, stored: StoredTable, users: UserAggregates | None = None) -> Results | None:
+    """How rows of a table become results; None: they are results already."""
+    described = _parsed(stored.definition)
+    name, build = _TABLES.get(described.get("kind"), ("", None))
+    if build is None or name != table:
+        _check_all_used(users or {}, (), stored)
+        return None
+    return build(stored, described, users or {})
+
+
+def _parsed(definition: str) -> dict[str, Any]:
+    found = json.loads(definition) if definition else {}
+    return found if isinstance(found, dict) else {}
+
+
+# ---- operators from their definitions ------------------------------------------------------------------------------
+
+
+def _updating(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> Results:
+    return RowResults(UpdatingAggregate(**_aggregation(stored, described, users)))
+
+
+def _sessions(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> Results:
+    window = SessionWindow(int(described["gap"]), described.get("on"))
+    return RowResults(SessionAggregate(window=window, **_emitted(described), **_aggregation(stored, described, users)))
+
+
+def _windows(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> Results:
+    window = Window.from_data(described["window"])
+    operator = WindowAggregate(window=window, **_emitted(described), **_aggregation(stored, described, users))
+    reached = stored.watermark_us
+    return WindowResults(operator, None if reached is None else reached - operator.lateness_us)
+
+
+def _top_n(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> Results:
+    _check_all_used(users, (), stored)
+    values = {field.name: field for field in stored.columns.field(ROWS).type.value_type if field.name != ROW_TIME}
+    fields = {key.name: key for key in stored.keys} | values
+    columns = pa.schema([fields[name] for name, _ in described["columns"]])
+    source = Input("input", columns, tuple(described["keys"]), Changes(described["changes"]))
+    return RowResults(
+        TopN(
+            stored.operator_id,
+            source,
+            int(described["n"]),
+            order_by(*described["order"]),
+            Numbering(described["numbering"]),
+            described["number"],
+        )
+    )
+
+
+def _aggregation(stored: StoredTable, described: dict[str, Any], users: UserAggregates) -> dict[str, Any]:
+    changes = Changes(described["changes"])
+    aggregates = [_bound(one, changes, users, stored) for one in described["aggregates"]]
+    _check_all_used(users, [one.name for one in aggregates if one.user is not None], stored)
+    return {
+        "operator_id": stored.operator_id,
+        "keys": tuple(key.remove_metadata() for key in stored.keys if key.name != EVERYTHING.name),
+        "aggregates": tuple(aggregates),
+        "changes": changes,
+    }
+
+
+def _emitted(described: dict[str, Any]) -> dict[str, Any]:
+    emit, lateness_us = described["emit"]
+    return {"emit": Emit(emit), "lateness_us": int(lateness_us)}
+
+
+def _bound(
+    description: list[float | str], changes: Changes, users: UserAggregates, stored: StoredTable
+) -> BoundAggregate:
+    name, function = str(description[0]), description[1]
+    user = users.get(name) if function == Function.USER_DEFINED.value else None
+    if function == Function.USER_DEFINED.value:
+        _check_user(name, description, user, stored)
+    return bound_from_description(description, changelog=changes is Changes.CHANGELOG, user=user)
+
+
+def _check_user(name: str, description: list[float | str], user: UserAggregate | None, stored: StoredTable) -> None:
+    where = stored_label(stored.operator_id, stored.definition)
+    trailing = description[: -1 if description[-1] == "changelog" else None]
+    kept = tuple(map(str, trailing[-4:]))
+    if user is None:
+        raise InputError(
+            f"the aggregate {name!r} is user-defined ({kept[0]}), and state does not hold its code",
+            where=where,
+            fix=f"pass it: read_state(..., results=True, aggregates={{{name!r}: {kept[0]}(...)}}), or read the table "
+            "without results",
+        )
+    check_user_aggregate(user)
+    if user_description(user) != kept:
+        raise InputError(
+            f"the aggregate {name!r} that is given describes itself as {user_description(user)}, and the state was "
+            f"written by {kept} (class, version, state, output)",
+            where=where,
+            fix="give the aggregate of the job that wrote this epoch",
+        )
+
+
+def _check_all_used(users: UserAggregates, names: Iterable[str], stored: StoredTable) -> None:
+    unused = [name for name in users if name not in set(names)]
+    if unused:
+        raise InputError(
+            f"there is no user-defined aggregate {', '.join(map(repr, unused))}",
+            where=stored_label(stored.operator_id, stored.definition),
+            fix=f"name those that it has: {', '.join(names) or 'none'}",
+        )
+
+
+_TABLES: dict[Any, tuple[str, Callable[[StoredTable, dict[str, Any], UserAggregates], Results]]] = {
+    "updating_aggregate": (GROUPS, _updating),
+    "session_aggregate": (SESSIONS, _sessions),
+    "window_aggregate": (PARTIALS, _windows),
+    "top_n": (STANDING, _top_n),
+}

@@ -1,0 +1,185 @@
+"""Rows of an epoch: gathered, told apart into admitted and late ones, and put into an order of their own.
+
+Nothing here depends on the order in which rows came, or on how they were cut into batches: attempts of one task get
+them in different orders and must give the same result.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.arrays.canonical_order import is_sortable, sort_indices, ties
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.arrays.key_hash import normalise_key
+from statebed.arrays.sort_order import sorted_by, total_keys
+from statebed.errors import InputError
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
+
+LATE_BY = "late_by"
+WATERMARK = "watermark"
+OPERATOR = "operator"
+Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
+
+_LATE_FIELDS = (
+    pa.field(LATE_BY, pa.duration("us")),
+    pa.field(WATERMARK, TIMESTAMP),
+    pa.field(OPERATOR, pa.string(), nullable=False),
+)
+
+
+def conformed(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
+    """The rows with exactly the columns and types of the schema."""
+    missing = [name for name in schema.names if name not in batch.schema.names]
+    if missing:
+        raise InputError(
+            f"an input batch lacks the columns {missing}; it has {batch.schema.names}",
+            where=where,
+            fix="give every column of the operator's input; it may be null",
+        )
+    cast = [exact_cast(batch.column(field.name), field, where=where) for field in schema]
+    return pa.Table.from_arrays(cast, schema=schema)
+
+
+def exact_cast(column: Column, field: pa.Field, *, where: str) -> Column:
+    """The values of a column as another type; refused where that would change one of them.
+
+    A double fits a float if the float, written in the fewest digits that name it, is the double's own text: 320.1 does,
+    and a third does not.
+    """
+    if column.type.equals(field.type):
+        return column
+    try:
+        cast = column.cast(field.type)
+    except pa.ArrowException as error:
+        raise _does_not_fit(field, column.type, str(error), where=where) from error
+    same = None
+    if pa.types.is_float32(field.type) and pa.types.is_float64(column.type):
+        written = cast.cast(pa.string()).cast(pa.float64())
+        same = pc.or_(pc.equal(written, column), pc.and_(pc.is_nan(written), pc.is_nan(column)))
+    elif pa.types.is_date(field.type) and pa.types.is_timestamp(column.type):
+        same = pc.equal(cast.cast(column.type), column)  # Arrow drops the time of day without a word
+    if same is not None and not pc.all(pc.fill_null(same, True)).as_py():
+        first = column.filter(pc.invert(pc.fill_null(same, True)))[0].as_py()
+        raise _does_not_fit(field, column.type, f"{first!r} would change", where=where)
+    return cast
+
+
+def _does_not_fit(field: pa.Field, given: pa.DataType, why: str, *, where: str) -> InputError:
+    return InputError(
+        f"the column {field.name!r} is {field.type}, and values of type {given} do not all fit: {why}",
+        where=where,
+        fix="give values of the column's type, or round or cast them yourself",
+    )
+
+
+def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa.Table:
+    """All rows of an input as one table, its keys normalised."""
+    found = [conformed(batch, one.schema, where=where) for batch in batches]
+    rows = pa.concat_tables([one.schema.empty_table(), *found]).combine_chunks()
+    for key in one.keys:
+        position = rows.schema.get_field_index(key)
+        rows = rows.set_column(position, rows.schema.field(position), normalise_key(one_chunk(rows[key])))
+    return rows
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The rows of one input, told apart by a watermark."""
+
+    rows: pa.Table
+    late: pa.Table
+    """Without event time, too: they belong to no time."""
+
+    @property
+    def rows_in(self) -> int:
+        return int(self.rows.num_rows + self.late.num_rows)
+
+
+def admit(rows: pa.Table, late_us: int | None) -> Admitted:
+    """Tell the rows that are late by a watermark (times up to it are) from the others."""
+    times, timed = int64_values(rows[TIME]), validity(rows[TIME])
+    admitted = timed if late_us is None else timed & (times > late_us)
+    if admitted.all():
+        return Admitted(rows, rows.slice(0, 0))
+    return Admitted(filtered(rows, admitted), filtered(rows, ~admitted))
+
+
+def late_output(one: Input) -> Output:
+    """The output of an input's late rows: its columns, late_by, watermark, operator."""
+    taken = [name for name in one.columns.names if name in {field.name for field in _LATE_FIELDS}]
+    if taken:
+        raise InputError(
+            f"late rows get the columns {[field.name for field in _LATE_FIELDS]}, and the input has {taken} already",
+            fix="rename that column of the input",
+        )
+    return Output(pa.schema([*one.columns, *_LATE_FIELDS]), one.changes)
+
+
+def late_rows(late: pa.Table, one: Input, watermark_us: int | None, operator_id: str) -> pa.Table:
+    """Late rows as their output has them; how late is unknown for a row without event time."""
+    count = late.num_rows
+    times, timed = int64_values(late[TIME]), validity(late[TIME])
+    known = timed & (watermark_us is not None)
+    mark = np.full(count, watermark_us or 0, dtype=np.int64)
+    columns = [
+        *(late[name] for name in one.columns.names),
+        from_numpy(mark - np.where(known, times, mark), pa.duration("us"), valid=known),
+        from_numpy(mark, TIMESTAMP, valid=np.full(count, watermark_us is not None)),
+        pa.repeat(pa.scalar(operator_id), count),
+        late[TIME],
+        *([late[WEIGHT]] if one.changes is Changes.CHANGELOG else []),
+    ]
+    return in_total_order(pa.Table.from_arrays(columns, schema=late_output(one).schema))
+
+
+def filtered(rows: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
+    """The rows where `kept` is True."""
+    return rows if kept.all() else rows.take(from_numpy(np.flatnonzero(kept), pa.int64()))
+
+
+def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
+    """The rows sorted by these columns, then by event time, then by all others: the order in which they came is lost.
+
+    Rows that stay equal are equal in every column, byte by byte.
+    """
+    if rows.num_rows <= 1:
+        return rows
+    # Nested values are compared only where all else is equal: to sort by them takes twice as long.
+    flat = [field.name for field in rows.schema if is_sortable(field.type) and not pa.types.is_nested(field.type)]
+    leading = [*first, *([TIME] if TIME in flat and TIME not in first else [])]
+    order = [*leading, *(name for name in flat if name not in leading)]
+    return _told_apart(rows.take(sort_indices(rows, order)), order)
+
+
+def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
+    """Sorted rows, those that are equal in these columns by what is left to differ: zeros, NaN, nested values."""
+    finer = [
+        field.name
+        for field in rows.schema
+        if field.name not in order or pa.types.is_floating(field.type) or pa.types.is_nested(field.type)
+    ]
+    if not finer:
+        return rows
+    tied, groups = ties(rows, order)
+    if not len(tied):
+        return rows
+    some = rows.select(finer).take(from_numpy(tied, pa.int64()))
+    places = np.arange(rows.num_rows, dtype=np.int64)
+    places[tied] = tied[sorted_by([groups, *total_keys(some, finer)])]
+    return rows.take(from_numpy(places, pa.int64()))
+
+
+def greatest(values: Iterable[int | None]) -> int | None:
+    """The greatest of those that are there."""
+    return max((value for value in values if value is not None), default=None)
+
+
+def without_routing(rows: pa.Table) -> pa.Table:
+    """The rows without their key hash, as tables of state take them."""
+    return rows.drop_columns([KEY_HASH])

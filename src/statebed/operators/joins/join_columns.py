@@ -1,0 +1,196 @@
+"""The columns of a join: what a pair looks like, what the results look like, and how they are put together.
+
+Key columns come once, first, under the left input's names; then the other columns of the left, then those of the
+right. Where both have a column of one name, each gets its suffix. A row that is in no pair has nulls for the other
+side; its key is its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.errors import InputError
+from statebed.format.stream_schema import Changes, Input
+from statebed.operators.joins.join_type import JoinKind, JoinSide
+from statebed.operators.keyed_rows import check_input
+
+Integers = npt.NDArray[np.int64]
+
+SUFFIXES = ("", "_right")
+"""Of columns that both sides have."""
+
+
+class PairCondition(Protocol):
+    """What a pair has to meet beside its keys: an expression over the columns of a pair, null counts as false."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def type(self) -> pa.DataType: ...
+
+    @property
+    def columns(self) -> frozenset[str]: ...
+
+    def evaluate(self, batch: pa.Table) -> pa.Array: ...
+
+
+@dataclass(frozen=True)
+class JoinColumns:
+    """The columns of one join."""
+
+    left: Input
+    right: Input
+    how: JoinKind
+    suffixes: tuple[str, str] = SUFFIXES
+    more: tuple[pa.Field, ...] = ()
+    """Columns of the results right behind the keys, which belong to no side."""
+
+    def check(self, *, where: str, condition: PairCondition | None = None) -> None:
+        """Refuse what makes no sense."""
+        for one in (self.left, self.right):
+            check_input(one, where=f"{where}, input {one.name!r}")
+        if self.left.name == self.right.name:
+            raise InputError(
+                f"both inputs are named {self.left.name!r}", where=where, fix="give them names, such as left and right"
+            )
+        self._check_keys(where)
+        names = self.pairs.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(
+                f"the columns {twice} would be there twice in the result, with the suffixes {self.suffixes}",
+                where=where,
+                fix="give other suffixes, for example suffixes=('', '_right'), or rename a column",
+            )
+        if condition is not None and not pa.types.is_boolean(condition.type):
+            raise InputError(
+                f"the condition {condition.text!r} has the type {condition.type}",
+                where=where,
+                fix="write a comparison, or several with and, or",
+            )
+
+    def _check_keys(self, where: str) -> None:
+        kinds = [[one.columns.field(key).type for key in one.keys] for one in (self.left, self.right)]
+        if kinds[0] != kinds[1]:
+            raise InputError(
+                f"the keys {_described(self.left)} and {_described(self.right)} do not go together",
+                where=where,
+                fix="name as many columns on both sides, and cast them to the same types first",
+            )
+
+    def check_append_only(self, *, where: str) -> None:
+        """Refuse changelogs, for joins that give a result once and for all."""
+        changing = [one.name for one in (self.left, self.right) if one.changes is Changes.CHANGELOG]
+        if changing:
+            raise InputError(
+                f"the inputs {changing} are changelogs: a result that was given may have to be taken back, "
+                "and this join's results are final",
+                where=where,
+                fix="join changelogs with the updating join",
+            )
+
+    def side(self, side: JoinSide) -> Input:
+        return self.left if side is JoinSide.LEFT else self.right
+
+    @cached_property
+    def names(self) -> Mapping[JoinSide, Mapping[str, str]]:
+        """What the columns of each side are called in a pair; keys of the right under the left's names."""
+        left = [name for name in self.left.columns.names if name not in self.left.keys]
+        right = [name for name in self.right.columns.names if name not in self.right.keys]
+        behind_keys = [field.name for field in self.more]
+        taken = {*self.left.columns.names, *behind_keys}
+        both = {name for name in right if name in taken}
+        renamed = {
+            JoinSide.LEFT: {name: name + self.suffixes[0] if name in both else name for name in left},
+            JoinSide.RIGHT: {name: name + self.suffixes[1] if name in both else name for name in right},
+        }
+        keys = {JoinSide.LEFT: self.left.keys, JoinSide.RIGHT: self.right.keys}
+        return {side: dict(zip(keys[side], self.left.keys, strict=True)) | renamed[side] for side in JoinSide}
+
+    @cached_property
+    def pairs(self) -> pa.Schema:
+        """The columns of a pair, in which the condition is written."""
+        fields = [*self._keys(), *self.more, *self._values(JoinSide.LEFT), *self._values(JoinSide.RIGHT)]
+        return pa.schema(fields)
+
+    @cached_property
+    def results(self) -> pa.Schema:
+        """The columns of the results."""
+        if self.how.gives_pairs:
+            return self.pairs
+        values = [field for field in self.left.columns if field.name not in self.left.keys]
+        return pa.schema([*self._keys(), *self.more, *values])
+
+    def paired(
+        self,
+        left: pa.Table,
+        left_at: Integers,
+        right: pa.Table,
+        right_at: Integers,
+        more: Sequence[pa.Array] = (),
+        *,
+        only: frozenset[str] | None = None,
+    ) -> pa.Table:
+        """Pairs of rows, with all columns or some."""
+        at = {JoinSide.LEFT: from_numpy(left_at, pa.int64()), JoinSide.RIGHT: from_numpy(right_at, pa.int64())}
+        tables = {JoinSide.LEFT: left, JoinSide.RIGHT: right}
+        columns = {field.name: array for field, array in zip(self.more, more, strict=bool(more))}
+        for side in (JoinSide.RIGHT, JoinSide.LEFT):
+            for name, shown in self.names[side].items():
+                if (only is None or shown in only) and not (side is JoinSide.RIGHT and name in self.right.keys):
+                    columns[shown] = one_chunk(tables[side][name]).take(at[side])
+        fields = [field for field in self.pairs if field.name in columns]
+        if not fields:  # a condition over no columns
+            return pa.Table.from_arrays([pa.nulls(len(left_at))], names=[""])
+        return pa.Table.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
+
+    def alone(self, side: JoinSide, rows: pa.Table, at: Integers, more: Sequence[pa.Array] = ()) -> pa.Table:
+        """Rows of one side as results without a partner: with nulls, or alone in a semi or anti join."""
+        indices = from_numpy(at, pa.int64())
+        shown = self.names[side] if self.how.gives_pairs else {name: name for name in self.left.columns.names}
+        columns = {new: one_chunk(rows[name]).take(indices) for name, new in shown.items()}
+        columns |= {field.name: array for field, array in zip(self.more, more, strict=True)}
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(len(at), field.type) for field in self.results
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.results)
+
+    def described(self) -> dict[str, object]:
+        """For fingerprints."""
+        return {
+            "how": self.how.value,
+            "suffixes": list(self.suffixes),
+            **{
+                side.value: {
+                    "columns": [[field.name, str(field.type)] for field in self.side(side).columns],
+                    "keys": list(self.side(side).keys),
+                    "changes": self.side(side).changes.value,
+                }
+                for side in JoinSide
+            },
+        }
+
+    def _keys(self) -> list[pa.Field]:
+        fields = [self.left.columns.field(key) for key in self.left.keys]
+        others = [self.right.columns.field(key) for key in self.right.keys]
+        return [one.with_nullable(one.nullable or other.nullable) for one, other in zip(fields, others, strict=True)]
+
+    def _values(self, side: JoinSide) -> list[pa.Field]:
+        one, shown = self.side(side), self.names[side]
+        extended = self.how.gives_unmatched(side.other)
+        return [
+            field.with_name(shown[field.name]).with_nullable(field.nullable or extended)
+            for field in one.columns
+            if field.name not in one.keys
+        ]
+
+
+def _described(one: Input) -> str:
+    return f"{one.name} " + ", ".join(f"{key} {one.columns.field(key).type}" for key in one.keys)

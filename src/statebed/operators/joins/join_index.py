@@ -1,0 +1,166 @@
+"""Rows found by key, and by a number inside a bound, without looking at any pair that is not wanted.
+
+Rows are ordered by key, and where keys have many rows by number, once. A probe then finds, by binary search over whole
+columns, where its partners begin and end. Hashes only lead to a key: keys are compared. A key with a null in it is
+found by nobody.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, validity
+from statebed.arrays.grouping import group_rows
+from statebed.arrays.mutable import column_of
+from statebed.state.live.row_set import ascending
+from statebed.state.tiers.hash_index import HashIndex
+from statebed.state.tiers.selection import among
+
+Integers = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+N = TypeVar("N", np.int64, np.uint64)
+
+FEW_ROWS = 8
+"""If no key has more, all rows of a key are looked at, which is faster than finding those inside the bounds."""
+PAIRS_AT_ONCE = 1 << 18
+"""So many pairs are looked at together: a key with many rows on both sides takes time, not memory."""
+
+
+class KeyIndex:
+    """Distinct keys, sorted by hash."""
+
+    def __init__(self, hashes: Hashes, keys: Sequence[pa.Array]) -> None:
+        self._hashes = hashes
+        self._index = HashIndex(hashes)
+        self._columns = [column_of(key) for key in keys]
+
+    def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Integers:
+        """The place of each key, -1 where it is not among them. The keys asked for have no nulls."""
+        places = np.full(len(hashes), -1, dtype=np.int64)
+        at, same_hash = self._first_with(hashes)
+        asked = np.flatnonzero(same_hash)
+        # Keys with one hash stand side by side: this goes round once, unless there are such.
+        while len(asked):
+            rows = from_numpy(asked, pa.int64())
+            equal = np.ones(len(asked), dtype=np.bool_)
+            for column, key in zip(self._columns, keys, strict=True):
+                equal &= column.equals(at[asked], key if len(asked) == len(key) else key.take(rows))
+            places[asked[equal]] = at[asked[equal]]
+            asked = asked[~equal]
+            at[asked] += 1
+            asked = asked[at[asked] < len(self._hashes)]
+            asked = asked[self._hashes[at[asked]] == hashes[asked]]
+        return places
+
+    def _first_with(self, hashes: Hashes) -> tuple[Integers, Flags]:
+        """For each hash, in any order, the first place with it or a greater one, and whether it has it."""
+        if _ascend(hashes):
+            return self._index.find(hashes)
+        order = np.argsort(hashes)
+        at, equal = np.empty(len(hashes), dtype=np.int64), np.empty(len(hashes), dtype=np.bool_)
+        at[order], equal[order] = self._index.find(hashes[order])
+        return at, equal
+
+
+class JoinIndex:
+    """Rows by key and number. Without keys all rows have the same one."""
+
+    def __init__(self, hashes: Hashes, keys: Sequence[pa.Array], numbers: Integers) -> None:
+        rows = np.flatnonzero(without_nulls(keys, len(hashes)))
+        some = [_taken(key, rows) for key in keys]
+        grouping = group_rows(np.zeros(len(rows), dtype=np.int64), hashes[rows], some)
+        firsts = grouping.first_rows
+        self._hashes = hashes[rows][firsts]
+        self.keys = [_taken(key, firsts) for key in some]
+        """The distinct keys."""
+        self._key_index = KeyIndex(self._hashes, self.keys)
+        self._grouping = grouping
+        self._rows = rows[grouping.order]
+        self._numbers = numbers[self._rows]
+
+    def pairs(
+        self, hashes: Hashes, keys: Sequence[pa.Array], lows: Integers, highs: Integers
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """Rows of the index, and rows asked about, with equal keys and low <= number <= high; some at a time."""
+        if not len(self._rows):
+            return
+        asked = np.flatnonzero(without_nulls(keys, len(hashes)) & among(hashes, self._hashes))
+        groups = self._key_index.find(hashes[asked], [_taken(key, asked) for key in keys])
+        asked, groups = asked[groups >= 0], groups[groups >= 0]
+        if self._grouping.largest > FEW_ROWS:
+            yield from self._by_number(asked, groups, lows, highs)
+            return
+        for probes, at in expanded(self._grouping.starts[groups], self._grouping.sizes[groups]):
+            theirs, numbers = asked[probes], self._numbers[at]
+            kept = (numbers >= lows[theirs]) & (numbers <= highs[theirs])
+            yield self._rows[at[kept]], theirs[kept]
+
+    def _by_number(
+        self, asked: Integers, groups: Integers, lows: Integers, highs: Integers
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """The same where a key has many rows: only those inside the bounds are looked at."""
+        numbers, places, rows = self._places
+        stride = len(numbers) + 1
+        low = groups * stride + searched(numbers, lows[asked], "left")
+        high = groups * stride + searched(numbers, highs[asked], "right")
+        first, behind = searched(places, low, "left"), searched(places, high, "left")
+        for probes, at in expanded(first, np.maximum(behind - first, 0)):
+            yield rows[at], asked[probes]
+
+    @cached_property
+    def _places(self) -> tuple[Integers, Integers, Integers]:
+        """The distinct numbers; one number for key and number of each row, ascending; and the rows in that order."""
+        numbers, grouping = ascending(self._numbers), self._grouping
+        groups = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)
+        places = groups * (len(numbers) + 1) + searched(numbers, self._numbers, "left")
+        order = np.argsort(places)
+        return numbers, places[order], self._rows[order]
+
+
+def expanded(starts: Integers, counts: Integers, *, limit: int = PAIRS_AT_ONCE) -> Iterator[tuple[Integers, Integers]]:
+    """For each i all of starts[i] ... starts[i] + counts[i] - 1, as pairs (i, one of them), some at a time."""
+    some = np.flatnonzero(counts)
+    ends = np.cumsum(counts[some])
+    total = int(ends[-1]) if len(ends) else 0
+    for begin in range(0, total, limit):
+        end = min(begin + limit, total)
+        first, last = np.searchsorted(ends, [begin, end - 1], side="right")
+        part = some[first : last + 1]
+        before = ends[first : last + 1] - counts[part]
+        low, high = np.maximum(before, begin), np.minimum(ends[first : last + 1], end)
+        steps = np.arange(begin, end, dtype=np.int64)
+        yield np.repeat(part, high - low), steps + np.repeat(starts[part] - before, high - low)
+
+
+def without_nulls(keys: Sequence[pa.Array], count: int) -> Flags:
+    """Which rows have a value in every key column."""
+    found = np.ones(count, dtype=np.bool_)
+    for key in keys:
+        if key.null_count:
+            found &= validity(key)
+    return found
+
+
+def searched(ascending_values: npt.NDArray[N], values: npt.NDArray[N], side: Literal["left", "right"]) -> Integers:
+    """`np.searchsorted`, which is several times faster when what is searched for ascends, too."""
+    if _ascend(values):
+        return np.searchsorted(ascending_values, values, side=side)
+    order = np.argsort(values)
+    found = np.empty(len(values), dtype=np.int64)
+    found[order] = np.searchsorted(ascending_values, values[order], side=side)
+    return found
+
+
+def _ascend(values: npt.NDArray[N]) -> bool:
+    return not len(values) or bool((values[1:] >= values[:-1]).all())
+
+
+def _taken(key: pa.Array, rows: Integers) -> pa.Array:
+    return (
+        key if len(rows) == len(key) and bool((rows[1:] > rows[:-1]).all()) else key.take(from_numpy(rows, pa.int64()))
+    )

@@ -1,0 +1,283 @@
+"""The operator that runs a process: rows first, then the timers that are due, each as one batch.
+
+Timers that on_timer sets and that are due already fire in the same step, in another round; after MAX_ROUNDS the rest
+waits for the next epoch. Event time of what the process gives: its own column `_time`, or else the watermark of the
+epoch.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values
+from statebed.arrays.grouping import group_rows
+from statebed.errors import InputError, ProcessError, StatebedError, error_text, raised_at
+from statebed.expressions.type_text import schema_of
+from statebed.format import names
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP, check_user_columns
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
+from statebed.operators.input_rows import admit, gathered, late_output, late_rows
+from statebed.operators.keyed_rows import admit_untimed, by_key, check_input, state_keys, taken
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.process.collections import upgrade_lists
+from statebed.operators.process.context import BatchKeys, Context
+from statebed.operators.process.definition import Process, check_process
+from statebed.operators.process.returned_rows import RAISED_TIMES, gathered_output, output_rows
+from statebed.operators.process.states import ListState, MapState, State
+from statebed.operators.process.timers import AT, TimerKind, next_time, take_due, timer_tables
+from statebed.operators.time_to_live import by_event_time, described_ttl
+from statebed.state import Combine, KeyedView, TableConfig
+
+MAX_ROUNDS = 16
+"""How often timers fire in one step, each round those that the one before has set."""
+
+
+@dataclass(frozen=True)
+class ProcessOperator:
+    """The definition of the operator; the process is pickled with it."""
+
+    operator_id: str
+    input: Input
+    process: Process
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self.where)
+        check_process(self.process, where=self.where)
+        if not self.input.keys:
+            raise InputError("a process has no keys", where=self.where, fix="name the keys of the input: key_by(...)")
+        if AT in self.input.keys and self.process.has_timers():
+            raise InputError(
+                f"a key is named {AT!r}, as is the time of timers", where=self.where, fix="rename the key column"
+            )
+        _ = self.outputs, self.tables, self._pickled()  # refuse what cannot work
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        process = self.process
+        found = {MAIN: Output(self._declared("output", process.output), process.changes)}
+        for name, columns in process.side_outputs.items():
+            names.check_part("side output", name)
+            if name == LATE:
+                raise InputError(f"a side output is named {name!r}", where=self.where, fix="late rows have that name")
+            found[name] = Output(self._declared(f"side output {name!r}", columns))
+        return {**found, LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        keys = state_keys(self.input)
+        timers = timer_tables(keys) if self.process.has_timers() else {}
+        taken_names = [name for name in self.states if name in {kind.value for kind in TimerKind}]
+        if taken_names:
+            raise InputError(f"the states {taken_names} have the names of timers", where=self.where, fix="rename them")
+        found = dict(timers)
+        for state in self.states.values():
+            state.check_names(keys, where=self.where)
+            for name, table in state.tables(keys).items():
+                if name in found:
+                    raise InputError(
+                        f"two tables are named {name!r}: a state, and what is kept beside another one",
+                        where=self.where,
+                        fix="rename the state",
+                    )
+                found[name] = table
+        return found
+
+    @cached_property
+    def earlier_tables(self) -> Mapping[str, TableConfig]:
+        keys = state_keys(self.input)
+        return {name: state.table_of_values(keys) for name, state in self._collections.items()}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, _: Clock) -> None:
+        upgrade_lists(self._collections[name], earlier, tables)
+
+    @cached_property
+    def _collections(self) -> dict[str, ListState | MapState]:
+        return {name: state for name, state in self.states.items() if isinstance(state, ListState | MapState)}
+
+    @cached_property
+    def states(self) -> dict[str, State]:
+        return self.process.states()
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("process", "states", "outputs"),
+            kind="process",
+            process=type(self.process).__qualname__,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            changes=self.input.changes.value,
+            states=[
+                [name, type(one).__name__, *(str(field) for field in one.fields), described_ttl(one.time_to_live)]
+                for name, one in self.states.items()
+            ],
+            outputs=[[name, str(one.columns), one.changes.value] for name, one in self.outputs.items()],
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered(batches[0], self.input, where=self.where)
+        late_us = None if self.input.changes is Changes.CHANGELOG else clock.late_us
+        needs_time = any(by_event_time(one.time_to_live) for one in self.states.values())
+        admitted = (admit if needs_time else admit_untimed)(rows, late_us)
+        call = _Calls(self, tables, clock, admitted.late.drop_columns([KEY_HASH]))
+        if admitted.rows.num_rows:
+            call.on_batch(admitted.rows)
+        if self.process.has_timers():
+            for kind in TimerKind:
+                call.fire(kind)
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        outputs = {name: gathered_output(call.given[name], self.outputs[name]) for name in call.given}
+        return StepResult(
+            {**outputs, LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            counts={RAISED_TIMES: call.raised},
+            next_timer_us=self._next_timer(tables, clock),
+        )
+
+    def _next_timer(self, tables: Tables, clock: Clock) -> int | None:
+        if not self.process.has_timers():
+            return None
+        return next_time(tables.get_time_keyed(TimerKind.PROCESSING.value), clock.epoch_time_us)
+
+    def output_watermark(self, watermark_us: int) -> int:
+        # Rows of later epochs may have this very watermark as their event time.
+        return watermark_us - 1
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        return self.process.has_timers() and (before_us is None or after_us > before_us)
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def run(self, method: str, function: Callable[[], object], rows: int) -> object:
+        """Call the user's code: its errors say where they were, and an instance that changes is refused."""
+        method = self.process.shown_names.get(method, method)
+        where = f"{self.where}, {type(self.process).__name__}.{method}, a batch of {rows} rows"
+        before = self._pickled()
+        try:
+            given = function()
+        except StatebedError:
+            raise
+        except Exception as error:
+            raise ProcessError(
+                f"{method} raised {error_text(error)}",
+                where=f"{where}; {raised_at(error)}",
+                fix="see the traceback of its cause; nothing of this epoch was stored",
+            ) from error
+        if self._pickled() != before:
+            raise InputError(
+                f"{method} changed attributes of the {type(self.process).__name__} instance",
+                where=where,
+                fix="keep what must be remembered in states: attributes are lost in a crash, and differ by subtask",
+            )
+        return given
+
+    def _pickled(self) -> bytes:
+        try:
+            return pickle.dumps(vars(self.process))
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"an attribute of {type(self.process).__name__} cannot be pickled: {error}",
+                where=self.where,
+                fix="keep only plain values as attributes; open files and connections inside on_batch",
+            ) from error
+
+    def _declared(self, what: str, columns: str | pa.Schema) -> pa.Schema:
+        schema = schema_of(columns, where=f"{self.where}, {what}")
+        check_user_columns(schema.names, where=f"{self.where}, {what}")
+        return schema
+
+    @property
+    def where(self) -> str:
+        """For errors."""
+        return operator_label(self)
+
+
+class _Calls:
+    """The calls of one step, and what they gave."""
+
+    def __init__(self, operator: ProcessOperator, tables: Tables, clock: Clock, late: pa.Table) -> None:
+        self._operator = operator
+        self._tables = tables
+        self._clock = clock
+        self._late = late
+        self.given: dict[str, list[pa.Table]] = {name: [] for name in operator.outputs if name != LATE}
+        self.raised = 0
+
+    def on_batch(self, rows: pa.Table) -> None:
+        keyed = by_key(rows, self._operator.input)
+        process, columns = self._operator.process, self._operator.input.columns.names
+        weight = [WEIGHT] if self._operator.input.changes is Changes.CHANGELOG else []
+        shown = _batch(keyed.rows.select([*columns, TIME, *weight]))
+        context = self._context(BatchKeys(keyed.keys, keyed.key_index, keyed.latest_times), None)
+        self._take("on_batch", lambda: process.on_batch(shown, context), shown.num_rows, context)
+
+    def fire(self, kind: TimerKind) -> None:
+        now_us = kind.now_us(self._clock)
+        if now_us is None:
+            return
+        for _ in range(MAX_ROUNDS):
+            due = take_due(self._tables.get_time_keyed(kind.value), now_us)
+            if not due.num_rows:
+                return
+            self._on_timer(due, kind)
+
+    def _on_timer(self, due: pa.Table, kind: TimerKind) -> None:
+        process = self._operator.process
+        key_names = list(self._operator.input.keys)
+        grouping = group_rows(
+            np.zeros(due.num_rows, dtype=np.int64),
+            uint64_values(due[KEY_HASH]),
+            [one_chunk(due[name]) for name in key_names],
+        )
+        keys = taken(due.select(key_names), grouping.first_rows)
+        times = np.maximum.reduceat(int64_values(due[TIME])[grouping.order], grouping.starts)
+        latest = from_numpy(times, TIMESTAMP) if kind is TimerKind.EVENT else pa.nulls(len(times), TIMESTAMP)
+        context = self._context(BatchKeys(keys, grouping.group_of_rows(), latest), kind)
+        timers = _batch(due.select([*key_names, TIME]).rename_columns([*key_names, AT]))
+        self._take("on_timer", lambda: process.on_timer(timers, context), timers.num_rows, context)
+
+    def _context(self, batch: BatchKeys, kind: TimerKind | None) -> Context:
+        operator = self._operator
+        return Context(
+            self._tables,
+            self._clock,
+            batch,
+            states=operator.states,
+            sides=[name for name in operator.outputs if name not in {MAIN, LATE}],
+            late=self._late,
+            where=operator.where,
+            timer_kind=kind,
+            fires=operator.process.has_timers(),
+        )
+
+    def _take(self, method: str, function: Callable[[], object], rows: int, context: Context) -> None:
+        given = self._operator.run(method, function, rows)
+        for name, part in [(MAIN, given), *context.sides]:
+            where = f"{self._operator.where}, {method}" + (f", side output {name!r}" if name else "")
+            found, raised = output_rows(part, self._operator.outputs[name], self._clock, where=where)
+            self.given[name].append(found)
+            self.raised += raised
+
+
+def _batch(rows: pa.Table) -> pa.RecordBatch:
+    """The rows as one batch."""
+    return pa.RecordBatch.from_arrays([one_chunk(column) for column in rows.columns], schema=rows.schema)

@@ -1,0 +1,109 @@
+"""What a process gives back, checked against what it declared: every column, every type, nulls, event times."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.errors import InputError
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes, Output
+from statebed.operators.changelog import consolidated
+from statebed.operators.operator import Clock
+
+RAISED_TIMES = "raised_event_times"
+"""What is counted: rows that were given an event time that was over already."""
+
+
+def conformed_rows(
+    rows: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str, where: str, optional: Sequence[str] = ()
+) -> pa.Table:
+    """The rows with exactly these columns, in this order; numbers may be of another width if they fit."""
+    given = rows.schema.names
+    missing = [name for name in schema.names if name not in given and name not in optional]
+    extra = [name for name in given if name not in schema.names]
+    if missing or extra or len(set(given)) != len(given):
+        raise InputError(
+            f"the {what} have the columns {given} instead of {schema.names}: missing {missing}, not declared {extra}",
+            where=where,
+            fix="give every declared column once, and no other",
+        )
+    fields = [field for field in schema if field.name in given]
+    columns = [_column(one_chunk(rows.column(field.name)), field, what=what, where=where) for field in fields]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(column: pa.Array, field: pa.Field, *, what: str, where: str) -> pa.Array:
+    if column.type != field.type:
+        mistake = InputError(
+            f"the column {field.name!r} of the {what} has the type {column.type} instead of {field.type}",
+            where=where,
+            fix=f"cast it, or declare the column as {column.type}",
+        )
+        if not _fits(column.type, field.type):
+            raise mistake
+        try:
+            column = column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise mistake from error
+    if column.null_count and not field.nullable:
+        raise InputError(
+            f"the column {field.name!r} of the {what} holds nulls, and is declared as not null",
+            where=where,
+            fix="fill them, or declare the column without 'not null'",
+        )
+    return column
+
+
+def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values may be cast where each fits."""
+    kinds = (_is_number, _is_text, pa.types.is_nested, pa.types.is_binary)
+    if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    return pa.types.is_null(given) or any(kind(given) and kind(wanted) for kind in kinds)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def output_rows(rows: object, output: Output, clock: Clock, *, where: str) -> tuple[pa.Table, int]:
+    """What was given back as rows of an output, and how many event times were raised.
+
+    Rows without an event time of their own get the watermark; a time before the watermark of the epoch before is over,
+    and is raised to it: so every row comes after what the output watermark has promised.
+    """
+    schema = output.schema
+    if rows is None:
+        return schema.empty_table(), 0
+    if not isinstance(rows, pa.Table | pa.RecordBatch):
+        raise InputError(
+            f"a {type(rows).__name__} was given back", where=where, fix="give back a pyarrow Table, RecordBatch or None"
+        )
+    found = conformed_rows(rows, schema, what="rows given back", where=where, optional=[TIME])
+    times = one_chunk(found[TIME]) if TIME in found.schema.names else pa.nulls(found.num_rows, TIMESTAMP)
+    times, raised = _event_times(times, clock)
+    columns = [times if name == TIME else found[name] for name in schema.names]
+    return pa.Table.from_arrays(columns, schema=schema), raised
+
+
+def _event_times(times: pa.Array, clock: Clock) -> tuple[pa.Array, int]:
+    if clock.watermark_us is None:
+        return times, 0
+    valid, values = validity(times), int64_values(times)
+    over = valid & (values < clock.late_us) if clock.late_us is not None else np.zeros(len(times), dtype=np.bool_)
+    values = np.where(valid, np.where(over, clock.late_us or 0, values), clock.watermark_us)
+    return from_numpy(values, TIMESTAMP), int(np.count_nonzero(over))
+
+
+def gathered_output(parts: Sequence[pa.Table], output: Output) -> pa.Table:
+    """All rows that a step gives to one output."""
+    rows = pa.concat_tables([output.schema.empty_table(), *parts])
+    if output.changes is Changes.APPEND or WEIGHT not in rows.schema.names:
+        return rows
+    return consolidated(rows).cast(output.schema)

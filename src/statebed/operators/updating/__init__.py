@@ -1,0 +1,1 @@
+"""Operators by key without windows: results stand until they change and are then retracted."""

@@ -1,0 +1,314 @@
+"""Aggregation by key without a window: the result of a key stands until it changes, and is then taken back.
+
+The state is one row of partials per key; distinct counts, and smallest and largest values of a changelog, have their
+values in tables of their own (`entry_tables`) where groups do not expire. A step folds the epoch's rows, merges them
+into those rows, and puts out what changed as a changelog: the result before, taken away, and the one after. Of an input
+that is itself a changelog, rows that are taken away leave their group, and a group without rows leaves the state; a
+retraction for a group that is not (or no longer) known is counted and dropped.
+
+No window is ever closed here, so no row is too late; with a time to live by event time, a row is late if its group
+would expire immediately. The event time of a result is the latest of its group's rows.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.aggregates.partials import ROWS, Partials, latest_of_each
+from statebed.aggregates.preaggregation import GROUPS_IN, ROW_COUNT, partial_columns
+from statebed.aggregates.preaggregation import LATEST as LATEST_OF_GROUP
+from statebed.arrays.columns import int64_values, one_chunk, uint64_values
+from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
+from statebed.format.schema import KEY_HASH, TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes, weights_of
+from statebed.operators.aggregation import Aggregation
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
+from statebed.operators.input_rows import Admitted, admit, filtered, gathered, late_rows
+from statebed.operators.keyed_rows import EVERYTHING, taken
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.operators.updating.entry_tables import EntryTable, entry_accumulator
+from statebed.state import Combine, KeyedView, TableConfig
+
+Hashes = npt.NDArray[np.uint64]
+
+GROUPS = "groups"
+"""Name of the state table."""
+LATEST = "_latest"
+"""Its column for the latest event time of a group's rows."""
+PIECE_BYTES = 8 << 20
+"""Groups are merged into the state in pieces of so many bytes: each is held several times meanwhile."""
+
+
+@dataclass(frozen=True)
+class _AggregateEpoch:
+    """The rows of an epoch, folded."""
+
+    keys: pa.Table
+    """Of the groups, in the order of their hashes."""
+    folded: pa.Table
+    late: pa.Table
+    rows_in: int
+    rows_late: int
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """What some groups put out."""
+
+    taken: pa.Table
+    added: pa.Table
+    unknown: int
+    """Retractions for groups that are not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatingAggregate(Aggregation):
+    """The definition of the operator."""
+
+    ttl: TimeToLive | None = None
+    """None: groups are remembered for ever."""
+
+    @property
+    def stored_fields(self) -> Iterable[pa.Field]:
+        return (*self.state_keys, *self._state_values)
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {GROUPS: self._groups(self._state_values), **{one.name: one.config for one in self.entries.values()}}
+
+    @cached_property
+    def entries(self) -> Mapping[int, EntryTable]:
+        """The aggregates whose entries are rows of their own, by position; none where groups expire as a whole."""
+        found = {position: entry_accumulator(one.accumulator) for position, one in enumerate(self.aggregates)}
+        return {
+            position: EntryTable(position, accumulator, self.state_keys)
+            for position, accumulator in found.items()
+            if accumulator is not None and self.ttl is None
+        }
+
+    @cached_property
+    def earlier_tables(self) -> Mapping[str, TableConfig]:
+        """Entries were lists in the row of their group."""
+        return {GROUPS: self._groups(self._folded_values)} if self.entries else {}
+
+    def upgrade(self, name: str, earlier: KeyedView, tables: Tables, clock: Clock) -> None:  # noqa: ARG002 - one table, nothing expires
+        view = tables.get_keyed(GROUPS)
+        for rows in earlier.scan():
+            keys = rows.select([key.name for key in self.state_keys])
+            columns = {field.name: rows[field.name] for field in self._state_values if field.name in rows.column_names}
+            for one in self.entries.values():
+                partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
+                columns[one.result.name] = one.put_all(tables.get_keyed(one.name), keys, partials)
+            view.upsert(keys, self._values_of(columns))
+
+    def _groups(self, values: Sequence[pa.Field]) -> TableConfig:
+        return keyed_config(GROUPS, "partial aggregates by key", self.state_keys, list(values), self.ttl)
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def definition(self) -> Definition:
+        return Definition.of(("ttl",), kind="updating_aggregate", ttl=described_ttl(self.ttl), **self.described())
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no result
+        return False
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        epoch = self._epoch(batches, clock)
+        changed = [self._apply(tables, *piece) for piece in _pieces(epoch.keys, epoch.folded)]
+        # Retractions of all pieces come first, as they would in one.
+        rows = [one.taken for one in changed] + [one.added for one in changed]
+        return StepResult(
+            {MAIN: pa.concat_tables(rows), LATE: epoch.late},
+            rows_in=epoch.rows_in,
+            rows_late=epoch.rows_late,
+            counts={UNKNOWN_RETRACTIONS: sum(one.unknown for one in changed), GROUPS_IN: epoch.keys.num_rows},
+        )
+
+    def _epoch(self, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> "_AggregateEpoch":
+        """The rows of an epoch as groups; the rows themselves are let go of."""
+        admitted = self._admitted(gathered(batches[0], self.inputs[0], where=self.where), clock)
+        grouping = self.partials.grouping(admitted.rows, np.zeros(admitted.rows.num_rows, dtype=np.int64))
+        keys, folded = self._keys_of(admitted.rows, grouping), self._folded(admitted.rows, grouping)
+        rows_in, rows_late = admitted.rows_in, admitted.late.num_rows
+        if len(batches) > 1:
+            hashes = uint64_values(admitted.rows[KEY_HASH])[grouping.first_rows]
+            keys, folded, more_in, more_late = self._with_groups(keys, folded, hashes, batches[1], clock)
+            rows_in, rows_late = rows_in + more_in, rows_late + more_late
+        late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
+        return _AggregateEpoch(keys, folded, late, rows_in, rows_late)
+
+    def _apply(self, tables: Tables, keys: pa.Table, folded: pa.Table) -> "_Changed":
+        """Merge some groups into the state."""
+        view = tables.get_keyed(GROUPS)
+        stored, found = view.get(keys)
+        before = filtered(stored, found)
+        after = self._merged(before, found, folded)
+        unknown, kept = 0, np.ones(keys.num_rows, dtype=np.bool_)
+        if self.changes is Changes.CHANGELOG:
+            rows = int64_values(after[ROWS])
+            kept, unknown = rows > 0, int(-rows[(rows < 0) & ~found].sum())
+            view.delete(filtered(keys, found & ~kept))
+        if self.entries:
+            results = self._entry_results(tables, keys, folded, stored, kept)
+            after = self._values_of({**dict(zip(after.column_names, after.columns, strict=True)), **results})
+        times = one_chunk(filtered(after, kept)[LATEST]) if by_event_time(self.ttl) else None
+        view.upsert(filtered(keys, kept), filtered(after, kept), times=times)
+        old = self._results(filtered(keys, found), before)
+        new = self._results(filtered(keys, kept), filtered(after, kept))
+        changed = replaced(old, new, old_keys=np.flatnonzero(found), new_keys=np.flatnonzero(kept))
+        changed = changed.cast(self.outputs[MAIN].schema)
+        cut = int(np.count_nonzero(weights_of(changed) < 0))
+        return _Changed(changed.slice(0, cut), changed.slice(cut), unknown)
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether rows without an event time are late, whatever the watermark says."""
+        return by_event_time(self.ttl)
+
+    def late_until(self, late_us: int | None) -> int | None:
+        """Rows with event times up to this are late; None: none is."""
+        return late_us - self.ttl.span_us if self.ttl and by_event_time(self.ttl) and late_us is not None else None
+
+    def _with_groups(
+        self, keys: pa.Table, folded: pa.Table, hashes: Hashes, batches: Iterable[pa.RecordBatch], clock: Clock
+    ) -> tuple[pa.Table, pa.Table, int, int]:
+        """The same with rows that were added up before they came, and how many they were, and how many late.
+
+        No group has rows that are late and others.
+        """
+        assert self.preaggregated is not None
+        groups = gathered(batches, self.preaggregated, where=self.where)
+        admitted = self._admitted(groups, clock)
+        columns = [admitted.rows[LATEST_OF_GROUP], *partial_columns(self.partials, admitted.rows)]
+        values = pa.concat_tables([folded, pa.Table.from_arrays(columns, schema=folded.schema)])
+        both = pa.concat_tables([keys, self._keys_of(admitted.rows, _each(admitted.rows.num_rows))])
+        grouping = group_rows(
+            np.zeros(both.num_rows, dtype=np.int64),
+            np.concatenate([hashes, uint64_values(admitted.rows[KEY_HASH])]),
+            [one_chunk(both[key.name]) for key in self.keys],
+        )
+        merged = [latest_of_each(values[LATEST], grouping), *self.partials.merge(values, grouping)]
+        rows_in, rows_late = (int(int64_values(some[ROW_COUNT]).sum()) for some in (groups, admitted.late))
+        return taken(both, grouping.first_rows), pa.Table.from_arrays(merged, schema=folded.schema), rows_in, rows_late
+
+    def _admitted(self, rows: pa.Table, clock: Clock) -> Admitted:
+        """Rows whose state would be gone at once are late; nobody else's are."""
+        if not by_event_time(self.ttl):
+            return Admitted(rows, rows.slice(0, 0))
+        return admit(rows, self.late_until(clock.late_us))
+
+    def _keys_of(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
+        firsts = taken(rows.select([key.name for key in self.keys]), grouping.first_rows) if self.keys else None
+        columns = firsts.columns if firsts is not None else [pa.nulls(grouping.groups, EVERYTHING.type)]
+        return pa.Table.from_arrays(list(columns), schema=pa.schema(self.state_keys))
+
+    def _folded(self, rows: pa.Table, grouping: Grouping) -> pa.Table:
+        """One row of partials for each key of the epoch."""
+        columns = [latest_of_each(rows[TIME], grouping), *self.partials.fold(rows, grouping)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(self._folded_values))
+
+    def _merged(self, before: pa.Table, found: Flags, new: pa.Table) -> pa.Table:
+        """The new partials of each key with those before, where there are any; without entries of their own tables."""
+        fields = pa.schema([pa.field(LATEST, TIMESTAMP), *self._merging.fields])
+        if not before.num_rows:
+            return new.select(fields.names)
+        both = pa.concat_tables([before.select(fields.names).cast(fields), new.select(fields.names)])
+        grouping = _pairs(np.flatnonzero(found), new.num_rows)
+        columns = [latest_of_each(both[LATEST], grouping), *self._merging.merge(both, grouping)]
+        return pa.Table.from_arrays(columns, schema=fields)
+
+    def _entry_results(
+        self, tables: Tables, keys: pa.Table, folded: pa.Table, stored: pa.Table, kept: Flags
+    ) -> dict[str, pa.Array]:
+        """Add entries to their tables; gives the results of the groups that are kept, by column."""
+        results = {}
+        for one in self.entries.values():
+            partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
+            before = one_chunk(stored[one.result.name])
+            results[one.result.name] = one.apply(tables.get_keyed(one.name), keys, partials, before, kept)
+        return results
+
+    def _values_of(self, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+        schema = pa.schema(self._state_values)
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """Results of rows of the state table, also of one with lists of entries, with the columns of the output."""
+        for one in self.entries.values():
+            if one.result.name not in rows.column_names:
+                partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
+                rows = rows.append_column(one.result, one.accumulator.finish(partials))
+        return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
+
+    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+        """Yield the results of all groups in the state, as the main output would add them now."""
+        for rows in tables.get_keyed(GROUPS).scan():
+            results = self._results(rows, rows)
+            ones = pa.repeat(pa.scalar(1, pa.int64()), results.num_rows)
+            yield results.append_column(pa.field(WEIGHT, pa.int64(), nullable=False), ones).cast(
+                self.outputs[MAIN].schema
+            )
+
+    def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
+        finished = self._merging.finish([one_chunk(values[field.name]) for field in self._merging.fields])
+        results = {one.name: column for one, column in zip(self._merging.output_fields, finished, strict=True)}
+        results |= {one.result.name: values[one.result.name] for one in self.entries.values()}
+        aggregates = [results[field.name] for field in self.partials.output_fields]
+        columns = [*(keys[key.name] for key in self.keys), *aggregates, values[LATEST]]
+        fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+    @cached_property
+    def _merging(self) -> Partials:
+        """The aggregates whose partials stand in the row of their group."""
+        rest = tuple(one for position, one in enumerate(self.aggregates) if position not in self.entries)
+        return Partials(self.keys, rest, self.changes)
+
+    @property
+    def _folded_values(self) -> tuple[pa.Field, ...]:
+        """The columns of partials of an epoch."""
+        return (pa.field(LATEST, TIMESTAMP), *self.partials.fields)
+
+    @cached_property
+    def _state_values(self) -> tuple[pa.Field, ...]:
+        results = (one.result for one in self.entries.values())
+        return (pa.field(LATEST, TIMESTAMP), *self._merging.fields, *results)
+
+
+def _pieces(keys: pa.Table, folded: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Neighbours in the order of hashes together; at least one piece."""
+    width = max((keys.nbytes + folded.nbytes) // max(keys.num_rows, 1), 1)
+    step = max(PIECE_BYTES // width, 1)
+    for start in range(0, max(keys.num_rows, 1), step):
+        yield keys.slice(start, step), folded.slice(start, step)
+
+
+def _each(count: int) -> Grouping:
+    """Each row is a group."""
+    return Grouping(order=np.arange(count, dtype=np.int64), starts=np.arange(count, dtype=np.int64))
+
+
+def _pairs(found: Integers, count: int) -> Grouping:
+    """Groups of one new row each and, where there is one, the stored row that stands in front of them."""
+    order = np.concatenate([found, np.arange(count, dtype=np.int64)])
+    by_group = np.argsort(order, kind="stable")
+    sizes = np.ones(count, dtype=np.int64)
+    sizes[found] += 1
+    return Grouping(order=by_group, starts=np.cumsum(sizes) - sizes)

@@ -1,0 +1,211 @@
+"""One row of each key: the first that came, or the last.
+
+Rows of a key are compared by the columns of `order`, if there are any, then by event time, then by all columns; the
+order in which they came cannot be known after a shuffle. Keeping the first, the first row of the first epoch that has
+the key is put out, and nothing follows. With a time to live by event time, a key is
+forgotten when the watermark reaches the event time of that row plus the span, as in Spark's
+`dropDuplicatesWithinWatermark`: a duplicate that comes after is new.
+
+Keeping the last, the stream of results is a changelog: the last row of all epochs stands, and the one that it replaces
+is taken away, as it was put out. No row is too late for that, but those without event time unless `order` says what
+comes last, and with a time to live by event time those whose state would be gone at once.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, one_chunk
+from statebed.arrays.sort_order import Flags, Integers, OrderBy, check_order, total_keys, user_keys
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output
+from statebed.operators.input_rows import Admitted, admit, gathered, late_output, late_rows
+from statebed.operators.keyed_rows import (
+    KeyedRows,
+    admit_untimed,
+    admit_updating,
+    by_key,
+    check_input,
+    state_keys,
+    taken,
+)
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.state import Combine, KeyedView, TableConfig
+
+SEEN = "seen"
+"""Name of the state table."""
+ROW_TIME = "_row_time"
+"""Its column for the event time of the row that stands for the key."""
+
+
+class Keep(enum.Enum):
+    """Which row of a key stays."""
+
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class Deduplicate:
+    """The definition of the operator; the input's keys say which rows are the same."""
+
+    operator_id: str
+    input: Input
+    keep: Keep = Keep.FIRST
+    ttl: TimeToLive | None = None
+    """None: keys are remembered for ever."""
+    order: tuple[OrderBy, ...] = ()
+    """What comes first and last, before event time is looked at: the log position of a change, for example."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self._where)
+        if not self.input.keys:
+            raise InputError("rows without keys are all the same", where=self._where, fix="name the keys of the input")
+        if self.input.changes is Changes.CHANGELOG:
+            raise InputError(
+                "the input is a changelog, in which a row may be taken away that others were dropped for",
+                where=self._where,
+                fix="deduplicate before the step that makes it a changelog, or use top-n with n=1",
+            )
+        if self.order:
+            check_order(self.order, self.input.columns, where=self._where)
+        _ = self.outputs, self.tables  # refuse names that are taken
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        changes = Changes.APPEND if self.keep is Keep.FIRST else Changes.CHANGELOG
+        return {MAIN: Output(self.input.columns, changes), LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        values = [pa.field(ROW_TIME, TIMESTAMP)]
+        if self.keep is Keep.LAST:
+            values += [field for field in self.input.columns if field.name not in self.input.keys]
+        description = f"the {self.keep.value} row of each key"
+        return {SEEN: keyed_config(SEEN, description, state_keys(self.input), values, self.ttl)}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("ttl",),
+            kind="deduplicate",
+            keep=self.keep.value,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            ttl=described_ttl(self.ttl),
+            **({"order": [one.text for one in self.order]} if self.order else {}),
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered(batches[0], self.input, where=self._where)
+        admitted = self._admitted(rows, clock.late_us)
+        keyed = by_key(admitted.rows, self.input, order=self.order)
+        view = tables.get_keyed(SEEN)
+        found = self._first(view, keyed) if self.keep is Keep.FIRST else self._last(view, keyed)
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: found, LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - keys that are forgotten change no result
+        return False
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
+    @property
+    def _where(self) -> str:
+        return operator_label(self)
+
+    def _admitted(self, rows: pa.Table, late_us: int | None) -> Admitted:
+        if self.keep is Keep.FIRST:
+            return (admit if by_event_time(self.ttl) else admit_untimed)(rows, late_us)
+        if by_event_time(self.ttl):
+            return admit_updating(rows, self.ttl, late_us)
+        # Without an order of the user's, what has no event time comes neither before nor after anything.
+        return admit_untimed(rows, None) if self.order else admit(rows, None)
+
+    def _first(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
+        _, known = view.get(keyed.keys)
+        fresh = np.flatnonzero(~known)
+        firsts = taken(keyed.rows, keyed.starts[fresh])
+        times = one_chunk(firsts[TIME])
+        view.upsert(taken(keyed.keys, fresh), pa.table({ROW_TIME: times}), times=self._times(times))
+        return firsts.select(self.outputs[MAIN].schema.names)
+
+    def _last(self, view: KeyedView, keyed: KeyedRows) -> pa.Table:
+        columns = [*self.input.columns.names, TIME]
+        new = taken(keyed.rows.select(columns), keyed.lasts)
+        kept, known = view.get(keyed.keys)
+        there = np.flatnonzero(known)
+        old = self._stored_rows(taken(keyed.keys, there), taken(kept, there), new.schema)
+        beside = taken(new, there)
+        later = ~known
+        later[there] = _is_later(beside, old, self.order)
+        chosen = taken(new, np.flatnonzero(later))
+        values = chosen.drop_columns(list(self.input.keys))
+        values = values.rename_columns([ROW_TIME if name == TIME else name for name in values.column_names])
+        times = self._times(one_chunk(chosen[TIME]))
+        view.upsert(taken(keyed.keys, np.flatnonzero(later)), values, times=times)
+        replaced = taken(old, np.flatnonzero(later[there]))
+        return pa.concat_tables([_weighted(replaced, -1), _weighted(chosen, 1)]).cast(self.outputs[MAIN].schema)
+
+    def _stored_rows(self, keys: pa.Table, values: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Rows as the input has them, from a key and what is kept for it."""
+        found = {**dict(zip(keys.column_names, keys.columns, strict=True)), TIME: values[ROW_TIME]}
+        columns = [found[name] if name in found else values[name] for name in schema.names]
+        return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+    def _times(self, times: pa.Array) -> pa.Array | None:
+        return times if by_event_time(self.ttl) else None
+
+
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    weights = np.full(rows.num_rows, weight, dtype=np.int64)
+    return rows.append_column(WEIGHT, from_numpy(weights, pa.int64()))
+
+
+def _is_later(new: pa.Table, old: pa.Table, order: Sequence[OrderBy]) -> Flags:
+    """Whether each new row comes after the old one beside it: by `order`, then by event time, then by all columns."""
+    later, equal = np.zeros(new.num_rows, dtype=np.bool_), np.ones(new.num_rows, dtype=np.bool_)
+    both = pa.concat_tables([new, old])
+    _compare([*user_keys(both, order), *total_keys(both, [TIME])], later, equal)
+    tied = np.flatnonzero(equal)
+    rest = pa.concat_tables([taken(new, tied), taken(old, tied)]).drop_columns([TIME])
+    later_of_tied, still_equal = later[tied], equal[tied]
+    _compare(total_keys(rest, rest.column_names), later_of_tied, still_equal)
+    later[tied] = later_of_tied
+    return later
+
+
+def _compare(keys: Sequence[Integers], later: Flags, equal: Flags) -> None:
+    """Note where the first half of all rows comes after the second half, and where it is equal so far."""
+    for key in keys:
+        ours, theirs = key[: len(later)], key[len(later) :]
+        later |= equal & (ours > theirs)
+        equal &= ours == theirs

@@ -1,0 +1,218 @@
+"""The first n rows of each key, kept up to date: a changelog.
+
+State has, per key, the rows that stand: of an input that only adds, those among the first n (with rank and dense_rank,
+their peers, too), because no other row can ever come back; of a changelog all of them. Each has its weight, how often
+it is there. The first rows of a key are one list; of a changelog those after them are rows of a table of their own,
+unless keys have a time to live, which all their rows share. What a step puts out is the difference between the first n
+before and after it.
+
+A row keeps the event time that it came with, also when it is taken away or gets another number. No window closes here,
+so no row is too late; with a time to live by event time one is whose state would be gone at once. Rows of a changelog
+never are: taking one away late would leave it standing for ever.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, validity
+from statebed.arrays.row_numbers import Numbering
+from statebed.arrays.sort_order import Integers, OrderBy, check_order
+from statebed.errors import InputError
+from statebed.format import names
+from statebed.format.schema import TIME, TIMESTAMP, check_user_columns
+from statebed.format.stream_schema import WEIGHT, Changes, Input, Output, weights_of
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS, difference, weighted
+from statebed.operators.input_rows import gathered, late_output, late_rows
+from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.operators.updating.ranked_rows import FirstRows, RankedRows, Standing
+from statebed.operators.updating.top_n_rest import RowsBeyond, Settled
+from statebed.operators.weighted_rows import WeightedTable
+from statebed.state import Combine, TableConfig
+
+STANDING = "standing"
+"""Name of the table with the first rows of each key."""
+REST = "rest"
+"""Name of the table with the rows after these, of a changelog."""
+ROWS = "_rows"
+ROW_TIME = "_row_time"
+
+
+@dataclass(frozen=True)
+class TopN:
+    """The definition of the operator; without keys, the first n rows of all."""
+
+    operator_id: str
+    input: Input
+    n: int
+    order: tuple[OrderBy, ...]
+    numbering: Numbering = Numbering.ROW_NUMBER
+    number: str | None = None
+    """The column for the row's number; None: there is none."""
+    ttl: TimeToLive | None = None
+    """How long after its last row a key is forgotten, without a word to those who have its rows."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self._where)
+        check_top_n(self.n, self.order, self.input.columns, where=self._where)
+        _ = self.outputs, self.tables  # refuse names that are taken
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        columns = pa.schema([*self.input.columns, *number_field(self.number)])
+        check_user_columns(columns.names, where=self._where)
+        return {MAIN: Output(columns, Changes.CHANGELOG), LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        values = [pa.field(ROWS, self._list_type)]
+        first = keyed_config(STANDING, "first rows by key", state_keys(self.input), values, self.ttl)
+        return {STANDING: first, **({} if self._rest is None else {REST: self._rest.config})}
+
+    @cached_property
+    def _rest(self) -> WeightedTable | None:
+        """The table of rows after the first ones; None: there are none, or they are in the list."""
+        prunes = self.input.changes is Changes.APPEND
+        return None if prunes or self.ttl is not None else WeightedTable(REST, self.input, None)
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def definition(self) -> Definition:
+        return Definition.of(
+            ("ttl",),
+            kind="top_n",
+            n=self.n,
+            order=[one.text for one in self.order],
+            numbering=self.numbering.value,
+            number=self.number,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            changes=self.input.changes.value,
+            ttl=described_ttl(self.ttl),
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered(batches[0], self.input, where=self._where)
+        late_us = None if self.input.changes is Changes.CHANGELOG else clock.late_us
+        admitted = admit_updating(rows, self.ttl, late_us)
+        keyed = by_key(admitted.rows, self.input)
+        view = tables.get_keyed(STANDING)
+        kept, _ = view.get(keyed.keys)
+        standing = self._standing(keyed, one_chunk(kept[ROWS]))
+        settled = Settled(standing, standing.kept, standing.unknown)
+        if self._rest is not None:
+            settled = RowsBeyond(self._rest, tables.get_keyed(REST), keyed).settle(standing)
+            standing = settled.standing
+        counts = np.bincount(standing.index[settled.kept[0]], minlength=keyed.count)[standing.touched]
+        filled = standing.touched[counts > 0]
+        times = keyed.latest_times.take(from_numpy(filled, pa.int64())) if by_event_time(self.ttl) else None
+        view.upsert(taken(keyed.keys, filled), self._lists(settled, counts[counts > 0]), times=times)
+        view.delete(taken(keyed.keys, standing.touched[counts == 0]))
+        before, after = (self._shown(standing, keyed, one) for one in (standing.first_before, standing.first_after))
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: difference(before, after).cast(self.outputs[MAIN].schema), LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            counts={UNKNOWN_RETRACTIONS: settled.unknown},
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return watermark_us
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - time alone changes no row
+        return False
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """The first n rows of each key, from rows of the state table."""
+        keys = rows.select([key.name for key in state_keys(self.input)])
+        keyed = KeyedRows(self.input.schema.empty_table(), keys, np.zeros(rows.num_rows, dtype=np.int64))
+        standing = replace(self._standing(keyed, one_chunk(rows[ROWS])), touches_all=True)
+        shown = self._shown(standing, keyed, standing.first_after)
+        each = from_numpy(np.repeat(np.arange(shown.num_rows), weights_of(shown)), pa.int64())
+        return shown.take(each).select(self.outputs[MAIN].columns.names)
+
+    @property
+    def _where(self) -> str:
+        return operator_label(self)
+
+    @cached_property
+    def _values(self) -> pa.Schema:
+        """The columns of rows in the state, but for their weights."""
+        values = [field for field in self.input.columns if field.name not in self.input.keys]
+        return pa.schema([*values, pa.field(ROW_TIME, TIMESTAMP)])
+
+    @cached_property
+    def _list_type(self) -> pa.DataType:
+        check_user_columns([*self._values.names, WEIGHT], where=self._where)
+        return pa.list_(pa.struct([*self._values, pa.field(WEIGHT, pa.int64())]))
+
+    def _standing(self, keyed: KeyedRows, lists: pa.Array) -> Standing:
+        lengths = np.where(validity(lists), int64_values(pc.list_value_length(lists).cast(pa.int64())), 0)
+        *columns, weights = lists.flatten().flatten()
+        new = [keyed.rows[TIME if name == ROW_TIME else name] for name in self._values.names]
+        return Standing(
+            keys=keyed.count,
+            old=RankedRows(
+                np.repeat(np.arange(keyed.count, dtype=np.int64), lengths),
+                pa.Table.from_arrays(columns, names=self._values.names).cast(self._values),
+                int64_values(weights),
+            ),
+            new=RankedRows(keyed.key_index, pa.Table.from_arrays(new, schema=self._values), weights_of(keyed.rows)),
+            n=self.n,
+            order=self.order,
+            numbering=self.numbering,
+            prunes=self.input.changes is Changes.APPEND,
+            touches_all=self.ttl is not None,
+        )
+
+    def _lists(self, settled: Settled, counts: Integers) -> pa.Table:
+        """The rows that are kept, as lists of these lengths."""
+        at, weights = settled.kept
+        columns = [*taken(settled.standing.rows, at).columns, from_numpy(weights, pa.int64())]
+        struct = pa.StructArray.from_arrays(
+            [one_chunk(one) for one in columns], fields=list(self._list_type.value_type)
+        )
+        offsets = from_numpy(np.append(0, np.cumsum(counts)).astype(np.int32), pa.int32())
+        return pa.table({ROWS: pa.ListArray.from_arrays(offsets, struct, type=self._list_type)})
+
+    def _shown(self, standing: Standing, keyed: KeyedRows, first: FirstRows) -> pa.Table:
+        """Rows as they are put out."""
+        keys, rows = taken(keyed.keys, standing.index[first.at]), taken(standing.rows, first.at)
+        columns = {name: (keys if name in self.input.keys else rows)[name] for name in self.input.columns.names}
+        if self.number is not None:
+            columns[self.number] = from_numpy(first.numbers.astype(np.int32), pa.int32())
+        return weighted(pa.table({**columns, TIME: rows[ROW_TIME]}), first.weights)
+
+
+def check_top_n(n: int, order: Sequence[OrderBy], columns: pa.Schema, *, where: str) -> None:
+    """Refuse a number of rows and an order that make no sense."""
+    if n < 1:
+        raise InputError(f"`n` must be at least 1, got {n}", where=where, fix="ask for at least one row")
+    check_order(order, columns, where=where)
+
+
+def number_field(name: str | None) -> list[pa.Field]:
+    """The column for numbers, if there is one."""
+    return [] if name is None else [pa.field(name, pa.int32(), nullable=False)]

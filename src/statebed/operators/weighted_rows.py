@@ -1,0 +1,239 @@
+"""Rows of one side of an updating join: the distinct rows of each key with their weights, each a row of the state.
+
+The state is a multiset table: the columns of a row that are not keys, and its event time, are the element; its weight
+is the value. So an epoch looks up and writes the rows that it changes, and no others. Columns of types that have no key
+hash, such as maps, are values beside the weight; the element has their encoding instead.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.canonical_order import is_sortable, sortable
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.key_hash import is_key_type, normalise_key
+from statebed.errors import InputError
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Input, weights_of
+from statebed.operators.changelog import group_equal
+from statebed.operators.keyed_rows import state_keys, taken, unused_name
+from statebed.operators.operator import Clock
+from statebed.operators.time_to_live import TimeToLive, by_event_time, multiset_config
+from statebed.operators.weighted_lists import WeightedLists
+from statebed.state import KeyedView, TableConfig
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The keys that rows of an epoch have, each once; a join without keys has one key of no columns."""
+
+    keys: Sequence[pa.Array]
+    count: int
+
+
+@dataclass(frozen=True)
+class WeightedRows:
+    """Rows of touched keys, key after key."""
+
+    rows: pa.Table
+    """The columns of the input, and `_time`."""
+    places: Integers
+    """For each row the place of its key among the touched keys; ascending."""
+    weights: Integers
+
+
+@dataclass(frozen=True)
+class ChangedRows:
+    """Distinct rows whose weight an epoch changes, key after key."""
+
+    rows: pa.Table
+    elements: pa.Table
+    """The keys of the rows in the state."""
+    places: Integers
+    before: Integers
+    """The weight of each row before the epoch."""
+    after: Integers
+    """Its weight now."""
+    unknown: int
+    """Number of retractions that found nothing."""
+
+    @cached_property
+    def change(self) -> Integers:
+        return self.after - self.before
+
+    @cached_property
+    def keys(self) -> Integers:
+        """The places that have changed rows, ascending."""
+        return np.unique(self.places)
+
+    def weighted(self) -> WeightedRows:
+        """The rows with the changes of their weights."""
+        return WeightedRows(self.rows, self.places, self.change)
+
+
+@dataclass(frozen=True)
+class WeightedTable:
+    """The table of one side."""
+
+    name: str
+    one: Input
+    ttl: TimeToLive | None
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of rows: the input's, and `_time`."""
+        return pa.schema([*self.one.columns, pa.field(TIME, TIMESTAMP)])
+
+    @cached_property
+    def values(self) -> list[str]:
+        """The columns of rows that are not keys."""
+        return [name for name in self.schema.names if name not in self.one.keys]
+
+    @cached_property
+    def keys(self) -> tuple[pa.Field, ...]:
+        """The key columns of the table."""
+        return state_keys(self.one)
+
+    @cached_property
+    def elements(self) -> tuple[pa.Field, ...]:
+        """The columns that identify a row of a key."""
+        for name in self._encoded:
+            if not is_sortable(self.schema.field(name).type):
+                raise InputError(
+                    f"rows with the column {name!r} of the type {self.schema.field(name).type} cannot be told apart",
+                    where=f"input {self.one.name!r}",
+                    fix="cast the column, or leave it out with select before the join",
+                )
+        encoded = [pa.field(self._encoded_name, pa.large_binary())] if self._encoded else []
+        return (*(self._stored(name) for name in self.values if name not in self._encoded), *encoded)
+
+    @cached_property
+    def config(self) -> TableConfig:
+        weights = [*(self._stored(name) for name in self._encoded), pa.field(WEIGHT, pa.int64(), nullable=False)]
+        description = f"rows of {self.one.name} by key, with their weights"
+        return multiset_config(self.name, description, self.keys, self.elements, weights, ttl=self.ttl)
+
+    @cached_property
+    def _encoded(self) -> list[str]:
+        """The columns that are no part of a key: the element has their encoding."""
+        return [name for name in self.values if not is_key_type(self.schema.field(name).type)]
+
+    @cached_property
+    def _time_name(self) -> str:
+        """What the event time of rows is called in the table, where `_time` is the time by which they expire."""
+        return unused_name("_row_time", self.schema.names)
+
+    @cached_property
+    def _encoded_name(self) -> str:
+        return unused_name("_row", self.schema.names)
+
+    def _stored(self, name: str) -> pa.Field:
+        field = self.schema.field(name)
+        return field.with_name(self._time_name) if name == TIME else field
+
+    # ---- what an epoch changes -----------------------------------------------------------------------------------
+
+    def changed(self, view: KeyedView, touched: Touched, new: pa.Table, places: Integers) -> ChangedRows:
+        """What rows of an epoch change; `places` are those of their keys among the touched keys."""
+        rows = new.select(self.schema.names).cast(self.schema)
+        grouping = group_equal(rows.select(self.values), places)
+        change = grouping.add(weights_of(new))
+        some = np.flatnonzero(change)
+        firsts, change = grouping.first_rows[some], change[some]
+        # Equal rows may differ in the bits of a zero or of a NaN, and any of them may be the first.
+        plain = [normalise_key(one_chunk(column)) for column in taken(rows, firsts).columns]
+        rows, places = pa.Table.from_arrays(plain, schema=self.schema), places[firsts]
+        elements = self._element_keys(touched, rows, places)
+        before = _weights(view, elements)
+        after = np.maximum(before + change, 0)
+        found = np.flatnonzero(before != after)
+        if len(found) < len(before):
+            rows, elements = taken(rows, found), taken(elements, found)
+        unknown = int(np.maximum(-(before + change), 0).sum())
+        return ChangedRows(rows, elements, places[found], before[found], after[found], unknown)
+
+    def store(self, view: KeyedView, changed: ChangedRows) -> None:
+        """Write what has changed."""
+        there, gone = np.flatnonzero(changed.after > 0), np.flatnonzero(changed.after == 0)
+        if len(there):
+            rows, elements = changed.rows, changed.elements
+            if len(gone):
+                rows, elements = taken(rows, there), taken(elements, there)
+            columns = {name: rows[name] for name in self._encoded}
+            values = pa.table({**columns, WEIGHT: from_numpy(changed.after[there], pa.int64())})
+            view.upsert(elements, values, times=one_chunk(rows[TIME]) if by_event_time(self.ttl) else None)
+        if len(gone):
+            view.delete(taken(changed.elements, gone))
+
+    def pages(self, view: KeyedView, touched: Touched, places: Integers) -> Iterator[WeightedRows]:
+        """All rows of the keys at some places, ascending, as the state has them."""
+        for page in view.elements(self._group_keys(touched, places)):
+            at, found = places[page.groups], page.rows
+            if (at[1:] < at[:-1]).any():
+                order = np.argsort(at, kind="stable")
+                at, found = at[order], taken(found, order)
+            indices = from_numpy(at, pa.int64())
+            columns = {name: one_chunk(found[self._stored(name).name]) for name in self.values}
+            for name, key in zip(self.one.keys, touched.keys, strict=True):
+                columns[name] = key.take(indices)
+            rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+            yield WeightedRows(rows, at, int64_values(found[WEIGHT]))
+
+    def among(self, rows: WeightedRows, changed: ChangedRows) -> Flags:
+        """Which rows are among those that have changed."""
+        both = pa.concat_tables([one.select(self.values) for one in (rows.rows, changed.rows)])
+        grouping = group_equal(both, np.concatenate([rows.places, changed.places]))
+        is_changed = np.arange(both.num_rows) >= len(rows.places)
+        return grouping.any(is_changed)[grouping.group_of_rows()][: len(rows.places)]
+
+    def counts(self, view: KeyedView, touched: Touched, places: Integers, limits: Integers) -> Integers:
+        """How many distinct rows the keys at some places have in the state; counting stops beyond the limits."""
+        return view.count_elements(self._group_keys(touched, places), limits)
+
+    # ---- state of earlier versions -------------------------------------------------------------------------------
+
+    @cached_property
+    def lists(self) -> WeightedLists:
+        """The table as earlier versions had it."""
+        return WeightedLists(self.name, self.keys, [self.schema.field(name) for name in self.values], self.ttl)
+
+    def put_lists(self, view: KeyedView, lists: pa.Table, clock: Clock) -> None:
+        """Write the rows of a table of an earlier version."""
+        keys, values, weights = self.lists.rows(lists, clock)
+        places = np.arange(keys.num_rows, dtype=np.int64)
+        touched = Touched([one_chunk(keys[name]) for name in keys.column_names], keys.num_rows)
+        columns = {**{name: keys[name] for name in self.one.keys}, **{name: values[name] for name in self.values}}
+        rows = pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+        elements = self._element_keys(touched, rows, places)
+        self.store(view, ChangedRows(rows, elements, places, np.zeros_like(weights), weights, 0))
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _group_keys(self, touched: Touched, places: Integers) -> pa.Table:
+        indices = from_numpy(places, pa.int64())
+        arrays = [key.take(indices) for key in touched.keys] or [pa.nulls(len(places), self.keys[0].type)]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(self.keys))
+
+    def _element_keys(self, touched: Touched, rows: pa.Table, places: Integers) -> pa.Table:
+        """The keys of rows in the table."""
+        groups = self._group_keys(touched, places)
+        columns = [one_chunk(rows[name]) for name in self.values if name not in self._encoded]
+        if self._encoded:
+            parts = [one_chunk(rows[name]) for name in self._encoded]
+            columns.append(sortable(pa.StructArray.from_arrays(parts, names=self._encoded)))
+        return pa.Table.from_arrays([*groups.columns, *columns], schema=pa.schema([*self.keys, *self.elements]))
+
+
+def _weights(view: KeyedView, elements: pa.Table) -> Integers:
+    """The weights that rows have in the state, 0 where they are not there."""
+    if not elements.num_rows:
+        return np.zeros(0, dtype=np.int64)
+    values, found = view.get(elements)
+    return np.where(found, int64_values(values[WEIGHT]), 0)

@@ -1,0 +1,263 @@
+"""Windows in event time.
+
+Windows are half open: `start <= time < end`. Starts lie on `offset + n * period` for every whole n, so the arithmetic
+is the same before and after 1970. A window is closed by a watermark when its end is not after it: no admitted row can
+fall into it any more.
+"""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.columns import int64_values, validity
+from statebed.errors import InputError
+from statebed.quantities import Duration, duration_text, parse_duration
+
+Times = npt.NDArray[np.int64]
+"""Microseconds since 1970-01-01T00:00:00Z."""
+
+
+class WindowShape(enum.Enum):
+    """How windows follow each other."""
+
+    TUMBLING = "tumbling"
+    SLIDING = "sliding"
+    CUMULATIVE = "cumulative"
+
+
+@dataclass(frozen=True)
+class WindowsOfPanes:
+    """All windows that hold some panes, pane after pane."""
+
+    rows: Times
+    """The position of the pane."""
+    starts: Times
+    ends: Times
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows of one definition.
+
+    Tumbling: [n slide, n slide + width), with width = slide. Sliding: the same, overlapping. Cumulative: of each span
+    [n width, n width + width) the windows from its start to each of its steps, which are `slide` long.
+    """
+
+    shape: WindowShape
+    width_us: int
+    slide_us: int
+    offset_us: int = 0
+    """From 0 up to, not including, the period."""
+    on: str | None = None
+    """Time column that assigns rows to windows; None: the event time."""
+
+    def __post_init__(self) -> None:
+        size, slide = duration_text(self.width_us), duration_text(self.slide_us)
+        if not 0 < self.slide_us <= self.width_us:
+            raise InputError(
+                f"a {self.shape.value} window has the size {size!r} and the step {slide!r}",
+                fix="give a positive size, such as '1 minute', and a positive step that is not larger",
+            )
+        if self.shape is WindowShape.CUMULATIVE and self.width_us % self.slide_us:
+            raise InputError(
+                f"the size of a cumulative window, {size!r}, is not a multiple of its step, {slide!r}",
+                fix="choose a step that divides the size, such as cumulative('1 day', '1 hour')",
+            )
+        if not 0 <= self.offset_us < self.period_us:
+            raise InputError(
+                f"the offset {duration_text(self.offset_us)!r} of a window lies outside of its period of "
+                f"{duration_text(self.period_us)!r}",
+                fix="use tumbling(size, offset=...) or sliding(..., offset=...), which accept any offset",
+            )
+
+    @property
+    def period_us(self) -> int:
+        """After which the windows repeat."""
+        return self.width_us if self.shape is WindowShape.CUMULATIVE else self.slide_us
+
+    @property
+    def pane_us(self) -> int:
+        """The longest span of which every window is made: rows are kept by pane, once, whatever windows overlap."""
+        return math.gcd(self.width_us, self.slide_us)
+
+    def panes_of(self, times: Times) -> Times:
+        """The start of the pane that holds each time."""
+        pane = np.int64(self.pane_us)
+        # Reduced one by one, so that no intermediate leaves the 64 bits.
+        starts: Times = times - np.mod(np.mod(times, pane) - np.mod(np.int64(self.offset_us), pane), pane)
+        limits, room = np.iinfo(np.int64), 2 * self.width_us
+        if len(times) and bool(np.any((starts < limits.min + room) | (starts > limits.max - room))):
+            raise _too_far()
+        return starts
+
+    def check_panes(self, panes: pa.ChunkedArray, times: pa.ChunkedArray) -> None:
+        """Refuse panes that others found for times, unless they are those that `panes_of` finds; null for null."""
+        timed = validity(times)
+        found = self.panes_of(np.where(timed, int64_values(times), np.int64(0)))
+        if bool(np.any(validity(panes) != timed)) or bool(np.any(int64_values(panes)[timed] != found[timed])):
+            raise _too_far()
+
+    def first_open(self, watermark_us: int) -> int:
+        """The start of the first window that the watermark leaves open: times before it are in closed ones alone."""
+        reach = 0 if self.shape is WindowShape.CUMULATIVE else self.width_us - self.slide_us
+        return watermark_us - reach - (watermark_us - reach - self.offset_us) % self.period_us
+
+    def last_closed_end(self, watermark_us: int) -> int:
+        """The greatest end of a window that the watermark closes."""
+        if self.shape is WindowShape.CUMULATIVE:
+            return watermark_us - (watermark_us - self.offset_us) % self.slide_us
+        return self.first_open(watermark_us) - self.slide_us + self.width_us
+
+    def next_end(self, watermark_us: int) -> int:
+        """The smallest end of a window that the watermark leaves open."""
+        return self.last_closed_end(watermark_us) + self.slide_us
+
+    def complete_until(self, watermark_us: int) -> int:
+        """Up to where results are complete: those of later epochs have the last microsecond of windows open now.
+
+        That is the watermark itself, as in Spark, unless a window ends right after it.
+        """
+        return min(watermark_us, self.next_end(watermark_us) - 2)
+
+    def newest_end(self, time_us: int) -> int:
+        """The greatest end of a window that holds a time."""
+        return time_us - (time_us - self.offset_us) % self.period_us + self.width_us
+
+    def windows_of(self, panes: Times) -> WindowsOfPanes:
+        """Every window that holds each pane."""
+        within = np.mod(panes - np.int64(self.offset_us), np.int64(self.period_us))
+        latest = panes - within
+        if self.shape is WindowShape.CUMULATIVE:
+            first = within // self.slide_us
+            counts = self.width_us // self.slide_us - first
+        else:
+            first = np.zeros(len(panes), dtype=np.int64)
+            counts = (self.width_us - self.pane_us - within) // self.slide_us + 1
+        rows = np.repeat(np.arange(len(panes), dtype=np.int64), counts)
+        steps = np.arange(len(rows), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts) + first[rows]
+        if self.shape is WindowShape.CUMULATIVE:
+            starts = latest[rows]
+            return WindowsOfPanes(rows, starts, starts + (steps + 1) * self.slide_us)
+        starts = latest[rows] - steps * self.slide_us
+        return WindowsOfPanes(rows, starts, starts + self.width_us)
+
+    def described(self) -> str:
+        """Describe the window in words, for `explain` and errors."""
+        size, step = duration_text(self.width_us), duration_text(self.slide_us)
+        steps = {
+            WindowShape.TUMBLING: "",
+            WindowShape.SLIDING: f" every {step}",
+            WindowShape.CUMULATIVE: f" in steps of {step}",
+        }
+        return f"{self.shape.value} window of {size}{steps[self.shape]}{_on(self.on)}"
+
+    @staticmethod
+    def from_data(data: Sequence[Any]) -> "Window":
+        """Return the window that `as_data` described."""
+        shape, width_us, slide_us, offset_us, *on = data
+        return Window(WindowShape(shape), int(width_us), int(slide_us), int(offset_us), on[0] if on else None)
+
+    def as_data(self) -> list[object]:
+        """Return what the definition of an operator stores about the window."""
+        data: list[object] = [self.shape.value, self.width_us, self.slide_us, self.offset_us]
+        return data if self.on is None else [*data, self.on]
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """Windows that last as long as rows of a key follow each other by no more than a gap."""
+
+    gap_us: int
+    on: str | None = None
+    """Time column that assigns rows to sessions; None: the event time."""
+
+    def check_times(self, times: pa.ChunkedArray) -> None:
+        """Refuse times whose session would end outside of what a timestamp can say."""
+        found = int64_values(times)
+        if len(found) and int(found.max()) > np.iinfo(np.int64).max - 2 * self.gap_us:
+            raise _too_far()
+
+    def described(self) -> str:
+        """Describe the window in words, for `explain` and errors."""
+        return f"session window with a gap of {duration_text(self.gap_us)}{_on(self.on)}"
+
+
+def _on(column: str | None) -> str:
+    return "" if column is None else f" on {column}"
+
+
+def _too_far() -> InputError:
+    return InputError(
+        "an event time so far from 1970 that its window's start or end does not fit a timestamp",
+        fix="filter such rows before the operator, for example with where(\"ts < '9999-12-31'\")",
+    )
+
+
+def tumbling(size: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
+    """Build windows of `size` that follow each other, aligned to 1970-01-01T00:00:00Z plus `offset`.
+
+    Rows are assigned to windows by their event time, or by the timestamp column `on`. Behind a join the event time of a
+    pair is the later of its two rows' event times; `on="ordered_at"` windows pairs by the time of one of them. A row
+    is late when the watermark has closed its window, whichever column assigns it (see docs/reference/joins.md).
+
+    >>> tumbling("1 minute").width_us
+    60000000
+    """
+    width = _positive("size", size)
+    return Window(WindowShape.TUMBLING, width, width, _offset(offset, width), on)
+
+
+def sliding(size: Duration, slide: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
+    """Build windows of `size`, one beginning every `slide`; a row is in each window that holds its time.
+
+    `on` names the column with that time, see `tumbling`.
+
+    >>> sliding("10 minutes", "4 minutes").pane_us
+    120000000
+    """
+    width, step = _positive("size", size), _positive("slide", slide)
+    if step > width:
+        raise InputError(
+            f"windows of {size!r} every {slide!r} leave gaps, and rows in them would be in no window",
+            fix="choose a slide that is not larger than the size, or leave such rows out with where(...)",
+        )
+    return Window(WindowShape.SLIDING, width, step, _offset(offset, step), on)
+
+
+def cumulative(size: Duration, step: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
+    """Build windows that grow by `step` up to `size`, then begin anew: the day so far, every hour.
+
+    `on` names the column that assigns rows to windows, see `tumbling`.
+    """
+    width, grown = _positive("size", size), _positive("step", step)
+    return Window(WindowShape.CUMULATIVE, width, grown, _offset(offset, width), on)
+
+
+def session(gap: Duration, *, on: str | None = None) -> SessionWindow:
+    """Build windows of rows of a key that follow each other by at most `gap`.
+
+    `on` names the column with the time of a row, see `tumbling`.
+
+    >>> session("5 minutes").gap_us
+    300000000
+    """
+    return SessionWindow(_positive("gap", gap), on)
+
+
+def _positive(what: str, span: Duration) -> int:
+    found = parse_duration(span)
+    if found <= 0:
+        raise InputError(
+            f"the window's {what} {span!r} is not positive", fix=f"give a positive {what}, like '1 minute'"
+        )
+    return found
+
+
+def _offset(offset: Duration | None, period: int) -> int:
+    return 0 if offset is None else parse_duration(offset) % period

@@ -1,0 +1,1 @@
+"""Operators over tumbling, sliding, cumulative and session windows in event time."""

@@ -1,0 +1,193 @@
+"""Rows kept as they are until the windows that hold them close.
+
+Each row is in the state once, under the pane that holds its event time, however many windows overlap. When the
+watermark closes windows, their rows come out window after window and key after key, in the order that the operator asks
+for; rows that the order does not tell apart follow each other by all their columns. Rows of a changelog have their
+weight with them: at close, what is left of a row counts as often as its weight says.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.arrays.canonical_order import in_order, is_sortable
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk, uint64_values, validity
+from statebed.arrays.grouping import Grouping, group_rows
+from statebed.arrays.row_numbers import Numbering, Partitions
+from statebed.arrays.sort_order import Integers, OrderBy, changes, user_keys
+from statebed.errors import InputError
+from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP
+from statebed.format.stream_schema import WEIGHT, Changes, Input
+from statebed.operators.aggregation import WINDOW_END, WINDOW_START
+from statebed.operators.changelog import group_equal
+from statebed.operators.input_rows import Admitted, filtered, gathered
+from statebed.operators.keyed_rows import ordered_inside, taken
+from statebed.operators.operator import Clock
+from statebed.operators.window_definition import Window
+from statebed.state import TableConfig, TimeKeyedView, timestamp_table_config
+from statebed.state.live.files import BEGINNING
+
+KEPT = "kept"
+"""Name of the state table."""
+EDGES = (pa.field(WINDOW_START, TIMESTAMP, nullable=False), pa.field(WINDOW_END, TIMESTAMP, nullable=False))
+
+
+@dataclass(frozen=True)
+class ClosedRows:
+    """Rows of closed windows, by window, key and order."""
+
+    rows: pa.Table
+    shape: Partitions
+    """Of which a partition is the rows of one window and key."""
+    dropped: int = 0
+    """Rows of a changelog that were taken away and not there."""
+
+
+@dataclass(frozen=True)
+class WindowRows:
+    """How the rows of an input are kept for the windows of one definition."""
+
+    input: Input
+    window: Window
+    order: tuple[OrderBy, ...]
+
+    @cached_property
+    def leading(self) -> list[pa.Field]:
+        """The first columns of results: keys, window_start, window_end, the other columns of the input."""
+        keys = [self.input.columns.field(name) for name in self.input.keys]
+        return [*keys, *EDGES, *(field for field in self.input.columns if field.name not in self.input.keys)]
+
+    @cached_property
+    def table(self) -> TableConfig:
+        keys = [self.input.columns.field(name) for name in self.input.keys]
+        values = [field for field in self.input.columns if field.name not in self.input.keys]
+        weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if self._weighted else []
+        return timestamp_table_config(
+            KEPT,
+            "rows by pane and key",
+            dt.timedelta(microseconds=self.window.width_us + self.window.period_us),
+            False,
+            pa.schema([*keys, *values, *weight]),
+            keys=self.input.keys,
+            bin_width=dt.timedelta(microseconds=self.window.pane_us),
+        )
+
+    def admit(self, batches: Iterable[pa.RecordBatch], late_us: int | None, *, where: str) -> Admitted:
+        """The rows of an epoch; those for which no window is open any more are late, the others have their pane.
+
+        Admitted rows have the pane's start as their time.
+        """
+        rows = gathered(batches, self.input, where=where)
+        rows = rows.set_column(0, KEY_HASH, from_numpy(uint64_values(rows[KEY_HASH]), pa.uint64()))
+        times, timed = int64_values(rows[TIME]), validity(rows[TIME])
+        panes = self.window.panes_of(np.where(timed, times, np.int64(0)))
+        admitted = timed if late_us is None else timed & (panes >= self.window.first_open(late_us))
+        placed = rows.set_column(1, TIME, from_numpy(panes, TIMESTAMP))
+        return Admitted(filtered(placed, admitted), filtered(rows, ~admitted))
+
+    def close(self, view: TimeKeyedView, rows: pa.Table, clock: Clock) -> ClosedRows:
+        """Keep admitted rows, and give those of the windows that the clock closes."""
+        rows = rows.select([KEY_HASH, *view.row_schema.names])
+        if clock.watermark_us is None or not closing_is_due(self.window, clock.late_us, clock.watermark_us):
+            view.append(rows.drop_columns([KEY_HASH]))
+            return self.sorted(self._by_window(rows.slice(0, 0), after_us=None, until_us=0))
+        panes = int64_values(rows[TIME])
+        until = self.window.last_closed_end(clock.watermark_us)
+        start = None if clock.late_us is None else self.window.first_open(clock.late_us)
+        old = view.read(start, until, hashed=True)
+        closing = pa.concat_tables([old, filtered(rows, panes < until).cast(old.schema)])
+        kept_from = self.window.first_open(clock.watermark_us)
+        view.append(filtered(rows, panes >= kept_from).drop_columns([KEY_HASH]))
+        view.delete_times(BEGINNING, kept_from)
+        return self.sorted(self._by_window(closing, after_us=clock.late_us, until_us=clock.watermark_us))
+
+    def sorted(self, rows: pa.Table) -> ClosedRows:
+        """Rows by window (or, without one, by pane), key and order."""
+        bins = WINDOW_END if WINDOW_END in rows.column_names else TIME
+        rows, dropped = self._settled(rows) if self._weighted else (rows, 0)
+        grouping = self._grouping(rows, int64_values(rows[bins]))
+        ordered = taken(rows, ordered_inside(rows, grouping, self.order, self.input.columns.names))
+        begins = np.zeros(rows.num_rows, dtype=np.bool_)
+        begins[grouping.starts] = True
+        every = np.arange(rows.num_rows, dtype=np.int64)
+        return ClosedRows(ordered, Partitions(begins, begins | changes(user_keys(ordered, self.order), every)), dropped)
+
+    def combined(self, rows: pa.Table) -> pa.Table:
+        """Rows of a changelog's state with the sum of their weights, those without weight left out."""
+        rows = _replaced(rows, SEQUENCE, from_numpy(self._newest(rows), pa.uint64()))
+        grouping = group_equal(rows.select([TIME, *self.input.columns.names]))
+        net = grouping.add(int64_values(rows[WEIGHT]))
+        kept = np.flatnonzero(net)
+        merged = taken(rows, grouping.first_rows[kept])
+        return self._as_stored(_replaced(merged, WEIGHT, from_numpy(net[kept], pa.int64())))
+
+    def combined_first(self, rows: pa.Table, n: int, numbering: Numbering) -> pa.Table:
+        """Of rows of the state the first n of each key and pane."""
+        rows = _replaced(rows, SEQUENCE, from_numpy(self._newest(rows), pa.uint64()))
+        found = self.sorted(rows)
+        return self._as_stored(taken(found.rows, np.flatnonzero(found.shape.numbers(numbering) <= n)))
+
+    def _newest(self, rows: pa.Table) -> npt.NDArray[np.uint64]:
+        """For each row of the state the greatest sequence of its key and pane."""
+        panes = self._grouping(rows, int64_values(rows[TIME]))
+        return np.maximum.reduceat(uint64_values(rows[SEQUENCE])[panes.order], panes.starts)[panes.group_of_rows()]
+
+    def _as_stored(self, rows: pa.Table) -> pa.Table:
+        """Rows in the order of files, which is one of all columns that have an order."""
+        first = [BIN, KEY_HASH, *self.input.keys, TIME, SEQUENCE]
+        rest = [field.name for field in rows.schema if is_sortable(field.type) and field.name not in first]
+        return in_order(rows, first, rest)
+
+    @property
+    def _weighted(self) -> bool:
+        return self.input.changes is Changes.CHANGELOG
+
+    def _grouping(self, rows: pa.Table, bins: Integers) -> Grouping:
+        hashes = uint64_values(rows[KEY_HASH]) if self.input.keys else np.zeros(rows.num_rows, dtype=np.uint64)
+        return group_rows(bins, hashes, [one_chunk(rows[name]) for name in self.input.keys])
+
+    def _by_window(self, rows: pa.Table, *, after_us: int | None, until_us: int) -> pa.Table:
+        """Rows of panes, once for each window that holds them and ends after one time and not after another."""
+        found = self.window.windows_of(int64_values(rows[TIME]))
+        chosen = found.ends <= until_us
+        if after_us is not None:
+            chosen &= found.ends > after_us
+        spread = taken(rows.drop_columns([TIME]), found.rows[chosen])
+        for field, edges in zip(EDGES, (found.starts, found.ends), strict=True):
+            spread = spread.append_column(field, from_numpy(edges[chosen], TIMESTAMP))
+        return spread
+
+    def _settled(self, rows: pa.Table) -> tuple[pa.Table, int]:
+        """What is left of rows with weights, each as often as its weight says, and how many were not there."""
+        columns = rows.drop_columns([WEIGHT])
+        grouping = group_equal(columns.drop_columns([KEY_HASH]))
+        net = grouping.add(int64_values(rows[WEIGHT]))
+        copies = np.repeat(grouping.first_rows, np.maximum(net, 0))
+        return taken(columns, copies), int(-np.minimum(net, 0).sum())
+
+
+def _replaced(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    at = rows.schema.get_field_index(name)
+    return rows.set_column(at, rows.schema.field(at), column)
+
+
+def check_windows(rows: WindowRows, taken_names: Sequence[str], *, where: str) -> None:
+    """Refuse columns that are named like the edges of windows, or like each other."""
+    names = [field.name for field in rows.leading] + list(taken_names)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            f"results would have the columns {twice} twice",
+            where=where,
+            fix="rename them: results have the input's columns, window_start, window_end, and those that are added",
+        )
+
+
+def closing_is_due(window: Window, before_us: int | None, after_us: int) -> bool:
+    """Whether a watermark closes windows that the one before left open."""
+    return before_us is None or window.last_closed_end(after_us) > window.last_closed_end(before_us)

@@ -1,0 +1,193 @@
+"""Functions over the rows of a window: what can be asked of each row among those of its key and window.
+
+row_number, rank, dense_rank, percent_rank, cume_dist and ntile number rows in their order; lag and lead look at rows
+before and after; first_value and last_value at the ends of the whole window; the running ones go over the rows from the
+first up to the row itself. Nulls are left out of running values, as in SQL; a running sum of integers that leaves 64
+bits is an error; one of floats adds row after row, in order.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import float64_values, from_numpy, int64_values, one_chunk, validity
+from statebed.arrays.key_hash import normalise_key
+from statebed.arrays.row_numbers import Doubles, Numbering, Partitions
+from statebed.arrays.sort_order import Flags, Integers, codes
+from statebed.errors import InputError, SumOverflowError
+
+_LARGE = 64
+"""Partitions of more rows are summed one by one, others place by place, all at once."""
+
+
+class FunctionCall(enum.Enum):
+    """What is asked."""
+
+    ROW_NUMBER = "row_number"
+    RANK = "rank"
+    DENSE_RANK = "dense_rank"
+    PERCENT_RANK = "percent_rank"
+    CUME_DIST = "cume_dist"
+    NTILE = "ntile"
+    LAG = "lag"
+    LEAD = "lead"
+    FIRST_VALUE = "first_value"
+    LAST_VALUE = "last_value"
+    RUNNING_COUNT = "running_count"
+    RUNNING_SUM = "running_sum"
+    RUNNING_MIN = "running_min"
+    RUNNING_MAX = "running_max"
+    RUNNING_AVG = "running_avg"
+
+
+_NUMBERINGS = {
+    FunctionCall.ROW_NUMBER: Numbering.ROW_NUMBER,
+    FunctionCall.RANK: Numbering.RANK,
+    FunctionCall.DENSE_RANK: Numbering.DENSE_RANK,
+}
+_SHARES = {FunctionCall.PERCENT_RANK, FunctionCall.CUME_DIST}
+_ADDED = {FunctionCall.RUNNING_SUM, FunctionCall.RUNNING_AVG}
+
+
+@dataclass(frozen=True)
+class WindowCall:
+    """One function, of one column where it takes one."""
+
+    call: FunctionCall
+    column: str | None = None
+    number: int = 1
+    """Buckets of ntile; how many rows lag and lead look away."""
+    default: Any = None
+    """Of lag and lead, where there is no such row."""
+
+    def __post_init__(self) -> None:
+        if self.number < 1 and self.call is FunctionCall.NTILE:
+            raise InputError(f"ntile of {self.number} buckets", fix="ask for at least one bucket")
+        if self.number < 0:
+            raise InputError(f"{self.call.value} of {self.number} rows", fix="use lead to look ahead, lag to look back")
+
+    def type_in(self, columns: pa.Schema) -> pa.DataType:
+        """The type of what it gives; an input that it cannot take is refused."""
+        if self.call in _NUMBERINGS or self.call is FunctionCall.NTILE:
+            return pa.int32()
+        if self.call in _SHARES:
+            return pa.float64()
+        if self.call is FunctionCall.RUNNING_COUNT and self.column is None:
+            return pa.int64()
+        if self.column not in columns.names:
+            raise InputError(
+                f"{self.call.value} of {self.column!r}, which is no column", fix=f"use one of {columns.names}"
+            )
+        kind = columns.field(self.column).type
+        if self.call is FunctionCall.RUNNING_COUNT:
+            return pa.int64()
+        if self.call not in _ADDED:
+            return kind
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or pa.types.is_uint64(kind):
+            raise InputError(
+                f"{self.call.value} of the column {self.column!r} of the type {kind}",
+                fix="cast it to bigint or double first",
+            )
+        whole = pa.types.is_integer(kind) and self.call is FunctionCall.RUNNING_SUM
+        return pa.int64() if whole else pa.float64()
+
+    def evaluate(self, rows: pa.Table, shape: Partitions) -> pa.Array:
+        """The answer for each of the sorted rows."""
+        if self.call in _NUMBERINGS:
+            return from_numpy(shape.numbers(_NUMBERINGS[self.call]).astype(np.int32), pa.int32())
+        if self.call is FunctionCall.NTILE:
+            return from_numpy(shape.ntile(self.number).astype(np.int32), pa.int32())
+        if self.call in _SHARES:
+            return from_numpy(
+                shape.percent_rank() if self.call is FunctionCall.PERCENT_RANK else shape.cume_dist(), pa.float64()
+            )
+        if self.column is None:
+            return from_numpy(shape.place + 1, pa.int64())
+        return self._of_column(one_chunk(rows[self.column]), shape)
+
+    def _of_column(self, column: pa.Array, shape: Partitions) -> pa.Array:
+        match self.call:
+            case FunctionCall.LAG | FunctionCall.LEAD:
+                return self._away(column, shape)
+            case FunctionCall.FIRST_VALUE:
+                return column.take(from_numpy(shape.starts[shape.partition], pa.int64()))
+            case FunctionCall.LAST_VALUE:
+                return column.take(from_numpy(shape.starts[shape.partition] + shape.size - 1, pa.int64()))
+            case FunctionCall.RUNNING_MIN | FunctionCall.RUNNING_MAX:
+                return _running_extreme(column, shape, greatest=self.call is FunctionCall.RUNNING_MAX)
+            case _:
+                return self._running(column, shape)
+
+    def _away(self, column: pa.Array, shape: Partitions) -> pa.Array:
+        away = self.number if self.call is FunctionCall.LEAD else -self.number
+        place = shape.place + away
+        there = (place >= 0) & (place < shape.size)
+        at = np.where(there, shape.starts[shape.partition] + place, len(column))
+        beyond = pa.array([self.default], column.type)
+        return pa.concat_arrays([column, beyond]).take(from_numpy(at, pa.int64()))
+
+    def _running(self, column: pa.Array, shape: Partitions) -> pa.Array:
+        valid = validity(column)
+        counts = _since_start(np.cumsum(valid.astype(np.int64)), valid.astype(np.int64), shape)
+        if self.call is FunctionCall.RUNNING_COUNT:
+            return from_numpy(counts, pa.int64())
+        some = counts > 0
+        if pa.types.is_integer(column.type):
+            whole = _running_integers(column.cast(pa.int64()), valid, shape, name=str(self.column))
+            if self.call is FunctionCall.RUNNING_SUM:
+                return from_numpy(whole, pa.int64(), valid=some)
+            return from_numpy(whole / np.maximum(counts, 1), pa.float64(), valid=some)
+        sums = _running_floats(np.where(valid, float64_values(column.cast(pa.float64())), 0.0), shape)
+        if self.call is FunctionCall.RUNNING_AVG:
+            sums = sums / np.maximum(counts, 1)
+        return from_numpy(sums, pa.float64(), valid=some)
+
+
+def _since_start(totals: Integers, values: Integers, shape: Partitions) -> Integers:
+    """Running totals over all rows as those of each partition."""
+    before = totals[shape.starts] - values[shape.starts]
+    return totals - before[shape.partition]
+
+
+def _running_integers(column: pa.Array, valid: Flags, shape: Partitions, *, name: str) -> Integers:
+    values = np.where(valid, int64_values(column), 0)
+    # Halves are added apart: neither overflows below 2**31 rows.
+    low, high = values & 0xFFFFFFFF, values >> 32
+    lows, highs = (_since_start(np.cumsum(half), half, shape) for half in (low, high))
+    highs = highs + (lows >> 32)
+    if len(highs) and (int(highs.max()) >= 1 << 31 or int(highs.min()) < -(1 << 31)):
+        raise SumOverflowError(
+            f"a running sum of the column {name!r} leaves 64 bits", fix="cast the column to double, or divide it first"
+        )
+    return (highs << 32) + (lows & 0xFFFFFFFF)
+
+
+def _running_floats(values: Doubles, shape: Partitions) -> Doubles:
+    """Sums from the first row of each partition on, added row after row."""
+    sums = values.copy()
+    large = shape.sizes > _LARGE
+    for start, size in zip(shape.starts[large].tolist(), shape.sizes[large].tolist(), strict=True):
+        sums[start : start + size] = np.cumsum(values[start : start + size])
+    starts, sizes = shape.starts[~large], shape.sizes[~large]
+    for place in range(1, int(sizes.max(initial=0))):
+        at = starts[sizes > place] + place
+        sums[at] = sums[at - 1] + values[at]
+    return sums
+
+
+def _running_extreme(column: pa.Array, shape: Partitions, *, greatest: bool) -> pa.Array:
+    """The least or greatest value so far: the row that has it is found by its rank among all rows."""
+    valid = validity(column)
+    count = len(column)
+    # NaN counts as the greatest number, and of equal values the first is taken.
+    values = codes(normalise_key(column))
+    order = np.lexsort((np.arange(count), ~values if greatest else values, ~valid)).astype(np.int64)
+    ranks = np.empty(count, dtype=np.int64)
+    ranks[order] = np.arange(count, dtype=np.int64)
+    # Later partitions have smaller numbers throughout, so that the least so far begins anew with each.
+    shifted = ranks - shape.partition * np.int64(count)
+    least = np.minimum.accumulate(shifted) + shape.partition * np.int64(count) if count else ranks
+    return column.take(from_numpy(order[least], pa.int64()))

@@ -1,0 +1,111 @@
+"""Sessions of many keys at once: made of rows, merged where they overlap or touch, and kept as one list per key."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statebed.aggregates.partials import Partials
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.grouping import Flags, Grouping, Integers, group_rows
+from statebed.arrays.key_hash import hash_columns
+from statebed.format.schema import TIME
+from statebed.operators.input_rows import filtered
+from statebed.operators.keyed_rows import taken
+
+START = "start"
+END = "end"
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Sessions of keys, which are known by their places."""
+
+    key_index: Integers
+    """The place of each session's key."""
+    starts: Integers
+    ends: Integers
+    partials: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, chosen: Flags) -> "Sessions":
+        """Some of them."""
+        at = self.key_index[chosen]
+        return Sessions(at, self.starts[chosen], self.ends[chosen], filtered(self.partials, chosen))
+
+    def lists(self, counts: Integers) -> pa.Array:
+        """One list for each key that has any; sessions are in the order of their keys."""
+        edges = [from_numpy(self.starts, pa.int64()), from_numpy(self.ends, pa.int64())]
+        fields = [pa.field(START, pa.int64()), pa.field(END, pa.int64()), *self.partials.schema]
+        structs = pa.StructArray.from_arrays(
+            [*edges, *(one_chunk(column) for column in self.partials.columns)], fields=fields
+        )
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return pa.ListArray.from_arrays(from_numpy(offsets, pa.int32()), structs, type=list_type(self.partials.schema))
+
+
+def list_type(partials: Sequence[pa.Field]) -> pa.DataType:
+    """Of the column that keeps the sessions of a key."""
+    fields = [pa.field(START, pa.int64()), pa.field(END, pa.int64()), *partials]
+    return pa.list_(pa.field("element", pa.struct(fields)))
+
+
+def stored_sessions(lists: pa.Array, partials: Partials) -> Sessions:
+    """The sessions of each key, from its list."""
+    lengths = int64_values(pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64()))
+    structs = lists.flatten()
+    columns = dict(zip([START, END, *(field.name for field in partials.fields)], structs.flatten(), strict=True))
+    return Sessions(
+        np.repeat(np.arange(len(lists), dtype=np.int64), lengths),
+        int64_values(columns[START]),
+        int64_values(columns[END]),
+        pa.Table.from_arrays([columns[field.name] for field in partials.fields], schema=pa.schema(partials.fields)),
+    )
+
+
+def sessions_of_rows(rows: pa.Table, key_index: Integers, gap_us: int, partials: Partials) -> Sessions:
+    """What rows make by themselves; those of a key stand together, in the order of their times."""
+    times = int64_values(rows[TIME])
+    begins = np.ones(len(times), dtype=np.bool_)
+    begins[1:] = (key_index[1:] != key_index[:-1]) | (times[1:] - times[:-1] > gap_us)
+    starts = np.flatnonzero(begins)
+    lasts = np.append(starts[1:], len(times))[: len(starts)] - 1
+    grouping = Grouping(order=np.arange(len(times), dtype=np.int64), starts=starts)
+    folded = pa.Table.from_arrays(partials.fold(rows, grouping), schema=pa.schema(partials.fields))
+    return Sessions(key_index[starts], times[starts], times[lasts] + gap_us, folded)
+
+
+def merged_sessions(some: Sessions, others: Sessions, partials: Partials) -> Sessions:
+    """All sessions, those of a key that overlap or touch made one, by key and start."""
+    keys = np.concatenate([some.key_index, others.key_index])
+    starts = np.concatenate([some.starts, others.starts])
+    ends = np.concatenate([some.ends, others.ends])
+    order = np.lexsort((ends, starts, keys)).astype(np.int64)
+    latest = _running_ends(keys[order], ends[order])
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (keys[order][1:] != keys[order][:-1]) | (starts[order][1:] > latest[:-1])
+    grouping = Grouping(order=order, starts=np.flatnonzero(begins))
+    lasts = np.append(grouping.starts[1:], len(order))[: grouping.groups] - 1
+    both = pa.concat_tables([some.partials, others.partials])
+    merged = pa.Table.from_arrays(partials.merge(both, grouping), schema=both.schema)
+    firsts = grouping.first_rows
+    return Sessions(keys[firsts], starts[firsts], latest[lasts], merged)
+
+
+def _running_ends(keys: Integers, ends: Integers) -> Integers:
+    """The greatest end so far of each key's sessions, which stand together in the order of their keys."""
+    values, ranks = np.unique(ends, return_inverse=True)
+    # Ranks are small, so that a key's place in front of them makes one number that grows with both.
+    running = np.maximum.accumulate(keys * len(values) + ranks) if len(ends) else ranks
+    return values[running - keys * len(values)]
+
+
+def distinct_keys(keys: pa.Table, first: int) -> tuple[pa.Table, Integers]:
+    """Each key once, and where each of the first rows is among them."""
+    columns = [one_chunk(column) for column in keys.columns]
+    grouping = group_rows(np.zeros(keys.num_rows, dtype=np.int64), hash_columns(columns), columns)
+    return taken(keys, grouping.first_rows), grouping.group_of_rows()[:first]

@@ -1,0 +1,206 @@
+"""Aggregation by key over sessions: rows that follow each other by no more than a gap.
+
+A row at t opens the session [t, t + gap). Sessions that overlap or touch are one, as in Spark: they merge across
+batches, and a late row may join two. The state of a key is the list of its open sessions, with their partials; of each
+key at most one timer is pending, for the end of its first session, so that closing looks at the keys alone that are
+due. Sessions may be of any length.
+
+Closing, early results, lateness and the changelog are as for other windows (`window_aggregate`). A row is late when the
+session that it would open by itself is over, as in Spark.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, int64_values, one_chunk
+from statebed.arrays.grouping import Flags, Integers
+from statebed.errors import InputError
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.format.stream_schema import Changes
+from statebed.operators.aggregation import Emit, WindowedAggregation
+from statebed.operators.changelog import difference
+from statebed.operators.input_rows import admit, filtered, gathered, late_rows
+from statebed.operators.keyed_rows import by_key, taken
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.window_definition import SessionWindow
+from statebed.operators.windows.session_lists import (
+    Sessions,
+    distinct_keys,
+    list_type,
+    merged_sessions,
+    sessions_of_rows,
+    stored_sessions,
+)
+from statebed.state import Combine, TableConfig, keyed_table_config, timestamp_table_config
+from statebed.state.live.files import BEGINNING, END
+
+SESSIONS = "sessions"
+TIMERS = "timers"
+PENDING = "pending"
+"""When the timer of a key is due."""
+_LEAST_BIN_US = 60_000_000
+FOREVER = dt.timedelta(days=36_500_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionAggregate(WindowedAggregation):
+    """The definition of the operator."""
+
+    window: SessionWindow
+
+    def __post_init__(self) -> None:
+        if self.changes is Changes.CHANGELOG:
+            raise InputError(
+                "sessions of a changelog: a row that is taken away could split a session whose rows are folded",
+                where=self.where,
+                fix="make sessions of rows that are only added, or use a tumbling or sliding window",
+            )
+        super().__post_init__()
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        keys = list(self.state_keys)
+        key_names = [key.name for key in keys]
+        values = [pa.field(SESSIONS, list_type(self.partials.fields)), pa.field(PENDING, TIMESTAMP)]
+        return {
+            SESSIONS: keyed_table_config(SESSIONS, "open sessions by key", key_names, pa.schema([*keys, *values])),
+            TIMERS: timestamp_table_config(
+                TIMERS,
+                "when a session of a key may close",
+                FOREVER,
+                False,
+                pa.schema(keys),
+                keys=key_names,
+                bin_width=dt.timedelta(microseconds=max(self.window.gap_us, _LEAST_BIN_US)),
+            ),
+        }
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {}
+
+    @cached_property
+    def definition(self) -> Definition:
+        on = {} if self.window.on is None else {"on": self.window.on}
+        return Definition.of(kind="session_aggregate", gap=self.window.gap_us, **on, **self.described())
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        return before_us is None or after_us > before_us
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return event_time_us + self.window.gap_us + self.lateness_us
+
+    def latest_result(self, event_time_us: int) -> int:
+        return event_time_us + self.window.gap_us - 1
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        rows = gathered(batches[0], self.inputs[0], where=self.where)
+        over = None if clock.late_us is None else clock.late_us - self.window.gap_us - self.lateness_us
+        admitted = admit(rows, over)
+        self.window.check_times(admitted.rows[TIME])
+        output = self._applied(tables, admitted.rows, clock)
+        late = late_rows(admitted.late, self.late_input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: output, LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+        )
+
+    def _applied(self, tables: Tables, rows: pa.Table, clock: Clock) -> pa.Table:
+        """Merge new rows into the sessions of their keys, close what is due, and say what changed."""
+        view = tables.get_keyed(SESSIONS)
+        keyed = by_key(rows, self.inputs[0])
+        keys, place = self._touched(tables, keyed.keys, clock.watermark_us)
+        stored, found = view.get(keys)
+        old = stored_sessions(one_chunk(stored[SESSIONS]), self.partials)
+        new = sessions_of_rows(keyed.rows, place[keyed.key_index], self.window.gap_us, self.partials)
+        merged = merged_sessions(old, new, self.partials)
+        gone = np.zeros(len(merged), dtype=np.bool_)
+        if clock.watermark_us is not None:
+            gone = merged.ends + self.lateness_us <= clock.watermark_us
+        self._kept(tables, keys, merged.where(~gone), found=found, stored=stored, watermark_us=clock.watermark_us)
+        before = self._results(keys, old.where(self._shown(old, clock.late_us)))
+        after = self._results(keys, merged.where(self._shown(merged, clock.watermark_us)))
+        output = self.outputs[MAIN]
+        if output.changes is Changes.CHANGELOG:
+            return difference(before, after).cast(output.schema)
+        return after
+
+    def _touched(self, tables: Tables, fed: pa.Table, watermark_us: int | None) -> tuple[pa.Table, Integers]:
+        """The keys that have rows or are due, each once, and where those that have rows are among them."""
+        timers = tables.get_time_keyed(TIMERS)
+        due = fed.slice(0, 0)
+        if watermark_us is not None:
+            behind = min(watermark_us + 1, END)
+            due = timers.read(None, behind).select(fed.schema.names)
+            timers.delete_times(BEGINNING, behind)
+        return distinct_keys(pa.concat_tables([fed, due.cast(fed.schema)]), fed.num_rows)
+
+    def _kept(
+        self,
+        tables: Tables,
+        keys: pa.Table,
+        kept: Sessions,
+        *,
+        found: Flags,
+        stored: pa.Table,
+        watermark_us: int | None,
+    ) -> None:
+        """Write the sessions that stay, and see that each key has a timer for the first of them that will change."""
+        view, timers = tables.get_keyed(SESSIONS), tables.get_time_keyed(TIMERS)
+        counts = np.bincount(kept.key_index, minlength=keys.num_rows)
+        view.delete(filtered(keys, found & (counts == 0)))
+        filled = np.flatnonzero(counts)
+        if not len(filled):
+            return
+        when = self._next_change(kept, watermark_us)
+        first = np.minimum.reduceat(when, np.cumsum(counts[filled]) - counts[filled])
+        pending = one_chunk(stored[PENDING]).take(from_numpy(filled, pa.int64()))
+        armed = int64_values(pending.fill_null(0))
+        is_armed = np.asarray(pending.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_) & (armed <= first)
+        if watermark_us is not None:
+            is_armed &= armed > watermark_us
+        timed = np.where(is_armed, armed, first)
+        some = taken(keys, filled)
+        values = {SESSIONS: kept.lists(counts[filled]), PENDING: from_numpy(timed, TIMESTAMP)}
+        view.upsert(some, pa.table(values))
+        unarmed = filtered(some, ~is_armed)
+        timers.append(unarmed.append_column(pa.field(TIME, TIMESTAMP), from_numpy(first[~is_armed], TIMESTAMP)))
+
+    def _next_change(self, kept: Sessions, watermark_us: int | None) -> Integers:
+        """When each session closes, or leaves the state if it has closed."""
+        leaves = kept.ends + self.lateness_us
+        if self.emit is Emit.EARLY or not self.lateness_us:
+            return leaves
+        return kept.ends if watermark_us is None else np.where(kept.ends > watermark_us, kept.ends, leaves)
+
+    def _shown(self, sessions: Sessions, watermark_us: int | None) -> Flags:
+        """Which sessions have a result that is put out."""
+        if self.emit is Emit.EARLY:
+            return np.ones(len(sessions), dtype=np.bool_)
+        if watermark_us is None:
+            return np.zeros(len(sessions), dtype=np.bool_)
+        return sessions.ends <= watermark_us
+
+    def finished(self, rows: pa.Table) -> pa.Table:
+        """Results so far of rows of the table of sessions: one row for each session."""
+        sessions = stored_sessions(one_chunk(rows[SESSIONS]), self.partials)
+        return self._results(rows, sessions).select(self.outputs[MAIN].columns.names)
+
+    def _results(self, keys: pa.Table, sessions: Sessions) -> pa.Table:
+        """Rows of the main output, without weights, by key and start."""
+        some = taken(keys, sessions.key_index)
+        columns = [
+            *(some[key.name] for key in self.keys),
+            from_numpy(sessions.starts, TIMESTAMP),
+            from_numpy(sessions.ends, TIMESTAMP),
+            *self.partials.finish([one_chunk(sessions.partials[field.name]) for field in self.partials.fields]),
+            from_numpy(sessions.ends - 1, TIMESTAMP),
+        ]
+        fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))

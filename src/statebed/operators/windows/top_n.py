@@ -1,0 +1,133 @@
+"""The first n rows of each key and window, when the window closes.
+
+Of an input that only adds, the state has the first n rows of each key and pane: what is not among those can be among
+the first n of no window. Rows are judged as by other windows: late when no window that holds them is open any more.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import from_numpy, int64_values
+from statebed.arrays.row_numbers import Numbering
+from statebed.arrays.sort_order import OrderBy
+from statebed.format import names
+from statebed.format.schema import TIMESTAMP
+from statebed.format.stream_schema import Changes, Input, Output
+from statebed.operators.aggregation import WINDOW_END
+from statebed.operators.changelog import UNKNOWN_RETRACTIONS
+from statebed.operators.input_rows import late_output, late_rows
+from statebed.operators.keyed_rows import check_input, taken
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
+from statebed.operators.updating.top_n import check_top_n, number_field
+from statebed.operators.window_definition import Window
+from statebed.operators.windows.buffered_rows import KEPT, WindowRows, check_windows, closing_is_due
+from statebed.state import Combine, TableConfig
+
+
+@dataclass(frozen=True)
+class WindowTopN:
+    """The definition of the operator; without keys, the first n rows of each window."""
+
+    operator_id: str
+    input: Input
+    window: Window
+    n: int
+    order: tuple[OrderBy, ...]
+    numbering: Numbering = Numbering.ROW_NUMBER
+    number: str | None = None
+    """The column for the row's number; None: there is none."""
+
+    def __post_init__(self) -> None:
+        names.check_part("operator", self.operator_id)
+        check_input(self.input, where=self._where)
+        check_top_n(self.n, self.order, self.input.columns, where=self._where)
+        check_windows(self._rows, [field.name for field in number_field(self.number)], where=self._where)
+        _ = self.outputs, self.tables  # refuse names that are taken
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return (self.input,)
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Output]:
+        """Keys, window_start, window_end, the other columns, the number; and late rows."""
+        columns = pa.schema([*self._rows.leading, *number_field(self.number)])
+        return {MAIN: Output(columns), LATE: late_output(self.input)}
+
+    @cached_property
+    def tables(self) -> Mapping[str, TableConfig]:
+        return {KEPT: self._rows.table}
+
+    @property
+    def combines(self) -> Mapping[str, Combine]:
+        return {KEPT: self.combined if self._prunes else self._rows.combined}
+
+    @cached_property
+    def definition(self) -> Definition:
+        return Definition.of(
+            kind="window_top_n",
+            window=self.window.as_data(),
+            n=self.n,
+            order=[one.text for one in self.order],
+            numbering=self.numbering.value,
+            number=self.number,
+            keys=self.input.keys,
+            columns=[[field.name, str(field.type)] for field in self.input.columns],
+            changes=self.input.changes.value,
+        )
+
+    def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        admitted = self._rows.admit(batches[0], clock.late_us, where=self._where)
+        rows = self._first(admitted.rows) if self._prunes else admitted.rows
+        closed = self._rows.close(tables.get_time_keyed(KEPT), rows, clock)
+        numbers = closed.shape.numbers(self.numbering)
+        first = np.flatnonzero(numbers <= self.n)
+        found = taken(closed.rows, first)
+        columns = [found[field.name] for field in self._rows.leading]
+        columns += [from_numpy(numbers[first].astype(np.int32), pa.int32()) for _ in number_field(self.number)]
+        columns.append(from_numpy(int64_values(found[WINDOW_END]) - 1, TIMESTAMP))
+        late = late_rows(admitted.late, self.input, clock.late_us, self.operator_id)
+        return StepResult(
+            {MAIN: pa.Table.from_arrays(columns, schema=self.outputs[MAIN].schema), LATE: late},
+            rows_in=admitted.rows_in,
+            rows_late=late.num_rows,
+            counts={UNKNOWN_RETRACTIONS: closed.dropped},
+        )
+
+    def output_watermark(self, watermark_us: int) -> int:
+        return self.window.complete_until(watermark_us)
+
+    def is_due(self, before_us: int | None, after_us: int) -> bool:
+        return closing_is_due(self.window, before_us, after_us)
+
+    def closing_watermark(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us)
+
+    def latest_result(self, event_time_us: int) -> int:
+        return self.window.newest_end(event_time_us) - 1
+
+    def combined(self, rows: pa.Table) -> pa.Table:
+        """Of rows of the state the first n of each key and pane."""
+        return self._rows.combined_first(rows, self.n, self.numbering)
+
+    @property
+    def _prunes(self) -> bool:
+        return self.input.changes is Changes.APPEND
+
+    def _first(self, rows: pa.Table) -> pa.Table:
+        """The first n rows of each key and pane."""
+        found = self._rows.sorted(rows)
+        return taken(found.rows, np.flatnonzero(found.shape.numbers(self.numbering) <= self.n))
+
+    @cached_property
+    def _rows(self) -> WindowRows:
+        return WindowRows(self.input, self.window, self.order)
+
+    @property
+    def _where(self) -> str:
+        return operator_label(self)

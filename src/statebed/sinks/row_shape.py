@@ -1,0 +1,124 @@
+"""The shape in which a sink gets rows: as they are, as changes of one of three forms, with their epoch."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.errors import InputError
+from statebed.format.stream_schema import WEIGHT, Changes, Output
+from statebed.operators.changelog import consolidated
+from statebed.sinks.base import outbox_rows
+from statebed.sinks.debezium import MESSAGES, Envelope
+from statebed.sinks.row_kinds import ROW_KIND, KeyedChanges, row_kind_field
+
+
+class Form(enum.Enum):
+    """How changes are told."""
+
+    ROWS = "rows"
+    """Rows as they are: of streams that only add."""
+    WEIGHTS = "weights"
+    """Rows with `_weight`: so many times added, below zero taken away."""
+    ROW_KIND = "row_kind"
+    """Rows with `row_kind`: insert, update_before, update_after, delete, by the declared key."""
+    DEBEZIUM = "debezium"
+    """Messages with a JSON key and a JSON value."""
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """What a sink that takes rows gets of a stream."""
+
+    output: Output
+    form: Form
+    envelope: Envelope
+    """Of messages, and the declared key of row kinds."""
+    epoch_column: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the sink gets."""
+        fields: Sequence[pa.Field] = {
+            Form.ROWS: [*self.output.columns],
+            Form.WEIGHTS: [*self.output.columns, pa.field(WEIGHT, pa.int64(), nullable=False)],
+            Form.ROW_KIND: [*self.output.columns, row_kind_field()],
+            Form.DEBEZIUM: [*MESSAGES],
+        }[self.form]
+        epoch = [pa.field(self.epoch_column, pa.int64(), nullable=False)] if self.epoch_column else []
+        return pa.schema([*fields, *epoch])
+
+    def applied(self, rows: pa.Table, publication: Publication) -> pa.Table:
+        """The rows of an epoch in this shape."""
+        match self.form:
+            case Form.ROWS:
+                shaped = rows
+            case Form.WEIGHTS:
+                shaped = consolidated(rows)
+            case Form.ROW_KIND:
+                shaped = KeyedChanges(rows, self.envelope.key).with_kinds()
+            case Form.DEBEZIUM:
+                shaped = self.envelope.table_of(rows, publication)
+        if self.epoch_column:
+            numbers = pa.repeat(pa.scalar(publication.epoch, pa.int64()), shaped.num_rows)
+            shaped = shaped.append_column(pa.field(self.epoch_column, pa.int64(), nullable=False), numbers)
+        return shaped
+
+
+def shaped_rows(publication: Publication, shape: RowShape | None) -> pa.Table | None:
+    """The rows of an epoch in the form that a sink shows; None when it has none."""
+    rows = outbox_rows(publication)
+    if rows is not None and shape is not None:
+        rows = shape.applied(rows, publication)
+    return rows if rows is not None and rows.num_rows else None
+
+
+def make_shape(
+    output: Output, *, envelope: Envelope, form: str | None, epoch_column: str | None, default: Form, where: str
+) -> RowShape:
+    """The shape that the user asked for, or the one that goes without saying; refused where it cannot be."""
+    names = [one.value for one in Form if one is not Form.ROWS or output.changes is Changes.APPEND]
+    if form is not None and form not in names:
+        raise InputError(f"form={form!r} is none of {', '.join(names)}", where=where, fix="give one of them")
+    if form is not None:
+        chosen = Form(form)
+    elif output.changes is Changes.APPEND:
+        chosen = Form.ROWS
+    else:
+        chosen = Form.ROW_KIND if envelope.key else default
+    if chosen in {Form.ROW_KIND, Form.DEBEZIUM} and not envelope.key:
+        raise InputError(
+            f"form={chosen.value!r} needs a key: it says what happened to which one",
+            where=where,
+            fix=f"write(..., key={output.columns.names[0]!r}), with the columns that tell rows apart",
+        )
+    check_columns_free(output, [ROW_KIND] if chosen is Form.ROW_KIND else [], where=where)
+    check_columns_free(output, [epoch_column] if epoch_column else [], where=where)
+    return RowShape(output, chosen, envelope, epoch_column)
+
+
+def check_columns_free(output: Output, names: Sequence[str], *, where: str) -> None:
+    """Refuse columns of the sink's that the stream has already."""
+    taken = {name.lower() for name in output.columns.names}
+    for name in names:
+        if name.lower() in taken:
+            raise InputError(
+                f"the sink adds the column {name!r}, and the stream has one of that name",
+                where=where,
+                fix="rename the stream's column with select(...), or choose another name",
+            )
+
+
+def declared_key(output: Output, key: str | Sequence[str] | None, *, where: str) -> tuple[str, ...]:
+    """The key columns that the user names, none for None; refused when the stream lacks one."""
+    names = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    unknown = [name for name in names if name not in output.columns.names]
+    if unknown or len(set(names)) != len(names):
+        raise InputError(
+            f"key={list(names)} names no columns of the stream, or one twice; it has {output.columns.names}",
+            where=where,
+            fix="name the columns that tell rows apart",
+        )
+    return names

@@ -1,0 +1,340 @@
+"""A table of a SQL database, exactly once: the epoch is compared and written in the transaction that writes its rows.
+
+`_statebed_commits` holds a row per table: the sink that owns it, the newest run that opened it, the newest epoch in it.
+A transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies
+in between leaves nothing behind. Any number of rows goes through in batches of bounded size, in one transaction.
+
+Without a key rows are added. With one, the table has one row per key: additions insert or update it, a retraction
+without an addition deletes it.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+import pyarrow as pa
+
+from statebed.checkpoint import Publication
+from statebed.errors import InputError, RollbackError, SinkError, SinkUnavailableError
+from statebed.format.stream_schema import WEIGHT, Output
+from statebed.logs import id_logger
+from statebed.protocol import Guarantee, PublishStep, SinkPosition
+from statebed.protocol.publication import decide_delivery
+from statebed.sinks.base import BaseSink, outbox_batches
+from statebed.sinks.sql.database import Database, ExistingColumn, TableName, Transaction, listed, quoted
+from statebed.sinks.sql.statements import GONE, NET, STAGED, SqlKeyedTable
+
+COMMITS = "_statebed_commits"
+_RESERVED = "_statebed_"
+BATCH_ROWS = 1 << 16
+"""So many rows are in memory as values of the database's at a time."""
+_ATTEMPTS = 3
+_WAIT_SECONDS = 1.0
+T = TypeVar("T")
+
+_logger = id_logger(__name__)
+
+
+@dataclass(frozen=True)
+class SqlTable:
+    """What is written where."""
+
+    name: TableName
+    output: Output
+    key: tuple[str, ...]
+    """Columns of which the table has one row per value; none: rows are added."""
+    epoch_column: str | None
+    """A column that gets the number of the epoch."""
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """All columns that are written."""
+        epoch = [pa.field(self.epoch_column, pa.int64(), nullable=False)] if self.epoch_column else []
+        return [*self.output.columns, *epoch]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields)
+
+
+class SqlTableSink(BaseSink):
+    """Publishes epochs to a table of a SQL database."""
+
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    keeps_position: ClassVar[bool] = True
+
+    def __init__(self, *, sink_id: str, job_id: str, database: Database, table: SqlTable) -> None:
+        super().__init__(sink_id)
+        self._owner = f"{job_id}/{sink_id}"
+        self.kind = database.product.lower()
+        self._database = database
+        self._table = table
+        self._commits = table.name.beside(COMMITS).sql
+        if database.folded(table.name.table).lower().startswith(_RESERVED):
+            raise InputError(
+                f"the table name {table.name} begins with {_RESERVED}, which is for tables of statebed's own",
+                fix="give the table another name",
+            )
+        for field in table.fields:
+            database.type_of(field)  # refuses what has none
+
+    @property
+    def described(self) -> str:
+        way = f"one row per {', '.join(self._table.key)}" if self._table.key else "rows are added"
+        return f"{self._where}, {way}"
+
+    @property
+    def target(self) -> str:
+        name = TableName(
+            self._database.folded(self._table.name.table),
+            None if self._table.name.schema is None else self._database.folded(self._table.name.schema),
+        )
+        return f"table {name} in {self._database.real_place}"
+
+    @property
+    def _where(self) -> str:
+        return f"{self._database.product} table {self._table.name} in {self._database.place}"
+
+    # ---- before a run opens ----------------------------------------------------------------------------------
+
+    def peek(self) -> SinkPosition | None:
+        return self._looked_up(self._position)
+
+    def owner_of_target(self) -> str:
+        rows = self._looked_up(self._commit_rows) or []
+        return next((owner for _, owner, _, _ in rows), "")
+
+    def _looked_up(self, look: Callable[[Transaction], T | None]) -> T | None:
+        """Look into the table of commits, if there is one, without making anything."""
+        if not self._database.exists:
+            return None
+        with self._database.transaction() as transaction:
+            self._existing(transaction)
+            has_commits = transaction.columns(self._table.name.beside(COMMITS)) is not None
+            return look(transaction) if has_commits else None
+
+    def check(self, *, last_number: int) -> None:
+        position = self.peek()
+        if position is not None and max(position.epoch, position.run) > last_number:
+            raise InputError(
+                f"the table holds epoch {position.epoch} of run {position.run}, but the job's log ends at "
+                f"{last_number}: the state was deleted, or it is another one",
+                where=self._where,
+                fix=f"give another table, or remove it and its row in {COMMITS}, or restore the state it belongs to",
+            )
+
+    def probe(self) -> None:
+        """Make what a run would make, and take it back."""
+        with contextlib.suppress(_TakenBackError), self._database.transaction() as transaction:
+            self._make(transaction)
+            raise _TakenBackError
+
+    # ---- the sink --------------------------------------------------------------------------------------------
+
+    def open(self, run: int) -> SinkPosition | None:
+        def opened(transaction: Transaction) -> SinkPosition | None:
+            self._make(transaction)
+            before = self._position(transaction)
+            if before is not None and before.run >= run:
+                raise self.fenced(run, before.run, where=self._where)
+            self._remember(transaction, SinkPosition(run=run, epoch=before.epoch if before else 0))
+            return before
+
+        return self._transacted(opened)
+
+    def roll_back(self, run: int, epoch: int) -> None:
+        """Remove the rows of later epochs, where a column says which they are."""
+
+        def rolled_back(transaction: Transaction) -> None:
+            position = self._position(transaction)
+            if position is not None and position.run != run:
+                raise self.fenced(run, position.run, where=self._where)
+            if position is None or position.epoch <= epoch:
+                return
+            if self._table.epoch_column is None or self._table.key:
+                raise self._cannot_go_back(position.epoch, epoch)
+            later = f"{quoted(self._table.epoch_column)} > {self._database.parameter(1)}"
+            transaction.run(f"delete from {self._table.name.sql} where {later}", epoch)  # noqa: S608 - quoted
+            self._remember(transaction, SinkPosition(run=run, epoch=epoch))
+
+        self._transacted(rolled_back)
+
+    def clear(self, run: int) -> None:
+        """Remove all rows."""
+
+        def cleared(transaction: Transaction) -> None:
+            position = self._position(transaction)
+            if position is not None and position.run != run:
+                raise self.fenced(run, position.run, where=self._where)
+            transaction.run(f"delete from {self._table.name.sql}")  # noqa: S608 - quoted
+            self._remember(transaction, SinkPosition(run=run, epoch=0))
+
+        self._transacted(cleared)
+
+    def publish(self, publication: Publication) -> None:
+        if not publication.files:
+            return
+
+        def published(transaction: Transaction) -> None:
+            position = self._position(transaction)
+            delivery = decide_delivery(position, run=publication.run, epoch=publication.epoch)
+            if delivery is PublishStep.REFUSE:
+                raise self.fenced(publication.run, position.run if position else 0, where=self._where)
+            if delivery is PublishStep.WRITE:
+                self._write(transaction, publication)
+                self._remember(transaction, SinkPosition(run=publication.run, epoch=publication.epoch))
+
+        self._transacted(published)
+
+    def _transacted(self, work: Callable[[Transaction], T]) -> T:
+        """The work in a transaction; again when the database broke off, for what was done is compared then."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self._database.transaction() as transaction:
+                    return work(transaction)
+            except SinkUnavailableError as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                told = _logger.about(sink=self.sink_id)
+                told.warning("sink %s is tried again in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
+                time.sleep(_WAIT_SECONDS)
+        raise AssertionError
+
+    # ---- inside a transaction --------------------------------------------------------------------------------
+
+    def _write(self, transaction: Transaction, publication: Publication) -> None:
+        table = self._table
+        if not table.key:
+            for batch in self._batches(publication, table.columns):
+                transaction.load(table.name.sql, table.columns, batch)
+            return
+        existing = self._existing(transaction) or {}
+        keyed = SqlKeyedTable(
+            table=table.name.sql,
+            columns=table.columns,
+            key=table.key,
+            types=tuple(self._database.staging_type(existing[name]) for name in table.columns),
+            temporary_ends=self._database.temporary_ends,
+        )
+        transaction.run(keyed.stage())
+        columns = (*table.columns, WEIGHT)
+        for batch in self._batches(publication, columns):
+            transaction.load(STAGED, columns, batch)
+        for statement in (keyed.net(), keyed.gone()):
+            transaction.run(statement)
+        self._check_key(transaction.run(keyed.repeated()), publication)
+        for statement in filter(None, map(self._database.analyse, (NET, GONE))):
+            transaction.run(statement)
+        for nulls in transaction.run(keyed.null_patterns()):
+            for statement in keyed.changes([bool(null) for null in nulls]):
+                transaction.run(statement)
+
+    def _batches(self, publication: Publication, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows with these columns: those that the outbox lacks are the epoch, and a weight of one."""
+        added = {self._table.epoch_column: publication.epoch, WEIGHT: 1}
+        for batch in outbox_batches(publication, BATCH_ROWS):
+            names = batch.schema.names
+            arrays = [
+                batch.column(name) if name in names else pa.repeat(pa.scalar(added[name], pa.int64()), batch.num_rows)
+                for name in columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+    def _check_key(self, repeated: Sequence[tuple[object, ...]], publication: Publication) -> None:
+        for *key, rows in repeated:
+            named = dict(zip(self._table.key, key, strict=True))
+            raise SinkError(
+                f"epoch {publication.epoch} has {rows} rows with the key {named}",
+                where=self._where,
+                fix="declare a key that tells all rows of the stream apart: write(..., key=[...])",
+            )
+
+    def _make(self, transaction: Transaction) -> None:
+        """The table and the table of commits, where they are not there yet."""
+        table, database = self._table, self._database
+        if database.making_lock:
+            transaction.run(database.making_lock)
+        transaction.run(
+            f"create table if not exists {self._commits} (table_name text primary key, "
+            "owner text not null, run bigint not null, epoch bigint not null)"
+        )
+        if self._existing(transaction) is None:
+            typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
+            transaction.run(f"create table {table.name.sql} ({typed})")
+            if table.key:
+                transaction.make_unique_index(table.name, table.key)
+
+    def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
+        """The columns of the table, if it exists; refused when it cannot take the rows."""
+        columns = transaction.columns(self._table.name)
+        if columns is None:
+            return None
+        fields = {field.name: field for field in self._table.fields}
+        problems = [f"it has no column {name}" for name in fields if name not in columns]
+        problems += [
+            f"its column {name} may not be null, has no default, and is not written"
+            for name, column in columns.items()
+            if column.must_be_given and name not in fields
+        ]
+        misfits = [self._database.misfit(fields[name], columns[name]) for name in fields if name in columns]
+        problems += [problem for problem in misfits if problem]
+        if problems:
+            raise InputError(
+                f"the table cannot take the rows: {'; '.join(problems)}",
+                where=self._where,
+                fix="change the table, select other columns, or let statebed make a table of another name",
+            )
+        return columns
+
+    def _position(self, transaction: Transaction) -> SinkPosition | None:
+        """Read what the table of commits says, locked until the end of the transaction."""
+        rows = self._commit_rows(transaction)
+        for _, owner, _, _ in rows:
+            if owner != self._owner:
+                raise InputError(
+                    f"the table belongs to {owner}, this is {self._owner}",
+                    where=self._where,
+                    fix=f"give each job and sink a table of its own; a sink that was renamed is in the column owner of "
+                    f"{COMMITS}, and keeps its table with write(..., name={owner.rpartition('/')[2]!r})",
+                )
+        return SinkPosition(run=rows[0][2], epoch=rows[0][3]) if rows else None
+
+    def _commit_rows(self, transaction: Transaction) -> list[tuple[str, str, int, int]]:
+        """Read the rows of this table, under whichever spelling of its name they were written."""
+        which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
+        statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"  # noqa: S608 - quoted
+        found = transaction.run(statement, self._folded_name)
+        return [(str(name), str(owner), int(run), int(epoch)) for name, owner, run, epoch in found]
+
+    @property
+    def _folded_name(self) -> str:
+        return self._database.folded(self._table.name.table)
+
+    def _remember(self, transaction: Transaction, position: SinkPosition) -> None:
+        rows = self._commit_rows(transaction)
+        marks = [self._database.parameter(number) for number in range(1, 5)]
+        columns = ("table_name", "owner", "run", "epoch")
+        transaction.run(
+            f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "  # noqa: S608 - quoted
+            "on conflict (table_name) do update set run = excluded.run, epoch = excluded.epoch",
+            rows[0][0] if rows else self._table.name.table,
+            self._owner,
+            position.run,
+            position.epoch,
+        )
+
+    def _cannot_go_back(self, held: int, epoch: int) -> RollbackError:
+        return RollbackError(
+            f"the table holds epoch {held} and cannot go back to {epoch} by itself: "
+            + ("rows that were replaced are not kept" if self._table.key else "no column says which rows are newer"),
+            where=self._where,
+            fix=f"bring the table to epoch {epoch} (from a backup) and set epoch = {epoch} in its row of {COMMITS}, or "
+            f"start with sinks={{{self.sink_id!r}: 'rebuild'}} if its results are kept in state, or write into a new "
+            "table; a table without key that has epoch_column= goes back by itself",
+        )
+
+
+class _TakenBackError(Exception):
+    """Ends a transaction that was only tried."""

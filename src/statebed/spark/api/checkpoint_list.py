@@ -1,0 +1,51 @@
+"""The checkpoints of a job, as a notebook shows them: newest first, one line each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from statebed.inspect.records import LogEntry
+from statebed.present import notebook, units
+
+
+@dataclass(frozen=True, repr=False)
+class CheckpointList(Sequence[LogEntry]):
+    """The newest records of a job."""
+
+    job: str
+    epochs: tuple[LogEntry, ...]
+    """Newest first."""
+
+    @overload
+    def __getitem__(self, index: int) -> LogEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LogEntry, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> LogEntry | tuple[LogEntry, ...]:
+        return self.epochs[index]
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints of job {self.job}: {', '.join(str(one.epoch) for one in self.epochs) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        columns = ["epoch", "record", "run", "rows in", "late", "out", "watermark", "took", "size", "savepoints"]
+        rows = [
+            (
+                one.epoch,
+                one.problem or (one.kind if one.status == "complete" else one.status),
+                one.run,
+                one.rows_in,
+                one.rows_late,
+                one.rows_out,
+                notebook.moment(one.watermark_us),
+                units.duration(one.duration_us),
+                units.size(one.bytes),
+                ", ".join(one.savepoints) or units.NOTHING,
+            )
+            for one in self.epochs
+        ]
+        return notebook.block(f"checkpoints of job {self.job}", notebook.table(columns, rows))

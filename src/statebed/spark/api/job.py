@@ -1,0 +1,449 @@
+"""A job: where its state lives, what it reads, what it computes, where results go.
+
+    job = sb.Job("rides", state="./statebed-state")
+    rides = job.source(df, name="rides", watermark=("ts", "10 minutes"))
+    per_minute = rides.group_by("driver", sb.tumbling("1 minute"), name="per_minute").agg(trips=sb.count())
+    per_minute.write("parquet", path="out")
+    job.start(available_now=True).await_termination()
+
+Mistakes are found before `start` writes anything.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from statebed.checkpoint import CheckpointLog, DamagePolicy, Environment, Retention, Run, RunOptions, Sink, SinkStart
+from statebed.checkpoint.open_run import prepare_opening
+from statebed.checkpoint.references import References
+from statebed.config import Settings, resolve
+from statebed.errors import InputError, StatebedError
+from statebed.flow.graph import Edge, Graph, OperatorNode, SourceNode
+from statebed.flow.keys import known
+from statebed.flow.spark_names import SparkNames
+from statebed.flow.stream import watermark_of
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.names import check_name, job_folder
+from statebed.format.ranges import check_parallelism
+from statebed.format.schema import check_user_columns
+from statebed.inspect.records import summarise_epochs
+from statebed.present import notebook
+from statebed.protocol.sink_names import DerivedSink, derived_name, settled_names
+from statebed.quantities import Duration, parse_duration
+from statebed.sinks import BaseSink
+from statebed.sinks.neighbours import check_places
+from statebed.spark.api.checkpoint_list import CheckpointList
+from statebed.spark.api.explain import Explanation, explained
+from statebed.spark.api.outputs import check_sinks, make_sink, probe_sinks
+from statebed.spark.api.query import Query, Trigger
+from statebed.spark.api.stream import JobStream, SparkFrame, Transform
+from statebed.spark.checkpoint.folder import SparkProjection, projection_folder
+from statebed.spark.epoch.controller import Controller
+from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.run_reporter import RunReporter
+from statebed.spark.plan.head_expressions import arrow_field
+from statebed.spark.plan.host_memory import check_shares
+from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.plan.source_frames import event_time_of, feeding, marked, source_frame
+from statebed.spark.plan.source_plan import streams_of
+from statebed.spark.plan.state_match import RemovedStatePolicy, check_continues
+from statebed.spark.plan.topology import topology
+from statebed.spark.plan.worker_resources import job_budget
+from statebed.spark.probe.probe import probe_executors
+from statebed.spark.session import active_session, check_session, check_streaming, configuration, default_session
+from statebed.storage import LocalStore, MemoryStore, ScopedStore, get_storage_provider, probe_put_if_absent
+
+
+class Job(SparkNames):
+    """One pipeline with one state location."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        state: str | Path | None = None,
+        memory: str | int | None = None,
+        memory_shares: Mapping[str, str | float] | None = None,
+        parallelism: int | None = None,
+        spark: SparkSession | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        """`memory_shares` are parts of the memory that operators or tables keep: `{"joined": "40%"}`. `settings` are
+        others by name, see docs/reference/configuration.md.
+        """
+        self._job_id = check_name("job", name)
+        self._keywords = {
+            "state": state,
+            "memory": memory,
+            "memory_shares": memory_shares,
+            "parallelism": parallelism,
+            **(settings or {}),
+        }
+        self._session = None if spark is None else check_session(spark)
+        self._store = get_storage_provider(self._settings().state)
+        self._sinks: dict[str, tuple[Sink, Edge]] = {}
+        self._derived: set[str] = set()
+        """Sinks that were given no name."""
+        self.graph = Graph()
+        self.frames: dict[Edge, SparkFrame] = {}
+        """The streams that Spark computes."""
+        if isinstance(self._store, MemoryStore):
+            raise InputError(
+                "a state in memory:// lives in one process, and Spark's workers are others",
+                where=self._store.url,
+                fix="use a folder or an object store",
+            )
+
+    @property
+    def name(self) -> str:
+        return self._job_id
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of this job: the one given, else the active one, else a new local one."""
+        if self._session is None:
+            self._session = check_session(default_session(self._job_id))
+        return self._session
+
+    def source(
+        self,
+        df: DataFrame,
+        *,
+        name: str = "source",
+        watermark: tuple[str, Duration] | None = None,
+        idle_after: Duration | None = None,
+    ) -> JobStream:
+        """Rows to read: a streaming DataFrame, with `df.withWatermark(...)` or `watermark=("ts", "10 minutes")`.
+
+        A source that gave no rows for `idle_after` holds the watermarks of operators with several inputs back no more.
+        """
+        where = f"job {self._job_id}, source {check_name('source', name)!r}"
+        frame = check_streaming(df, source=name)
+        session = check_session(frame.sparkSession)
+        if self._session is not None and self._session.sparkContext is not session.sparkContext:
+            raise InputError("the DataFrame belongs to another Spark than spark=", where=where, fix="use one session")
+        if self._session is None:
+            self._session = session
+            self._store = get_storage_provider(self._settings().state)  # its configuration may say where
+        column, delay = (None, "0s") if watermark is None else watermark_of(watermark, where=where)
+        given = None if column is None else (column, parse_duration(delay))
+        frame = marked(frame, given, where=where)
+        time = event_time_of(frame, where=where)
+        check_user_columns(frame.columns, where=where)
+        columns = pa.schema([arrow_field(field, where=where) for field in frame.schema.fields])
+        node = SourceNode(
+            name,
+            columns,
+            None if time is None else time.column,
+            0 if time is None else time.delay_us,
+            None if idle_after is None else parse_duration(idle_after),
+        )
+        position = len(self.graph.sources)
+        edge = Edge(self.graph.add(node))
+        leaves = (name,) * len(streams_of(frame))
+        self.frames[edge] = SparkFrame(source_frame(frame, time, position=position), time is not None, position, leaves)
+        return JobStream(self.graph, edge, self)
+
+    def sink_edge(self, name: str) -> Edge:
+        """The stream that a sink gets."""
+        return self._sinks[name][1]
+
+    def explain(self) -> Explanation:
+        """What the job will do, as text and as a picture; finds the same mistakes as `start`."""
+        return explained(self._plan())
+
+    def checkpoints(self, limit: int = 20) -> CheckpointList:
+        """The newest records of the job, newest first; the job may be running, or may never have run."""
+        log = CheckpointLog(ScopedStore(self._store, job_folder(self._job_id)), self._job_id)
+        return CheckpointList(self._job_id, tuple(reversed(summarise_epochs(log, limit=limit))))
+
+    def __repr__(self) -> str:
+        return f"<Job {self._job_id} with state at {self._store.url}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.explain()._repr_html_()
+        except StatebedError as mistake:
+            # A job in the making is looked at, too.
+            return notebook.block(f"job {self._job_id}", f"<pre>{escape(str(mistake))}</pre>")
+
+    def start(
+        self,
+        *,
+        available_now: bool = False,
+        processing_time: str | None = None,
+        options: RunOptions | None = None,
+        removed: str = RemovedStatePolicy.REFUSE.value,
+        sinks: Mapping[str, str | SinkStart] | None = None,
+        abandon: Sequence[str] = (),
+    ) -> Query:
+        """Open a run, which fences every earlier one, and start the query.
+
+        `available_now` reads what is there and ends; otherwise it goes on, looking for input every `processing_time`
+        (default: as soon as there is some). `options` say which epoch to start from and what is retained.
+        `removed` says what becomes of the state of operators that the job no longer has: "keep" or "drop" it.
+        `sinks` says, by name, what to do with a sink that lacks epochs which are gone: "rebuild", "start_empty" or
+        "accept_gap"; without need it has no effect. `abandon` names sinks that the job no longer has, and whose
+        unpublished epochs are given up.
+        """
+        if available_now and processing_time is not None:
+            raise InputError(
+                "available_now and processing_time exclude each other",
+                where=f"job {self._job_id}",
+                fix="give one of them",
+            )
+        trigger = Trigger(available_now=available_now, every_us=parse_duration(processing_time or "0 seconds"))
+        if trigger.every_us < 0:
+            raise InputError(
+                f"processing_time={processing_time!r} is negative", where=f"job {self._job_id}", fix="write '1 second'"
+            )
+        starts = {name: _sink_start(name, choice) for name, choice in (sinks or {}).items()}
+        plan = self._plan()
+        store = ScopedStore(self._store, job_folder(self._job_id))
+        options = _with_retention(options or RunOptions(), plan.settings)
+        if self._settle_names(Run.preview(store, self._job_id, options=options)):
+            plan = self._plan()
+        plan = replace(
+            plan,
+            removed=RemovedStatePolicy(known(removed, RemovedStatePolicy, "removed", where=f"job {self._job_id}")),
+            sink_starts=starts,
+            abandoned_sinks=(abandon,) if isinstance(abandon, str) else tuple(abandon),
+        )
+        plan.warn_of_unbounded_state()
+        plan = self._checked_against_log(plan, store, options)
+        watching = Watching.open(plan)
+        try:
+            return self._open(plan, store, options, trigger, watching)
+        except BaseException:
+            watching.close()
+            raise
+
+    def _open(
+        self, plan: JobPlan, store: ScopedStore, options: RunOptions, trigger: Trigger, watching: Watching
+    ) -> Query:
+        """Everything has been checked: open the run."""
+        run = Run.open(store, self._job_id, options=options, environment=Environment())
+        reporter = RunReporter(run, plan, trigger=str(trigger), metrics=watching.metrics)
+        reporter.start()
+        try:
+            return self._query(plan, store, run, trigger, watching=watching, reporter=reporter)
+        except BaseException as failure:
+            reporter.failed(failure)
+            raise
+
+    def _query(
+        self,
+        plan: JobPlan,
+        store: ScopedStore,
+        run: Run,
+        trigger: Trigger,
+        *,
+        watching: Watching,
+        reporter: RunReporter,
+    ) -> Query:
+        """Bring sinks and Spark's checkpoint to where the run begins, and start the query."""
+        self._check_continues(plan, run.head, store)
+        watching.began(run.head, run.record(run.head.base) if run.head.base in run.chain else None)
+        publisher = plan.publisher(run)
+        publisher.open()
+        folder = projection_folder(
+            local_state=plan.local_state, state_url=plan.state_url, job_id=self._job_id, run=run.number
+        )
+        projection = SparkProjection(folder, store, sources=plan.spark_sources)
+        projection.build(run.head.source_position)
+        controller = Controller(
+            plan=plan,
+            run=run,
+            publisher=publisher,
+            projection=projection,
+            environment=run.environment,
+            watching=watching,
+            reads_once=trigger.available_now,
+        )
+        return Query.start(plan, controller, trigger, checkpoint_location=projection.location, reporter=reporter)
+
+    # ---- called by the streams -------------------------------------------------------------------------------
+
+    def add_sink(
+        self,
+        stream: JobStream,
+        sink: Any,
+        *,
+        path: str | None,
+        name: str | None,
+        key: str | Sequence[str] | None,
+        options: Mapping[str, object],
+        transforms: Sequence[Transform] = (),
+    ) -> None:
+        """Make the sink part of the job."""
+        given = stream.forwarded()
+        derived = self._derived_name(given, sink)
+        made = make_sink(
+            sink,
+            output=given.output,
+            operator_id=derived,
+            job_id=self._job_id,
+            session=self.spark,
+            path=path,
+            name=name,
+            key=key,
+            options=options,
+            transform=_composed(transforms),
+        )
+        where = f"job {self._job_id}"
+        others = [other for other, _ in self._sinks.values()]
+        unnamed = made if name is None and isinstance(made, BaseSink) and made.sink_id == derived else None
+        is_direct = isinstance(self.graph.nodes[given.edge.node], OperatorNode)
+        if unnamed is not None and not is_direct and derived in self._sinks:
+            apart = unnamed.target or self.graph.origin(given.edge)
+            unnamed.rename(derived_name([derived], told_apart_by=apart))
+        check_places(made, state_url=self._store.url, others=others, where=where)
+        self._sinks[made.sink_id] = (made, given.edge)
+        if unnamed is not None:
+            self._derived.add(made.sink_id)
+
+    def _derived_name(self, stream: JobStream, sink: Any) -> str:
+        """Name a sink that is given no name: after its operator; behind steps, after what it is, too."""
+        operators = self.graph.outputs_behind(stream.edge)
+        if isinstance(self.graph.nodes[stream.edge.node], OperatorNode):
+            return derived_name(operators)
+        label = sink if isinstance(sink, str) else getattr(sink, "__name__", "")
+        if label.isascii() and label.isidentifier():
+            return derived_name(operators, label)
+        return derived_name(operators, "function", told_apart_by=self.graph.origin(stream.edge))
+
+    def _settle_names(self, run: Run) -> bool:
+        """Give each sink that was given no name the one that it has in the log; whether any was renamed."""
+        derived = []
+        for sink_id in sorted(self._derived):
+            sink, edge = self._sinks[sink_id]
+            assert isinstance(sink, BaseSink)
+            job, _, owner = sink.owner_of_target().rpartition("/")
+            operators = self.graph.origins_of(edge)
+            derived.append(
+                DerivedSink(
+                    sink_id,
+                    operator_id=operators[0] if len(operators) == 1 else "",
+                    kind=sink.identity.kind,
+                    target=sink.target,
+                    owner=owner if job == self._job_id else "",
+                )
+            )
+        names = settled_names(derived, given=self._sinks.keys() - self._derived, known=run.known_sinks())
+        for sink_id, name in names.items():
+            sink = self._sinks[sink_id][0]
+            if name != sink_id and isinstance(sink, BaseSink):
+                sink.rename(name)
+        self._sinks = {sink.sink_id: (sink, edge) for sink, edge in self._sinks.values()}
+        self._derived = set(names.values())
+        return any(sink_id != name for sink_id, name in names.items())
+
+    # ---- from the graph to a plan ----------------------------------------------------------------------------
+
+    def _settings(self) -> Settings:
+        session = self._session or active_session()
+        conf = {} if session is None else configuration(session)
+        return resolve(self._keywords, spark_conf=conf, environ=os.environ, folder=Path.cwd())
+
+    def _plan(self) -> JobPlan:
+        where = f"job {self._job_id}"
+        if not self.graph.sources:
+            raise InputError(
+                "the job has no source",
+                where=where,
+                fix="write job.source(df).group_by('key', sb.tumbling('1 minute')).agg(n=sb.count())",
+            )
+        if not self._sinks:
+            raise InputError("the job has no sink", where=where, fix="write results.write('parquet', path='out')")
+        session, settings = self.spark, self._settings()
+        local_state = Path(self._store.url) if isinstance(self._store, LocalStore) else None
+        parallelism = settings.parallelism or check_parallelism(session.sparkContext.defaultParallelism)
+        ways = topology(self.graph, self.frames, {name: edge for name, (_, edge) in self._sinks.items()})
+        check_shares(settings, [place.operator for place in ways.places], where=where)
+        frames = {edge: frame.df for edge, frame in self.frames.items()}
+        leaves = {edge: frame.leaves for edge, frame in self.frames.items()}
+        feed = feeding(frames, ways.branches, leaves=leaves, where=where)
+        return JobPlan(
+            job_id=self._job_id,
+            state_url=self._store.url,
+            local_state=local_state,
+            parallelism=parallelism,
+            session=session,
+            graph=self.graph,
+            topology=ways,
+            prepared=feed.df,
+            layouts=feed.layouts,
+            spark_sources=feed.sources,
+            sinks=tuple(sink for sink, _ in self._sinks.values()),
+            settings=settings,
+            budget=job_budget(session, settings),
+        )
+
+    def _checked_against_log(self, plan: JobPlan, store: ScopedStore, options: RunOptions) -> JobPlan:
+        """Everything that could be refused once the run is open, and then a fork would have happened already.
+
+        The plan gets what the state and the hosts say: the parallelism that was chosen, where no setting has one, and
+        the memory there is.
+        """
+        log = CheckpointLog(store, self._job_id)
+        recovery = log.recover(options.damage, proofs=True)
+        if options.origin.is_head and options.damage is DamagePolicy.REFUSE:
+            base = recovery.head
+        else:
+            base = prepare_opening(log, References(log), options).base
+        self._check_continues(plan, base, store)
+        check_sinks(plan.sinks, last_number=recovery.last_number)
+        plan.publisher(Run.preview(store, self._job_id, options=options)).check()
+        probe_put_if_absent(self._store)
+        hosts = probe_executors(plan.session, self._store, settings=plan.settings, job_id=self._job_id)
+        probe_sinks(plan.sinks)
+        chosen = 0 if base is None or plan.settings.parallelism else int(base.chosen_parallelism)
+        return replace(
+            plan,
+            parallelism=chosen or plan.parallelism,
+            budget=job_budget(plan.session, plan.settings, available=hosts.least_memory),
+        )
+
+    def _check_continues(self, plan: JobPlan, record: pb.CheckpointMetadata | None, store: ScopedStore) -> None:
+        check_continues(
+            record,
+            operators=plan.operators,
+            sources=plan.graph.sources,
+            store=store,
+            job_id=self._job_id,
+            removed=plan.removed,
+        )
+
+
+def _sink_start(name: str, choice: str | SinkStart) -> SinkStart:
+    try:
+        return SinkStart(choice)
+    except ValueError:
+        ways = ", ".join(repr(way.value) for way in SinkStart)
+        raise InputError(
+            f"sinks={{{name!r}: {choice!r}}} is no way to start a sink", fix=f"use one of {ways}"
+        ) from None
+
+
+def _with_retention(options: RunOptions, settings: Settings) -> RunOptions:
+    """What is kept is said by the options, else by the settings."""
+    return replace(options, retention=settings.retention) if options.retention == Retention() else options
+
+
+def _composed(functions: Sequence[Transform]) -> Transform | None:
+    """One function that is all of them, one after the other."""
+    if not functions:
+        return None
+
+    def composed(df: DataFrame) -> DataFrame:
+        for function in functions:
+            df = function(df)
+        return df
+
+    return composed

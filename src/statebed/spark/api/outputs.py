@@ -1,0 +1,159 @@
+"""From what the user writes to a sink of the job, refused where it could not work."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from statebed.checkpoint import Guarantee, Sink
+from statebed.errors import InputError
+from statebed.format.stream_schema import WEIGHT, Changes, Output
+from statebed.sinks import BaseSink, FunctionSink, TransformedSink
+from statebed.sinks.registry import KINDS, SinkRequest
+from statebed.sinks.row_shape import Form, declared_key, make_shape
+from statebed.spark.api.format_sink import FormatSink, check_format, format_target
+from statebed.spark.arrow_types import arrow_schema
+
+Transform = Callable[[DataFrame], DataFrame]
+_FUNCTION_OPTIONS = frozenset({"form", "epoch_column"})
+
+
+def make_sink(
+    sink: str | Callable[[Any, int], object] | Sink,
+    *,
+    output: Output,
+    operator_id: str,
+    job_id: str,
+    session: SparkSession,
+    path: str | None = None,
+    name: str | None = None,
+    key: str | Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    transform: Transform | None = None,
+) -> Sink:
+    """A sink by name, a format of Spark's, a function(df, epoch), or an object that is a sink already.
+
+    `transform` is a function of the user's that the rows of each committed epoch go through first.
+    """
+    where = f"job {job_id}, sink {name or operator_id!r}"
+    if not isinstance(sink, str) and hasattr(sink, "publish") and hasattr(sink, "sink_id"):
+        given = [path, key, transform, *(options or {}).values()]
+        if any(value is not None for value in given):
+            raise InputError(
+                "a sink of your own takes rows as they are, and no options", where=where, fix="write(sink) alone"
+            )
+        return cast("Sink", sink)
+    if not isinstance(sink, str) and not callable(sink):
+        raise InputError(
+            f"{sink!r} is no sink",
+            where=where,
+            fix="write a name such as 'parquet', a function(df, epoch), or an object with publish()",
+        )
+    wanted = SinkRequest(
+        sink_id=name or operator_id,
+        job_id=job_id,
+        output=output,
+        key=(),
+        path=path,
+        options=options or {},
+        where=where,
+        # As with Spark's own memory sink.
+        show=lambda rows: _frame(session, rows).createOrReplaceTempView(name or operator_id),
+    )
+    if isinstance(sink, str) and sink in KINDS:
+        return _known(sink, wanted, key, session, transform)
+    wanted = replace(wanted, key=declared_key(output, key, where=where))
+    to_frame = _framed(session, transform)
+    if isinstance(sink, str):
+        return _format(sink, wanted, session, to_frame)
+    unknown = sorted(set(wanted.options) - _FUNCTION_OPTIONS)
+    if unknown or path is not None:
+        raise InputError(
+            f"a function takes no {', '.join(unknown) or 'path'}",
+            where=where,
+            fix=f"options of a function: {', '.join(sorted(_FUNCTION_OPTIONS))}",
+        )
+    return FunctionSink(sink_id=wanted.sink_id, function=sink, to_frame=to_frame, shape=wanted.shape())
+
+
+def _known(
+    kind: str, wanted: SinkRequest, key: str | Sequence[str] | None, session: SparkSession, transform: Transform | None
+) -> Sink:
+    """A sink of ours; rows that a function of the user's makes come back from Spark as Arrow."""
+    if transform is None:
+        return KINDS[kind].made(replace(wanted, key=declared_key(wanted.output, key, where=wanted.where)))
+    before = wanted.output
+    weight = [pa.field(WEIGHT, pa.int64(), nullable=False)] if before.changes is Changes.CHANGELOG else []
+    schema = pa.schema([*before.columns, *weight])
+    made = arrow_schema(transform(_frame(session, schema.empty_table())).schema)
+    if weight and (WEIGHT not in made.names or made.field(WEIGHT).type != pa.int64()):
+        raise InputError(
+            f"the stream is a changelog, and the function in transform() gives no {WEIGHT} (a bigint) with its rows",
+            where=wanted.where,
+            fix=f"keep the column {WEIGHT}: +n adds the row n times, -n takes it away",
+        )
+    after = Output(pa.schema([field for field in made if not weight or field.name != WEIGHT]), before.changes)
+    inner = KINDS[kind].made(replace(wanted, output=after, key=declared_key(after, key, where=wanted.where)))
+    frame = _framed(session, transform)
+    return TransformedSink(inner, lambda rows: frame(rows).toArrow(), schema=pa.schema([*after.columns, *weight]))
+
+
+def _format(name: str, wanted: SinkRequest, session: SparkSession, to_frame: Callable[[pa.Table], DataFrame]) -> Sink:
+    options = dict(wanted.options)
+    form, epoch_column = options.pop("form", None), options.pop("epoch_column", None)
+    check_format(session, name, known=sorted(KINDS), where=wanted.where)
+    if wanted.is_changelog and form is None and not wanted.key:
+        raise InputError(
+            f"the stream is a changelog, and Spark's format {name!r} only adds rows",
+            where=wanted.where,
+            fix=f"write(..., key={wanted.output.columns.names[0]!r}) for rows with row_kind, form='weights' for rows "
+            f"with {WEIGHT}, or a sink that updates: 'postgres', 'sqlite'",
+        )
+    shape = make_shape(
+        wanted.output,
+        envelope=wanted.envelope,
+        form=form,
+        epoch_column=epoch_column,
+        default=Form.WEIGHTS,
+        where=wanted.where,
+    )
+    target = format_target(name, path=wanted.path, options=options, columns=shape.schema.names, where=wanted.where)
+    return FormatSink(sink_id=wanted.sink_id, job_id=wanted.job_id, target=target, shape=shape, to_frame=to_frame)
+
+
+def _framed(session: SparkSession, transform: Transform | None) -> Callable[[pa.Table], DataFrame]:
+    def framed(rows: pa.Table) -> DataFrame:
+        frame = _frame(session, rows)
+        return frame if transform is None else transform(frame)
+
+    return framed
+
+
+def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """The rows with the types of their stream; Spark itself would take local times for times in the session's zone."""
+    return session.createDataFrame(rows, schema=from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+
+
+def described(sink: Sink) -> str:
+    """A sink in one line: what it promises, and where it writes."""
+    promise = "exactly once"
+    if sink.guarantee is not Guarantee.EXACTLY_ONCE:
+        promise = "at least once: after a crash it may see an epoch again, with the same rows and number"
+    return f"{sink.described} ({promise})" if isinstance(sink, BaseSink) else promise
+
+
+def check_sinks(sinks: Iterable[Sink], *, last_number: int) -> None:
+    """Before a run opens, and without writing: every sink has a place that is its own."""
+    for sink in sinks:
+        if isinstance(sink, BaseSink):
+            sink.check(last_number=last_number)
+
+
+def probe_sinks(sinks: Iterable[Sink]) -> None:
+    """Before a run opens, after every check: every sink can write."""
+    for sink in sinks:
+        if isinstance(sink, BaseSink):
+            sink.probe()

@@ -1,0 +1,231 @@
+"""State as a table of Spark's: `spark.read.format("statebed")`, and `USING statebed` in SQL.
+
+Spark finds it by itself, through the package `pyspark_statebed`. The driver finds the table, fixes its epoch when the
+DataFrame is made, and hands each task the names of its files; executors read from the store. Equality of all key
+columns and ranges of `_time` are pushed down where `spark.sql.python.filterPushdown.enabled` is true. Spark does not
+tell Python data sources which columns a query needs: `.schema(...)` names those that are read.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from statebed.arrays.nested import is_list
+from statebed.errors import InputError
+from statebed.inspect import StateTable, read_state
+from statebed.inspect.tables.pushdown import span_of
+from statebed.inspect.tables.request import instant_us
+from statebed.inspect.tables.table_shape import INTERNAL
+from statebed.spark.arrow_types import arrow_schema
+
+NAME = "statebed"
+OWN_OPTIONS = ("path", "job", "operator", "table", "epoch", "savepoint", "internal", "results")
+STORAGE = "storage."
+"""Options that begin so are settings of the object store."""
+
+
+class StateSource(DataSource):
+    """A table of the state, at one epoch."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._asked = _asked(options)
+        table = self._table()
+        # Whatever is read of this DataFrame later is of the epoch that was the newest when it was made.
+        self._asked |= {"operator": table.operator, "table": table.table, "job": table.job}
+        if self._asked.get("savepoint") is None:
+            self._asked["epoch"] = table.record
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(
+            pa.schema([_known(field) for field in self._table().schema]), prefer_timestamp_ntz=True
+        )
+
+    def reader(self, schema: StructType) -> "StateReader":
+        return StateReader(self._table(), schema)
+
+    def _table(self) -> StateTable:
+        return read_state(**self._asked)
+
+
+class StateReader(DataSourceReader):
+    """Reads one table; made on the driver, and sent to executors with what each of them reads."""
+
+    def __init__(self, table: StateTable, schema: StructType) -> None:
+        self._target = arrow_schema(schema)
+        # What is asked for by `.schema(...)` is what is read.
+        self._table = table.select(*self._target.names)
+        self.pushFilters = _Push(self)  # type: ignore[method-assign]  # see there
+
+    def push(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrow what is read; gives the filters that are left to Spark."""
+        left = {id(one): one for one in filters}
+        for taken, narrower in (*_by_key(self._table, filters), *_by_time(self._table, filters)):
+            self._table = narrower(self._table)
+            for one in taken:
+                left.pop(id(one), None)
+        return list(left.values())
+
+    def partitions(self) -> Sequence[InputPartition]:
+        found = [InputPartition(one) for one in self._table.slices()]
+        return found or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:
+            return
+        for batch in partition.value.batches():
+            rows = pa.Table.from_batches([batch])
+            columns = [_cast(rows[field.name], field.type) for field in self._target]
+            yield from pa.Table.from_arrays(columns, schema=self._target).combine_chunks().to_batches()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks get their slices; the table itself stays on the driver.
+        return {"_target": self._target}
+
+
+class _Push:
+    """`pushFilters` of a reader, for sessions with and without push-down.
+
+    Spark refuses readers that have a `pushFilters` of their own while push-down is off, which it is by default; it
+    looks at `__func__` to tell. Here reading works either way, and filters are pushed where they can be.
+    """
+
+    def __init__(self, reader: StateReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.push(filters)
+
+
+def _asked(options: dict[str, str]) -> dict[str, Any]:
+    """The arguments of `read_state`."""
+    given = {name.lower(): value for name, value in options.items()}
+    storage = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
+    unknown = [name for name in given if name not in OWN_OPTIONS and not name.startswith(STORAGE)]
+    if unknown or "path" not in given:
+        raise InputError(
+            f"the options {sorted(unknown)} are unknown" if unknown else "no state location is given",
+            where='format("statebed")',
+            fix=f"load(location), with options {', '.join(OWN_OPTIONS[1:])}, and {STORAGE}... for the object store",
+        )
+    epoch = given.get("epoch")
+    if epoch is not None and not epoch.isdigit():
+        raise InputError(f"{epoch!r} is no number of an epoch", where='format("statebed")', fix="give a number")
+    return {
+        "url": given["path"],
+        "job": given.get("job"),
+        "operator": given.get("operator"),
+        "table": given.get("table"),
+        "epoch": None if epoch is None else int(epoch),
+        "savepoint": given.get("savepoint"),
+        "internal": given.get("internal", "false").lower() == "true",
+        "results": given.get("results", "false").lower() == "true",
+        "storage_options": storage,
+    }
+
+
+# ---- filters ---------------------------------------------------------------------------------------------------------
+
+
+def _by_key(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
+    """Filters that name every key column, as keys."""
+    wanted: dict[str, tuple[Filter, list[Any]]] = {}
+    for one in filters:
+        if isinstance(one, EqualTo) and len(one.attribute) == 1:
+            wanted.setdefault(one.attribute[0], (one, [one.value]))
+        elif isinstance(one, In) and len(one.attribute) == 1:
+            wanted.setdefault(one.attribute[0], (one, [value for value in one.value if value is not None]))
+    narrower = table.of_equal({name: values for name, (_, values) in wanted.items()})
+    if narrower is not None:
+        keys = [one for name in table.key_columns for one in filters if getattr(one, "attribute", None) == (name,)]
+        taken = [wanted[name][0] for name in table.key_columns]
+        yield [*taken, *(one for one in keys if isinstance(one, IsNotNull))], lambda _: narrower
+
+
+def _by_time(table: StateTable, filters: list[Filter]) -> Iterator[tuple[list[Filter], Any]]:
+    """Comparisons of the time column with constants."""
+    for one in filters:
+        named = getattr(one, "attribute", None)
+        if table.time_column is None or named != (table.time_column,) or type(one) not in _SIGNS:
+            continue
+        value = getattr(one, "value", None)
+        if isinstance(value, dt.datetime):
+            yield [one], _between(*span_of(_SIGNS[type(one)], instant_us(value)))
+
+
+_SIGNS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+
+
+def _between(start: int | None, end: int | None) -> Any:
+    return lambda found: found.between(start, end)
+
+
+# ---- types -----------------------------------------------------------------------------------------------------------
+
+
+def _known(field: pa.Field) -> pa.Field:
+    # Hashes and sequences are the same 64 bits, signed, as Spark's own `xxhash64` shows them.
+    kind = pa.int64() if field.name in INTERNAL else _known_type(field.type)
+    return pa.field(field.name, kind, nullable=field.nullable)
+
+
+def _known_type(kind: pa.DataType) -> pa.DataType:
+    """The type of Spark's that holds every value."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([_known(kind.field(index)) for index in range(kind.num_fields)])
+    if types.is_map(kind):
+        return pa.map_(_known_type(kind.key_type), _known_type(kind.item_type))
+    if is_list(kind):
+        return pa.list_(_known(kind.value_field))
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    return pa.binary() if types.is_fixed_size_binary(kind) else _WIDER.get(kind, kind)
+
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    **{pa.duration(unit): pa.duration("us") for unit in ("s", "ms", "ns")},
+    **{kind: pa.time64("ns") for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"))},
+}
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == pa.uint64() and kind == pa.int64():
+        return pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
+    return column if column.type == kind else column.cast(kind)

@@ -1,0 +1,275 @@
+"""Streams of a job on Spark: those of a flow, with Spark's own expressions before the first operator, and sinks.
+
+Until rows reach an operator, steps are Spark's: any expression and function, pushed down into the source; each is
+analysed at once, so that a mistake is reported at its line. Behind an operator, steps are SQL text on Arrow. Nothing
+here touches the state.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+
+from statebed.errors import InputError
+from statebed.flow.graph import Edge, Node, OperatorNode, StepNode, UnionNode
+from statebed.flow.keys import quoted
+from statebed.flow.spark_names import SparkNames
+from statebed.flow.steps import Expression, Select, Where
+from statebed.flow.stream import Stream, Text
+from statebed.format.stream_schema import Changes
+from statebed.operators.forward import Forward
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import MAIN
+from statebed.spark.plan.column_text import column_text
+from statebed.spark.plan.head_expressions import (
+    FrameExpression,
+    arrow_field,
+    check_key,
+    frame_expression,
+    input_error,
+)
+from statebed.spark.plan.source_frames import HIDDEN, event_time_of, projected, source_frame
+from statebed.spark.plan.source_plan import most_watermarks, streams_of
+
+if TYPE_CHECKING:
+    from statebed.spark.api.job import Job
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True)
+class SparkFrame:
+    """A stream that Spark computes: a streaming DataFrame with the user's columns and ours."""
+
+    df: DataFrame
+    is_timed: bool
+    position: int | None
+    """Of its source; None: it has several."""
+    leaves: tuple[str, ...]
+    """Of each stream that it reads its source, in the order of Spark's plan."""
+
+
+@dataclass(frozen=True)
+class FrameStep:
+    """What a function of the user's made of a DataFrame."""
+
+    columns: pa.Schema
+    text: str
+    event_time: str | None
+    """Column that equals the event time of the rows; None if they have none."""
+
+    def apply(self, rows: pa.Table) -> pa.Table:  # noqa: ARG002 - the protocol's argument
+        raise InputError(
+            f"only Spark can run {self.text}",
+            fix="test the job on Spark, or the operators behind it with a source of what the function gives",
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class JobStream(Stream):
+    """Rows of a job; every method gives a new stream."""
+
+    job: "Job"
+
+    @property
+    def frame(self) -> SparkFrame | None:
+        """What Spark computes; None behind an operator."""
+        return self.job.frames.get(self.edge)
+
+    @property
+    def operator_id(self) -> str:
+        """The operator that gives these rows."""
+        node = self.graph.nodes[self.edge.node]
+        if not isinstance(node, OperatorNode):
+            raise InputError("this stream is no operator's own output", fix="ask the stream that agg, join, ... gave")
+        return node.operator.operator_id
+
+    @property
+    def is_timed(self) -> bool:
+        return super().is_timed if self.frame is None else self.frame.is_timed
+
+    def transform(self, function: Transform) -> Any:
+        """Apply a function of a DataFrame: before the first operator, or behind the last, on the way to a sink.
+
+        It gives a stream, or behind an operator a `Transformed`, which can be transformed again and written.
+        """
+        if self.frame is None:
+            return Transformed(self, (function,))
+        name = getattr(function, "__name__", type(function).__name__)
+        where = f"transform({name})"
+        if self.frame.position is None:
+            raise InputError("transform behind a union of sources", where=where, fix="transform each source before")
+        try:
+            df = function(self.frame.df.drop(*HIDDEN))
+        except PySparkException as error:
+            raise input_error(error, self.frame.df, where=where) from error
+        if not isinstance(df, DataFrame) or not df.isStreaming:
+            raise InputError("the function gave no streaming DataFrame", where=where, fix="return the changed df")
+        time = event_time_of(df, where=where)
+        source = self.frame.leaves[0]
+        if most_watermarks(df) > 1:
+            raise InputError(
+                f"the rows of the source {source!r} have a watermark already",
+                where=where,
+                fix="call withWatermark once: before job.source, or in the function",
+            )
+        columns = pa.schema([arrow_field(field, where=where) for field in df.schema.fields])
+        if time is not None:
+            self.graph.timed(source, time.column, time.delay_us, where=where)
+        step = FrameStep(columns, where, None if time is None else time.column)
+        edge = Edge(self.graph.add(StepNode(step, (self.edge,), Changes.APPEND)))
+        made = source_frame(df, time, position=self.frame.position)
+        leaves = (source,) * len(streams_of(df))
+        self.job.frames[edge] = SparkFrame(made, time is not None, self.frame.position, leaves)
+        return self.at(edge)
+
+    def union(self, *others: "Stream") -> Self:
+        """The rows of several streams with the same columns."""
+        streams: list[Stream] = [self, *others]
+        framed = [one.edge in self.job.frames for one in streams]
+        if any(framed) and not all(framed):
+            # Where some rows come from operators, those of sources go through one, too, to meet them.
+            streams = [
+                self.at(one.edge).forwarded() if there else one for one, there in zip(streams, framed, strict=True)
+            ]
+        return super(JobStream, self.at(streams[0].edge)).union(*streams[1:])
+
+    def write(
+        self,
+        sink: Any,
+        *,
+        path: str | None = None,
+        name: str | None = None,
+        key: str | Sequence[str] | None = None,
+        **options: object,
+    ) -> Self:
+        """Publish the rows: `write("parquet", path="out/")`, or `write(function)` with function(df, epoch)."""
+        self.job.add_sink(self, sink, path=path, name=name, key=key, options=options)
+        return self
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def bound(self, text: Text, where: str) -> Expression:
+        if self.frame is not None:
+            return frame_expression(self.frame.df, text, self.output.columns, where=where)
+        return super().bound(self.written(text, where), where)
+
+    def written(self, text: Text, where: str) -> Text:
+        return column_text(text, where=where) if isinstance(text, Column) else text
+
+    def select(self, *columns: Text) -> Self:
+        """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
+        named = [one for text in columns for one in (map(quoted, self.columns) if _is_star(text) else [text])]
+        return super().select(*named)
+
+    def forwarded(self) -> Self:
+        """The same rows as the output of an operator, from which sinks and unions can take them."""
+        if self.frame is None:
+            return self
+        keys = [field.name for field in self.output.columns if not pa.types.is_nested(field.type)]
+        return self.add_operator(Forward("forward", self.input_of("input", keys)), unnamed=True)
+
+    def _keys(self, texts: Sequence[Text], name: str | None, *, method: str) -> tuple[Expression, ...]:
+        keys = super()._keys(texts, name, method=method)
+        for key in keys:
+            if isinstance(key, FrameExpression):
+                check_key(key, where=key.where)
+        return keys
+
+    def _added(self, node: Node) -> Self:
+        if isinstance(node, OperatorNode):
+            self._check(node)
+        made = super()._added(node)
+        frame = self._derived(node)
+        if frame is not None:
+            self.job.frames[made.edge] = frame
+        return made
+
+    def _check(self, node: OperatorNode) -> None:
+        """Find what Spark or the state would refuse, at the line that adds the operator."""
+        where = f"job {self.job.name}, {operator_label(node.operator)}"
+        check_distinct(node.operator.outputs[MAIN].columns.names, where=where)
+        for edge, feed in zip(node.inputs, node.feeds, strict=True):
+            if edge in self.job.frames:
+                projected(self.job.frames[edge].df, feed, where=where)
+
+    def _derived(self, node: Node) -> SparkFrame | None:
+        """What Spark makes of a step on what it computes already."""
+        if isinstance(node, UnionNode) and all(one in self.job.frames for one in node.inputs):
+            frames = [self.job.frames[one] for one in node.inputs]
+            df = frames[0].df
+            for other in frames[1:]:
+                df = df.union(other.df)
+            positions = {frame.position for frame in frames}
+            leaves = tuple(name for frame in frames for name in frame.leaves)
+            position = positions.pop() if len(positions) == 1 else None
+            return SparkFrame(df, all(one.is_timed for one in frames), position, leaves)
+        if self.frame is None or not isinstance(node, StepNode):
+            return None
+        df = self.frame.df
+        try:
+            if isinstance(node.step, Where):
+                made = df.where(_column(node.step.condition))
+            else:
+                assert isinstance(node.step, Select)
+                made = df.select(*(_named(name, value) for name, value in node.step.values), *HIDDEN)
+        except PySparkException as error:
+            raise input_error(error, df, where=f"columns {', '.join(self.columns)}") from error
+        return SparkFrame(made, self.frame.is_timed, self.frame.position, self.frame.leaves)
+
+
+@dataclass(frozen=True)
+class Transformed(SparkNames):
+    """Rows on their way to a sink, through functions of DataFrames."""
+
+    stream: JobStream
+    functions: tuple[Transform, ...]
+
+    def transform(self, function: Transform) -> "Transformed":
+        """Apply another function behind."""
+        return Transformed(self.stream, (*self.functions, function))
+
+    def write(
+        self,
+        sink: Any,
+        *,
+        path: str | None = None,
+        name: str | None = None,
+        key: str | Sequence[str] | None = None,
+        **options: object,
+    ) -> "Transformed":
+        """Publish what the functions make of the rows of each epoch."""
+        self.stream.job.add_sink(
+            self.stream, sink, path=path, name=name, key=key, options=options, transforms=self.functions
+        )
+        return self
+
+
+def _is_star(text: Text) -> bool:
+    return isinstance(text, str) and text.strip() == "*"
+
+
+def _column(value: Expression) -> Column:
+    assert isinstance(value, FrameExpression)
+    return value.column
+
+
+def _named(name: str, value: Expression) -> Column:
+    column = _column(value)
+    return column if value.name == name else column.alias(name)
+
+
+def check_distinct(names: Sequence[str], *, where: str) -> None:
+    """Refuse columns that SQL cannot tell apart."""
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InputError(
+                f"two output columns are called {name!r} (upper and lower case are not told apart)",
+                where=where,
+                fix="rename the key with .alias(), or the aggregate",
+            )
+        seen.add(name.lower())

@@ -1,0 +1,1 @@
+"""Spark's own checkpoint folder, derived from the records."""

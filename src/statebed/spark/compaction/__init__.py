@@ -1,0 +1,1 @@
+"""Compaction on Spark, in rounds beside the epochs."""

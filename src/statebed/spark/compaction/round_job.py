@@ -1,0 +1,173 @@
+"""The Spark job of a round of compaction: on one driver thread, in a job group of its own.
+
+It takes few task slots, so that epochs go on beside it; where Spark schedules fairly, it is in the pool
+`statebed_compaction`, whose weight is the cluster's to set. A task runs several subtasks' compactions one after the
+other; what one of them raises comes back as text, and the others are not affected.
+"""
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from statebed.errors import SubtaskError
+from statebed.format import names
+from statebed.spark.plan.host_memory import TaskShare
+from statebed.spark.plan.worker_resources import resources
+from statebed.storage import ScopedStore, get_storage_provider
+from statebed.subtasks import CompactedSubtask, CompactionTask, compact_subtask
+
+_log = logging.getLogger(__name__)
+POOL = "statebed_compaction"
+SLOTS_SHARE = 4
+"""One in so many task slots is used."""
+STOP_SECONDS = 10.0
+_SCHEMA = "report binary, error string"
+_ROW = pa.schema([("report", pa.binary()), ("error", pa.string())])
+
+Result = CompactedSubtask | str
+"""Of one subtask, or what went wrong."""
+
+
+class Round(Protocol):
+    """A round that has begun."""
+
+    @property
+    def began(self) -> float:
+        """By the monotonic clock."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def wait(self, seconds: float) -> None:
+        """Until it is done, at most so long."""
+
+    def result(self) -> Sequence[Result]:
+        """Of one that is done; raises what made it fail."""
+
+    def cancel(self) -> None:
+        """Give it up; it is done soon."""
+
+
+class Rounds(Protocol):
+    """Who runs rounds, one at a time."""
+
+    def begin(self, tasks: Sequence[CompactionTask]) -> Round: ...
+
+    def close(self) -> None:
+        """Run no more."""
+
+
+class SparkRounds:
+    """Rounds as Spark jobs, one at a time, on a thread that lasts as long as the query."""
+
+    def __init__(self, session: SparkSession, *, state_url: str, job_id: str, share: TaskShare | None = None) -> None:
+        self._session = session
+        self._state_url = state_url
+        self._job_id = job_id
+        self._share = share
+        # A superseded query of the same job may be in the same session.
+        self._group = f"statebed compaction {uuid.uuid4()}"
+        self._orders: SimpleQueue[tuple[Sequence[CompactionTask], Future[list[Result]]] | None] = SimpleQueue()
+        # A daemon: a round that hangs does not keep the driver from ending.
+        self._thread = threading.Thread(target=self._work, name="statebed-compaction", daemon=True)
+
+    def begin(self, tasks: Sequence[CompactionTask]) -> Round:
+        if self._thread.ident is None:
+            self._thread.start()
+        made: Future[list[Result]] = Future()
+        self._orders.put((tasks, made))
+        return _SparkRound(self._session, self._group, made, time.monotonic())
+
+    def close(self) -> None:
+        self._orders.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(STOP_SECONDS)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a round may still go on."""
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None:
+            tasks, made = order
+            try:
+                made.set_result(self._run(tasks))
+            except BaseException as error:  # noqa: BLE001 - it is the answer to whoever asks for the result
+                made.set_exception(error)
+
+    def _run(self, tasks: Sequence[CompactionTask]) -> list[Result]:
+        context = self._session.sparkContext
+        described = f"statebed: files of {self._job_id} are merged, as of epoch {tasks[0].epoch}"
+        context.setJobGroup(self._group, described, interruptOnCancel=True)
+        if context.getConf().get("spark.scheduler.mode", "FIFO") == "FAIR":
+            context.setLocalProperty("spark.scheduler.pool", POOL)
+        slots = min(len(tasks), max(1, context.defaultParallelism // SLOTS_SHARE))
+        function = CompactionFunction(self._state_url, self._job_id, tuple(tasks), slots, self._share)
+        rows = self._session.range(0, slots, 1, slots).mapInArrow(function, _SCHEMA).collect()
+        return [
+            str(row["error"]) if row["report"] is None else CompactedSubtask.from_bytes(bytes(row["report"]))
+            for row in rows
+        ]
+
+
+@dataclass(frozen=True)
+class _SparkRound:
+    session: SparkSession
+    group: str
+    made: Future[list[Result]]
+    began: float
+
+    @property
+    def done(self) -> bool:
+        return self.made.done()
+
+    def wait(self, seconds: float) -> None:
+        wait([self.made], timeout=seconds)
+
+    def result(self) -> Sequence[Result]:
+        return self.made.result(timeout=0)
+
+    def cancel(self) -> None:
+        try:
+            self.session.sparkContext.cancelJobGroup(self.group)
+        except Exception as error:  # noqa: BLE001 - Spark itself may have ended, in whatever way
+            _log.info("the compaction was not cancelled: %r", error)
+
+
+@dataclass(frozen=True)
+class CompactionFunction:
+    """For mapInArrow: every partition does each `slots`-th of the tasks."""
+
+    state_url: str
+    job_id: str
+    tasks: tuple[CompactionTask, ...]
+    slots: int
+    share: TaskShare | None = None
+    """Of the host's memory and cache; None: what all of a process share."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass  # the rows only say that the partition is there
+        context = TaskContext.get()
+        if context is None:
+            raise SubtaskError("a compaction runs outside of a Spark task")
+        store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(self.job_id))
+        tiers, cache = (None, None) if self.share is None else resources(self.share)
+        for task in self.tasks[context.partitionId() :: self.slots]:
+            report, error = None, None
+            try:
+                report = compact_subtask(task, store, tiers=tiers, cache=cache).to_bytes()
+            except Exception as failure:  # noqa: BLE001 - the files stay as they are; the driver counts it
+                error = f"{task.info.where}: {failure!r}"
+            yield pa.RecordBatch.from_pylist([{"report": report, "error": error}], schema=_ROW)

@@ -1,0 +1,1 @@
+"""Epochs: the controller on the driver, the tasks on executors, and the reports in between."""

@@ -1,0 +1,418 @@
+"""The controller: turns each micro-batch into one committed epoch, on the driver.
+
+For each batch: decide by the head of the lineage whether it is new; run the subtasks in one Spark action; take exactly
+one report of each; commit the record, which is the commit point of everything; publish. Epochs without a batch go the
+same way with heartbeat rows alone. Callers are serialised: Spark's stream thread and the query's own thread.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statebed.checkpoint import Environment, EpochDraft, Publisher, Run
+from statebed.errors import FencedError, InputError, SparkStoppedError, StatebedError, StateGoneError, SubtaskError
+from statebed.flow.clocks import drained_clocks, is_due, marks_of, next_clocks, operator_clocks, source_entry
+from statebed.format import checkpoint_pb2 as pb
+from statebed.operators import Clock
+from statebed.operators.labels import operator_label
+from statebed.protocol import Replay, decide_replay
+from statebed.protocol.requests import Collect, Compact, Stop
+from statebed.spark.causes import cause_of, source_problem, worker_traceback
+from statebed.spark.checkpoint.folder import SparkProjection
+from statebed.spark.compaction.rounds import CompactionCounts, compaction_of
+from statebed.spark.epoch.background_cleanup import BackgroundCollection
+from statebed.spark.epoch.deadline import deadline
+from statebed.spark.epoch.epoch_input import EpochInput
+from statebed.spark.epoch.epoch_levels import of_groups, stages
+from statebed.spark.epoch.epoch_log import Book
+from statebed.spark.epoch.level_task import StageFunction
+from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.reports import (
+    accepted,
+    new_entry,
+    operator_entry,
+    source_clocks_of,
+    timer_is_due,
+    watermarks_of,
+)
+from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.plan.pieces import PIECES_SCHEMA, SUBTASK
+from statebed.spark.plan.state_match import kept_entries
+from statebed.spark.session import is_stopped
+
+
+class HaltedError(Exception):
+    """Ends a step of the controller after the query was stopped; never shown."""
+
+
+class Controller:
+    """Owns the run while a query is active."""
+
+    def __init__(
+        self,
+        *,
+        plan: JobPlan,
+        run: Run,
+        publisher: Publisher,
+        projection: SparkProjection,
+        environment: Environment,
+        watching: Watching,
+        reads_once: bool = False,
+    ) -> None:
+        """`reads_once`: the query reads what is available and ends, so a drain waits for that."""
+        self._plan = plan
+        self._run = run
+        self._publisher = publisher
+        self._projection = projection
+        self._environment = environment
+        self._compaction = compaction_of(plan, run.number)
+        self._reads_once = reads_once
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+        self._halted = False
+        self._epochs = self._collected = 0
+        self._feeding = EpochInput(plan)
+        self._last_epoch = time.monotonic()
+        self._last_look = 0.0
+        self._stop_wanted: Stop | None = None
+        self._input_ended = False
+        self.stopped = False
+        """A stop was asked for, and the record says so."""
+        self.drained = False
+        """Every window was closed before the stop."""
+        self.epoch = run.head.epoch
+        """The newest record that is committed and published."""
+        self.book = Book(plan, run.number, environment, watching)
+        self._collection = BackgroundCollection(run, failed=self.book.not_collected)
+
+    @property
+    def run_number(self) -> int:
+        return self._run.number
+
+    @property
+    def halted(self) -> bool:
+        return self._halted
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the controller; Spark only knows its text."""
+        return self._failure
+
+    @property
+    def stop_wanted(self) -> bool:
+        return self._stop_wanted is not None
+
+    @property
+    def _drain_wanted(self) -> bool:
+        return self._stop_wanted is not None and self._stop_wanted.drain
+
+    @property
+    def _may_drain(self) -> bool:
+        """Whether a drain closes windows over all rows that the query is there to read."""
+        return self._input_ended or not self._reads_once
+
+    def _stop_is_due(self) -> bool:
+        return self._stop_wanted is not None and not self.stopped and (self._may_drain or not self._drain_wanted)
+
+    def want_stop(self, *, drain: bool) -> None:
+        """End with a record of its own, as soon as no batch is in the way; `drain` closes every window first."""
+        self._stop_wanted = Stop(drain=drain)
+
+    def halt(self) -> None:
+        """Let the epoch in progress end, and begin no other."""
+        self._halted = True
+        with self._lock:
+            pass  # taken once the epoch in progress has ended
+
+    def close(self) -> None:
+        """After the end: nothing goes on beside it."""
+        self._compaction.stop()
+        self._collection.close()
+        self.book.watching.close()
+
+    @property
+    def compaction(self) -> CompactionCounts:
+        """What compaction has done beside the epochs."""
+        return self._compaction.counts
+
+    def on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """For foreachBatch.
+
+        After a stop it does nothing: an exception would be logged by Spark with a stack trace. Spark then takes the
+        batch for done, in a checkpoint folder of this run alone, which no later run reads.
+        """
+        with self._lock, contextlib.suppress(HaltedError):
+            if not self.stopped:
+                self._guarded(lambda: self._batch(batch, batch_id))
+
+    def finish(self, session: SparkSession, *, close: bool) -> None:
+        """After the last batch: stop as asked, or close what the watermark allows if the input has ended; collect."""
+        with self._lock:
+            # Spark ends a query without a word when a newer one in its session takes over the checkpoint.
+            self._guarded(self._run.check_live)
+            self._input_ended = True
+            if self._stop_wanted is not None and not self.stopped:
+                self._guarded(lambda: self._serve_requests(session))
+            if close and not self.stopped:
+                self._guarded(lambda: self._end_of_input(session))
+            self._compaction.stop()
+            self._guarded(lambda: self._collection.end(self._compaction.in_flight))
+
+    def tend(self, session: SparkSession, *, close_when_idle: bool) -> None:
+        """While no batch runs: serve requests, and close windows once the input has been idle."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._guarded(lambda: self._serve_requests(session))
+            idle_seconds = self._plan.settings.idle_after.total_seconds()
+            if close_when_idle and not self.stopped and time.monotonic() - self._last_epoch >= idle_seconds:
+                self._guarded(lambda: self._close_windows(session, status=pb.COMPLETE))
+        finally:
+            self._lock.release()
+
+    def explain_failure(self, seen: BaseException) -> BaseException:
+        """The cause to report: a lost or superseded run, else the controller's own error, else what Spark says."""
+        if is_stopped(self._plan.session):
+            return SparkStoppedError(
+                "Spark was stopped while the query ran",
+                where=f"job {self._plan.job_id}",
+                fix="stop the query before Spark; after a start the job goes on from its last committed epoch",
+            )
+        try:
+            # A superseded run may stumble over something else first, such as a checkpoint of Spark's that is gone.
+            self._run.check_live()
+        except (FencedError, StateGoneError) as end:
+            return end
+        except StatebedError as error:
+            self.book.told.warning("whether the run is still the live one is unknown: %s", error)
+        problem = None if self._failure is not None else source_problem(str(seen))
+        if problem is not None:
+            found = unreadable_source(problem, where=f"job {self._plan.job_id}")
+            found.__cause__ = seen
+            return found
+        return self._failure or seen
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._halted:
+            raise HaltedError
+        try:
+            step()
+        except HaltedError:
+            raise
+        except BaseException as failure:
+            self._failure = failure
+            raise
+
+    # ---- epochs ----------------------------------------------------------------------------------------------
+
+    def _batch(self, batch: DataFrame, batch_id: int) -> None:
+        query_id = _query_id(batch.sparkSession)
+        decision = decide_replay(
+            self._run.head.source_position,
+            query_id=query_id,
+            batch_id=batch_id,
+            offsets=self._projection.offsets(batch_id),
+        )
+        if decision is Replay.ALREADY_COMMITTED:
+            self.book.told.info("batch %d is committed already: publishing what is unpublished", batch_id)
+            self._publisher.publish_pending()
+            return
+        self._serve_requests(batch.sparkSession)
+        if self.stopped:
+            raise HaltedError
+        self._epoch(batch.sparkSession, batch, batch_id=batch_id, query_id=query_id, status=pb.COMPLETE)
+
+    def _close_windows(self, session: SparkSession, *, status: pb.RecordStatus.ValueType) -> None:
+        """Commit an epoch without a batch if time alone changes something that no batch changed yet."""
+        plan, now_us = self._plan, self._environment.now_us()
+        sources = next_clocks(plan.graph, source_clocks_of(self._run.head))
+        clocks = operator_clocks(plan.graph, sources, watermarks_of(self._run.head), epoch_time_us=now_us)
+        if is_due(plan.graph, clocks) or timer_is_due(self._run.head, now_us):
+            self._epoch(session, clocks=clocks, status=status)
+
+    def _end_of_input(self, session: SparkSession) -> None:
+        """Close what the watermark allows, and take what was merged, with an epoch without a batch."""
+        merged, before = self._compaction.settle(), self._run.head.epoch
+        self._close_windows(session, status=pb.STOPPED)
+        if merged and self._run.head.epoch == before:
+            self._epoch(session, status=pb.STOPPED)
+
+    def _drain(self, session: SparkSession) -> None:
+        """Close everything that is open, whatever the watermark says."""
+        plan, head = self._plan, self._run.head
+        sources, before = next_clocks(plan.graph, source_clocks_of(head)), watermarks_of(head)
+        clocks = drained_clocks(plan.graph, sources, before, epoch_time_us=self._environment.now_us())
+        if marks_of(clocks) == {name: before.get(name) for name in clocks}:
+            self._carry_over(pb.DRAINED)
+        else:
+            self._epoch(session, clocks=clocks, status=pb.DRAINED)
+        self.drained = True
+
+    def _epoch(
+        self,
+        session: SparkSession,
+        batch: DataFrame | None = None,
+        *,
+        batch_id: int | None = None,
+        query_id: str = "",
+        clocks: Mapping[str, Clock] | None = None,
+        status: pb.RecordStatus.ValueType,
+    ) -> None:
+        """One epoch: with the clocks of a drain or of an idle time, else with those that its sources have reached."""
+        head, plan, book = self._run.head, self._plan, self.book
+        meter = book.begin(self._run.next_epoch)
+        sources = next_clocks(plan.graph, source_clocks_of(head))
+        if clocks is None:
+            clocks = operator_clocks(plan.graph, sources, watermarks_of(head), epoch_time_us=book.started_us)
+        epoch_time_us = next(iter(clocks.values())).epoch_time_us
+        told = self._compaction.before_epoch(self._run.next_epoch)
+        levels = stages(plan, head, self._run.next_epoch, clocks, told, meter=meter)
+        fed = self._feeding.of_nothing(session) if batch is None else self._feeding.of_batch(batch, clocks, meter)
+        if fed.added_up is not None:
+            levels[0] = of_groups(levels[0], fed.added_up)
+        labels = {name: operator_label(operator) for name, operator in plan.operators.items()}
+        taken = accepted(self._act(fed.frame, levels), operators=labels, parallelism=plan.parallelism)
+        self._feeding.reduction.observe(taken.reports)
+        figures = book.figures(meter, self.compaction, preaggregated=fed.added_up is not None)
+        position = head.source_position
+        if batch_id is not None:
+            position = self._projection.position(
+                epoch=self._run.next_epoch, query_id=query_id, batch_id=batch_id, spark_version=plan.session.version
+            )
+        entries = [
+            new_entry(
+                operator,
+                taken.reports[name],
+                clocks[name],
+                origins=plan.graph.origins(name),
+                parallelism=plan.parallelism,
+                before=operator_entry(head, name),
+                drained=status == pb.DRAINED,
+            )
+            for name, operator in plan.operators.items()
+        ]
+        self._commit(
+            EpochDraft(
+                operators=[*entries, *kept_entries(head, plan.operators, plan.removed)],
+                source_position=position,
+                sources=[
+                    source_entry(name, clock.seen(taken.seen.get(name), epoch_time_us=epoch_time_us))
+                    for name, clock in sources.items()
+                ],
+                outbox=[file for some in taken.reports.values() for report in some for file in report.outbox],
+                sinks=plan.sink_entries,
+                epoch_time_us=epoch_time_us,
+                start_time_us=book.started_us,
+                parallelism=plan.parallelism,
+                status=status,
+                figures=figures,
+            )
+        )
+        self._compaction.after_epoch(
+            self._run.head,
+            [report for some in taken.reports.values() for report in some],
+            may_begin=not self._collection.under_way,
+        )
+        book.ended(self._run.head, taken.reports, clocks, batch_id)
+
+    def _carry_over(self, status: pb.RecordStatus.ValueType) -> None:
+        """Commit a record that changes nothing."""
+        self._commit(replace(self._run.carry_over(status), figures=self.book.carried(self._run.head)))
+
+    def _commit(self, draft: EpochDraft) -> None:
+        self.book.committing()
+        record = self._run.commit(draft)
+        self.book.committed()
+        self._publisher.publish_pending()
+        self.book.published(record)
+        self._epochs += 1
+        self._last_epoch = time.monotonic()
+        if self._collection.settle():
+            self._collect()
+        every = self._plan.settings.collect_every
+        # Better without a round of compaction, all of whose files must stay; one that goes on and on is not waited for.
+        if self._epochs - self._collected >= (2 * every if self._compaction.under_way else every):
+            self._collect()
+        self.epoch = self._run.head.epoch
+
+    def _act(self, rows: DataFrame, levels: Sequence[StageFunction]) -> list[Any]:
+        """The one action of an epoch; a repetition writes the same objects again."""
+        epoch, where = self._run.next_epoch, f"job {self._plan.job_id}"
+        attempts, seconds = self._plan.settings.attempts, self._plan.settings.epoch_timeout.total_seconds()
+        with deadline(rows.sparkSession.sparkContext, seconds, what=f"epoch {epoch}", where=where) as limit:
+            for attempt in range(1, attempts + 1):
+                # Made anew each time: Spark remembers a failed stage in the plan, and would fail again unread.
+                given = rows
+                for level in levels:
+                    placed = given.repartitionById(self._plan.parallelism, F.col(SUBTASK))
+                    given = placed.mapInArrow(level, PIECES_SCHEMA)
+                self.book.planned()
+                try:
+                    return given.collect()
+                except (PySparkException, Py4JError) as error:
+                    cause = cause_of(error)
+                    if attempt == attempts or self._halted or limit.expired:
+                        problem = source_problem(str(error))
+                        if problem is not None:
+                            raise unreadable_source(problem, where=where) from error
+                        raise SubtaskError(
+                            f"the subtasks of epoch {epoch} failed {attempt} times; the last time: {cause}",
+                            where=where,
+                            fix="see the executors' logs; after a start the job goes on from its last committed epoch",
+                        ) from (worker_traceback(error) or error)
+                    self.book.retried(epoch, attempt, cause)
+        raise AssertionError
+
+    # ---- requests and garbage --------------------------------------------------------------------------------
+
+    def _serve_requests(self, session: SparkSession) -> None:
+        """Grant what tools and the query itself ask for, with a record of its own."""
+        if self._stop_is_due():
+            self._run.ask(pb.Request(stop=pb.StopRequest(drain=self._drain_wanted)))
+        elif time.monotonic() - self._last_look < self._plan.settings.requests_every.total_seconds():
+            return
+        self._last_look = time.monotonic()
+        effects = self._run.serve_requests()
+        stops = [effect for effect in effects if isinstance(effect, Stop)]
+        if any(stop.drain for stop in stops) and not self._may_drain:
+            # Asked for by a tool, too: granted, and done when the input has ended.
+            self._stop_wanted, stops = Stop(drain=True), []
+        if any(stop.drain for stop in stops):
+            self._drain(session)
+        elif effects:
+            self._carry_over(pb.STOPPED if stops else pb.COMPLETE)
+        self.stopped = self.stopped or bool(stops)
+        if Compact() in effects:
+            self._compaction.hasten()
+        if Collect() in effects:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Begin to collect garbage beside the epochs."""
+        self._collected = self._epochs
+        self._collection.begin(self._compaction.in_flight)
+
+
+def unreadable_source(problem: str, *, where: str) -> InputError:
+    """Return the error of a source whose folder or files are gone, or are not what the job was told to read."""
+    return InputError(
+        problem,
+        where=where,
+        fix="put the file or folder back, or read it with the schema that it has: job.source(spark.readStream.schema("
+        "...)); after a start the job goes on from its last committed epoch",
+    )
+
+
+def _query_id(session: SparkSession) -> str:
+    """Of the query whose batch this thread is in; Spark sets it for every job that the batch runs."""
+    return str(session.sparkContext.getLocalProperty("sql.streaming.queryId") or "")

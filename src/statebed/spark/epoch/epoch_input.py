@@ -1,0 +1,77 @@
+"""From a micro-batch to the frame that the first level of an epoch reads: pieces of rows, or groups, and heartbeats.
+
+Whatever stays the same from epoch to epoch is made once: every column of Spark's takes some calls of the JVM, and a
+batch of few rows would spend most of its time with them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from statebed.operators import Clock
+from statebed.spark.epoch.epoch_figures import MeasuredReading, Meter
+from statebed.spark.epoch.epoch_levels import routing
+from statebed.spark.epoch.preaggregation import Preaggregation, Reduction
+from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.plan.pieces import BRANCH, HEARTBEAT, PAYLOAD, PIECES_SCHEMA, SUBTASK
+from statebed.spark.plan.source_plan import stays_in_place
+from statebed.spark.session import plan_once
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What an epoch reads."""
+
+    frame: DataFrame
+    added_up: Preaggregation | None = None
+    """By which rows were added up in the JVM."""
+
+
+class EpochInput:
+    """Of one query."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        self.reduction = Reduction(plan)
+        self._plan = plan
+        self._heartbeats: dict[str, DataFrame] = {}
+        self._begun = False
+
+    def of_batch(self, batch: DataFrame, clocks: Mapping[str, Clock], meter: Meter) -> Fed:
+        """For an epoch with a batch."""
+        session, added_up, rows = batch.sparkSession, self.reduction.worthwhile(), batch
+        if not self._begun and stays_in_place(self._plan.prepared):
+            plan_once(session, partitions=self._plan.parallelism)
+        self._begun = True  # all batches of a query have one session
+        if added_up is not None:
+            rows = added_up.groups(batch, late_us=clocks[added_up.operator.operator_id].late_us)
+            if added_up.placed is not None:
+                if "groups" not in self._heartbeats:
+                    self._heartbeats["groups"] = _empty_groups(session, self._plan.parallelism, rows.schema)
+                return Fed(rows.union(self._heartbeats["groups"]), added_up)
+        pieces = rows.mapInArrow(MeasuredReading(routing(self._plan, added_up), meter), PIECES_SCHEMA)
+        return Fed(pieces.union(self._beats("batch", session)), added_up)
+
+    def of_nothing(self, session: SparkSession) -> Fed:
+        """For an epoch without a batch, in a session that is not the query's own."""
+        return Fed(self._beats("", session))
+
+    def _beats(self, name: str, session: SparkSession) -> DataFrame:
+        if name not in self._heartbeats:
+            nothing = F.lit(None).cast("binary").alias(PAYLOAD)
+            self._heartbeats[name] = _subtasks(session, self._plan.parallelism).select(
+                SUBTASK, F.lit(HEARTBEAT).alias(BRANCH), nothing
+            )
+        return self._heartbeats[name]
+
+
+def _empty_groups(session: SparkSession, parallelism: int, schema: StructType) -> DataFrame:
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema if field.name != SUBTASK]
+    return _subtasks(session, parallelism).select(SUBTASK, *nothing)
+
+
+def _subtasks(session: SparkSession, parallelism: int) -> DataFrame:
+    """One row for each, without which Spark might leave out one that gets nothing."""
+    return session.range(0, parallelism, 1, 1).select(F.col("id").cast("int").alias(SUBTASK))

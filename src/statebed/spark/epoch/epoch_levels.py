@@ -1,0 +1,77 @@
+"""From a plan, the head and the clocks of an epoch to what its tasks run, level by level. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.operators import Clock
+from statebed.spark.compaction.rounds import EpochEdits
+from statebed.spark.epoch.epoch_figures import Meter
+from statebed.spark.epoch.level_task import StageFunction, Work
+from statebed.spark.epoch.preaggregation import Preaggregation
+from statebed.spark.epoch.reports import operator_entry
+from statebed.spark.plan.job_plan import JobPlan
+from statebed.spark.plan.routing import RouteFunction
+from statebed.spark.plan.topology import NOTHING, OperatorPlace
+from statebed.subtasks import SubtaskTask
+
+
+def stages(
+    plan: JobPlan,
+    head: pb.CheckpointMetadata,
+    epoch: int,
+    clocks: Mapping[str, Clock],
+    told: EpochEdits,
+    *,
+    meter: Meter | None = None,
+) -> list[StageFunction]:
+    """The functions of all levels; each reads what the one before gives, the first what is routed to it."""
+    return [
+        StageFunction(
+            state_url=plan.state_url,
+            works=tuple(_work(plan, head, epoch, clocks, place, told=told) for place in places),
+            share=plan.share,
+            meter=meter,
+        )
+        for places in plan.topology.levels
+    ]
+
+
+def of_groups(stage: StageFunction, added_up: Preaggregation) -> StageFunction:
+    """The same for rows that were added up before: they come to the second input of the one operator there is."""
+    works = tuple(replace(work, branches=((), (added_up.branch,))) for work in stage.works)
+    return replace(stage, works=works, groups=added_up.placed)
+
+
+def routing(plan: JobPlan, added_up: Preaggregation | None) -> RouteFunction:
+    """What cuts the rows of a batch into pieces for the first level."""
+    layouts = plan.layouts if added_up is None else {added_up.branch: added_up.layout}
+    sources = tuple(plan.graph.sources)
+    return RouteFunction(layouts, sources, plan.parallelism, in_order=added_up is not None)
+
+
+def _work(
+    plan: JobPlan,
+    head: pb.CheckpointMetadata,
+    epoch: int,
+    clocks: Mapping[str, Clock],
+    place: OperatorPlace,
+    *,
+    told: EpochEdits,
+) -> Work:
+    name = place.operator.operator_id
+    task = SubtaskTask(
+        job_id=plan.job_id,
+        epoch=epoch,
+        operator=place.operator,
+        subtask_index=0,
+        parallelism=plan.parallelism,
+        base=tuple(one.SerializeToString(deterministic=True) for one in operator_entry(head, name).subtasks),
+        late_us=clocks[name].late_us,
+        watermark_us=clocks[name].watermark_us,
+        epoch_time_us=clocks[name].epoch_time_us,
+        edits=told.edits.get(name, ()),
+        merging_epoch=told.merging_epoch.get(name),
+        deliveries=place.outgoing or (NOTHING,),
+    )
+    return Work(task, place.branches, place.routes)

@@ -1,0 +1,238 @@
+"""What is told about the epochs of one query: figures for the record, progress for people, news for whoever watches.
+
+The controller says where it is; times are taken here. Commit and publication of a record end after it is put, so the
+next record tells how long they took.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from statebed.checkpoint import Environment
+from statebed.errors import FencedError, StatebedError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.figures import PHASES
+from statebed.logs import id_logger
+from statebed.metrics.job_metrics import Event
+from statebed.metrics.telemetry import EpochSpan, Phase
+from statebed.operators import Clock
+from statebed.operators.joins.matches import entry_warning
+from statebed.operators.labels import stored_label
+from statebed.spark.compaction.rounds import CompactionCounts
+from statebed.spark.epoch.epoch_figures import COMMIT, PLANNING, PUBLISH, Meter
+from statebed.spark.epoch.observers import Watching
+from statebed.spark.epoch.reports import EpochSummary, Reports, operator_summary
+from statebed.spark.plan.job_plan import JobPlan
+
+_logger = id_logger(__name__)
+_PROGRESS_KEPT = 100
+
+
+class _SteadyClock:
+    """A wall clock that is read once, when it is set, and then goes on steadily: nothing between two readings is
+    negative, even if the machine's clock is set back meanwhile.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.set()
+
+    def set(self) -> int:
+        """Take the time of the machine's clock."""
+        self._set_us = self._environment.now_us()
+        self._set_at = self._environment.steady_seconds()
+        return self._set_us
+
+    def now_us(self) -> int:
+        return self._set_us + round((self._environment.steady_seconds() - self._set_at) * 1e6)
+
+
+@dataclass
+class _Times:
+    started_us: int = 0
+    planned_us: int = 0
+    committing_us: int = 0
+    committed_us: int = 0
+    published_us: int = 0
+
+
+@dataclass
+class Book:
+    """Written by the controller, one epoch after the other."""
+
+    plan: JobPlan
+    run: int
+    environment: Environment
+    watching: Watching
+    progress: deque[EpochSummary] = field(default_factory=lambda: deque(maxlen=_PROGRESS_KEPT))
+    _times: _Times = field(default_factory=_Times)
+    _previous: dict[str, int] = field(default_factory=dict)
+    _late: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.told = _logger.about(job=self.plan.job_id, run=self.run)
+        self._cautioned: set[str] = set()
+        """Operators whose warning was logged: once in a run is enough."""
+        self._clock = _SteadyClock(self.environment)
+
+    def begin(self, epoch: int) -> Meter:
+        """An epoch with work for tasks begins."""
+        self._times = _Times(started_us=self._clock.set())
+        return Meter.of(self.plan.session.sparkContext, f"{self.plan.state_url} {self.plan.job_id} {self.run}", epoch)
+
+    def of_batch(self, batch_id: int) -> EpochSummary | None:
+        """What the epoch of a micro-batch did, while it is remembered."""
+        return next((one for one in reversed(self.progress.copy()) if one.batch_id == batch_id), None)
+
+    @property
+    def started_us(self) -> int:
+        return self._times.started_us
+
+    def planned(self) -> None:
+        """Spark begins to work; said again for each attempt."""
+        self._times.planned_us = self._clock.now_us()
+
+    def figures(self, meter: Meter, compaction: CompactionCounts, *, preaggregated: bool) -> pb.EpochFigures:
+        """The action has ended: what it took, for the record."""
+        acted_us, times, taken = self._clock.now_us(), self._times, meter.take()
+        topology = self.plan.topology
+        phases = taken.phases(
+            acted_us - times.planned_us,
+            [[place.operator.operator_id for place in level] for level in topology.levels],
+            slots=self.plan.session.sparkContext.defaultParallelism,
+        )
+        return pb.EpochFigures(
+            phases_us={PLANNING: times.planned_us - times.started_us, **phases},
+            previous_phases_us=self._previous,
+            operators=taken.operators(list(self.plan.operators)),
+            hosts=taken.hosts(),
+            compaction=_compaction(compaction),
+            preaggregated=preaggregated,
+        )
+
+    def carried(self, head: pb.CheckpointMetadata) -> pb.EpochFigures:
+        """Of a record that changes nothing: the tables of its head as they were, and no events."""
+        figures = pb.EpochFigures(operators=head.figures.operators, previous_phases_us=self._previous)
+        if head.figures.HasField("compaction"):
+            figures.compaction.CopyFrom(head.figures.compaction)
+        for operator in figures.operators:
+            operator.bytes_written = operator.busy_us = operator.rows_expired = operator.retractions_dropped = 0
+            for table in operator.tables:
+                table.spills = table.loads = table.hits = 0
+        return figures
+
+    def committing(self) -> None:
+        """The record is about to be put."""
+        self._times.committing_us = self._clock.now_us()
+
+    def committed(self) -> None:
+        """The record is durable."""
+        self._times.committed_us = self._clock.now_us()
+
+    def published(self, record: pb.CheckpointMetadata) -> None:
+        """The sinks have it, too."""
+        times = self._times
+        times.published_us = self._clock.now_us()
+        self._previous = {
+            COMMIT: times.committed_us - times.committing_us,
+            PUBLISH: times.published_us - times.committed_us,
+        }
+        self.watching.metrics.observe(record, self._previous)
+        for entry in record.operators:
+            if entry.operator_id not in self._cautioned and (text := entry_warning(entry)) is not None:
+                self._cautioned.add(entry.operator_id)
+                label = stored_label(entry.operator_id, entry.definition)
+                self.told.about(epoch=record.epoch, operator=entry.operator_id).warning("%s: %s", label, text)
+
+    def ended(
+        self, record: pb.CheckpointMetadata, reports: Reports, clocks: Mapping[str, Clock], batch_id: int | None
+    ) -> None:
+        """All of an epoch is done."""
+        phases = {**record.figures.phases_us, **self._previous}
+        summary = EpochSummary(
+            epoch=record.epoch,
+            batch_id=batch_id,
+            operators={name: operator_summary(reports[name], clocks[name]) for name in self.plan.operators},
+            duration_us=self._clock.now_us() - self._times.started_us,
+            preaggregated=record.figures.preaggregated,
+            phases_us={name: phases[name] for name in PHASES if name in phases},
+            figures=record.figures,
+        )
+        self.progress.append(summary)
+        self._log(summary)
+        self.watching.epoch(self._span(summary))
+
+    def retried(self, epoch: int, attempt: int, cause: str) -> None:
+        """The action of an epoch failed, and is tried again."""
+        self.watching.metrics.event(Event.RETRY)
+        attempts = self.plan.settings.attempts
+        told = self.told.about(epoch=epoch)
+        told.warning("epoch %d, attempt %d of %d failed: %s", epoch, attempt, attempts, cause)
+
+    def not_collected(self, error: StatebedError) -> None:
+        """Garbage stays for now."""
+        self.watching.metrics.event(Event.COLLECTION_FAILURE)
+        self.told.warning("garbage was not collected: %s", error)
+
+    def failed(self, failure: BaseException, epoch: int) -> None:
+        """The query ends with this, before `epoch` is committed."""
+        fenced = isinstance(failure, FencedError)
+        self.watching.metrics.event(Event.FENCED if fenced else Event.FAILURE)
+        told = self.told.about(epoch=epoch)
+        told.error("job %s stopped: %s", self.plan.job_id, failure, exc_info=failure)
+        now_us = self._clock.now_us()
+        attributes: dict[str, str | int] = {"job": self.plan.job_id, "run": self.run, "epoch": epoch}
+        problem = f"{type(failure).__name__}: {failure}"
+        self.watching.epoch(EpochSpan(self._times.started_us or now_us, now_us, (), attributes, problem))
+
+    def _log(self, summary: EpochSummary) -> None:
+        told = self.told.about(epoch=summary.epoch)
+        told.info(
+            "epoch %d: %d rows in, %d late, %d out, %.3f s",
+            summary.epoch,
+            summary.rows_in,
+            summary.rows_late,
+            summary.rows_out,
+            summary.duration_us / 1e6,
+        )
+        for name, one in summary.operators.items():
+            if one.rows_late:
+                # Once it is worth a look; after that it is how this job is.
+                tell = told.info if name in self._late else told.warning
+                tell("operator %s: %d of %d rows were late", name, one.rows_late, one.rows_in, extra={"operator": name})
+                self._late.add(name)
+
+    def _span(self, summary: EpochSummary) -> EpochSpan:
+        attributes: dict[str, str | int] = {
+            "job": self.plan.job_id,
+            "run": self.run,
+            "epoch": summary.epoch,
+            "rows_in": summary.rows_in,
+            "rows_late": summary.rows_late,
+            "rows_out": summary.rows_out,
+            "state_rows": summary.state_rows,
+            "state_bytes": summary.state_bytes,
+        }
+        if summary.batch_id is not None:
+            attributes["batch_id"] = summary.batch_id
+        phases = tuple(self._phases(summary))
+        return EpochSpan(self._times.started_us, self._times.published_us, phases, attributes)
+
+    def _phases(self, summary: EpochSummary) -> Iterator[Phase]:
+        """One after the other; commit and publication when they really were."""
+        times, at = self._times, self._times.started_us
+        known = {COMMIT: times.committing_us, PUBLISH: times.committed_us}
+        for name, us in summary.phases_us.items():
+            at = known.get(name, at)
+            yield Phase(name, at, at + us)
+            at += us
+
+
+def _compaction(counts: CompactionCounts) -> pb.CompactionFigures:
+    return pb.CompactionFigures(
+        rounds=counts.rounds,
+        merges=counts.edits_applied,
+        read_bytes=counts.read_bytes,
+        written_bytes=counts.written_bytes,
+        failures=counts.failures,
+    )

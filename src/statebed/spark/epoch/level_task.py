@@ -1,0 +1,156 @@
+"""What a Spark task runs: the subtasks of all operators of one level, from rows to reports.
+
+Rows come and go in pieces, each for one subtask and branch (`pieces`). Reports go along in the same way to the end of
+the job, where the driver collects them.
+
+The function travels to the executor by pickle: it holds the URL of the store, never a store. An error that a
+repetition cannot mend travels back in band and is raised on the driver as what it is; others fail the task, so that
+Spark repeats it.
+"""
+
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from statebed.arrays.columns import int64_values, uint64_values
+from statebed.errors import StatebedError, StorageError, SubtaskError
+from statebed.format import names
+from statebed.format.ranges import subtask_of
+from statebed.format.schema import KEY_HASH
+from statebed.operators.labels import operator_label
+from statebed.spark.epoch.epoch_figures import READING, Meter
+from statebed.spark.plan.host_memory import TaskShare
+from statebed.spark.plan.pieces import (
+    BRANCH,
+    FAILED,
+    HEARTBEAT,
+    PAYLOAD,
+    REPORT,
+    SUBTASK,
+    piece,
+    routed,
+    rows_in,
+)
+from statebed.spark.plan.routing import PlacedGroups, Seen
+from statebed.spark.plan.topology import Route
+from statebed.spark.plan.worker_resources import resources
+from statebed.state.memory.pages import give_back_pages
+from statebed.storage import ScopedStore, get_storage_provider
+from statebed.subtasks.figures import Waiting
+from statebed.subtasks.subtask import SubtaskTask, run_subtask
+
+
+@dataclass(frozen=True)
+class Work:
+    """One operator of the level."""
+
+    task: SubtaskTask
+    """For subtask 0; each partition takes its own."""
+    branches: tuple[tuple[int, ...], ...]
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True)
+class StageFunction:
+    """For mapInArrow: every partition is one subtask of each operator of the level."""
+
+    state_url: str
+    works: tuple[Work, ...]
+    share: TaskShare | None = None
+    """Of the host's memory and cache; None: what all of a process share."""
+    meter: Meter | None = None
+    """Takes what the subtasks measure."""
+    groups: PlacedGroups | None = None
+    """What comes are not pieces but these."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is None:
+            raise SubtaskError("a subtask runs outside of a Spark task")
+        index = context.partitionId()
+        own = {branch for work in self.works for some in work.branches for branch in some}
+        passing: list[pa.RecordBatch] = []
+        try:
+            placed = (_placed(batch, index) for batch in batches)
+            given = (one for batch in placed for one in _arrivals(batch, own, passing))
+            if self.groups is not None:
+                rows: Mapping[int, Iterable[pa.RecordBatch]] = {
+                    next(iter(own)): self._taken(self.groups, placed, passing, index)
+                }
+            elif len(own) == 1:
+                # One way for all rows: they are taken as they come.
+                rows = {next(iter(own)): (one for _, one in given)}
+            else:
+                gathered: dict[int, list[pa.RecordBatch]] = {}
+                for branch, one in given:
+                    gathered.setdefault(branch, []).append(one)
+                rows = gathered
+            for work in self.works:
+                yield from self._subtask(work, index, rows)
+        except StorageError:
+            raise
+        except StatebedError as failure:
+            yield piece(index, FAILED, pickle.dumps(failure))
+        yield from passing
+        # The worker waits for its next task with what was in use, not with what was free.
+        rows = {}
+        give_back_pages()
+
+    def _taken(
+        self, groups: PlacedGroups, batches: Iterator[pa.RecordBatch], passing: list[pa.RecordBatch], index: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Groups that the JVM made; how far their sources have come goes on to the driver."""
+        seen, waiting = Seen(), Waiting()
+        table = groups.take(waiting.over(batches), seen)
+        passing.extend(seen.pieces())
+        if self.meter is not None:
+            self.meter.add(READING, index, waiting.seconds)
+        task = self.works[0].task
+        if (subtask_of(uint64_values(table[KEY_HASH]), task.parallelism) != index).any():
+            raise SubtaskError(
+                f"Spark hashes the keys of {operator_label(task.operator)} in another way",
+                where=f"subtask {index}",
+                fix="start the job with the setting preaggregate_below=0, and report the types of its keys",
+            )
+        return iter(table.to_batches())
+
+    def _subtask(
+        self, work: Work, index: int, rows: Mapping[int, Iterable[pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
+        task = work.task.of(index)
+        store = ScopedStore(get_storage_provider(self.state_url), names.job_folder(task.job_id))
+        inputs = [(one for branch in some for one in rows.get(branch, ())) for some in work.branches]
+        outputs: dict[str, pa.Table] = {}
+        tiers, cache = (None, None) if self.share is None else resources(self.share)
+        measured = None if self.meter is None else self.meter.subtask(index, cache)
+        report = run_subtask(task, store, *inputs, tiers=tiers, cache=cache, forward=outputs.update, measured=measured)
+        yield piece(index, REPORT, report.to_bytes())
+        for route in work.routes:
+            given = route.rows(outputs)
+            if given is not None:
+                yield from routed(given, route.number, task.parallelism)
+
+
+def _placed(batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
+    if batch.num_rows and pc.min_max(batch.column(SUBTASK)).as_py() != {"min": index, "max": index}:
+        raise SubtaskError(
+            f"rows of another subtask arrived at subtask {index}",
+            fix="this Spark does not place rows by repartitionById as it should; report it with its version",
+        )
+    return batch
+
+
+def _arrivals(
+    batch: pa.RecordBatch, own: Collection[int], passing: list[pa.RecordBatch]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows of this level's operators, by branch; what is for later levels, or for the driver, goes on."""
+    for row, branch in enumerate(int64_values(batch.column(BRANCH).cast(pa.int64())).tolist()):
+        if branch in own:
+            yield from ((branch, one) for one in rows_in(batch.column(PAYLOAD)[row]))
+        elif branch != HEARTBEAT:
+            # Made anew: Spark may hand them over with Arrow's large types, and all that a task gives has one schema.
+            passing.append(piece(batch.column(SUBTASK)[row].as_py(), branch, batch.column(PAYLOAD)[row].as_buffer()))

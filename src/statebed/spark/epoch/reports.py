@@ -1,0 +1,248 @@
+"""What subtasks report, and what an epoch makes of it: one report each, summed for the record and for people."""
+
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from statebed.errors import NondeterminismError, StatebedError, SubtaskError
+from statebed.flow.clocks import SourceClock
+from statebed.format import checkpoint_pb2 as pb
+from statebed.operators import Clock, Operator
+from statebed.operators.joins.matches import added_up
+from statebed.present import notebook, units
+from statebed.spark.plan.pieces import BRANCH, FAILED, PAYLOAD, REPORT
+from statebed.subtasks import SubtaskReport
+
+Reports = Mapping[str, Sequence[SubtaskReport]]
+"""By operator, in the order of subtasks."""
+
+
+@dataclass(frozen=True)
+class OperatorSummary:
+    """What one operator did in an epoch."""
+
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    watermark_us: int | None
+    state_rows: int
+    state_bytes: int
+    state_files: int
+
+
+@dataclass(frozen=True)
+class EpochSummary:
+    """What one epoch did, for people and progress bars."""
+
+    epoch: int
+    batch_id: int | None
+    """None: an epoch without a batch."""
+    operators: Mapping[str, OperatorSummary]
+    duration_us: int
+    preaggregated: bool = False
+    """Whether rows were added up in the JVM first."""
+    phases_us: Mapping[str, int] = field(default_factory=dict)
+    """Of the duration, in this order: planning, read, shuffle, merge, write, commit, publish."""
+    figures: pb.EpochFigures = field(default_factory=pb.EpochFigures, repr=False)
+    """What its record says of tables by tier, memory of hosts and compaction."""
+
+    @property
+    def rows_in(self) -> int:
+        return sum(one.rows_in for one in self.operators.values())
+
+    @property
+    def rows_late(self) -> int:
+        return sum(one.rows_late for one in self.operators.values())
+
+    @property
+    def rows_out(self) -> int:
+        return sum(one.rows_out for one in self.operators.values())
+
+    @property
+    def state_rows(self) -> int:
+        return sum(one.state_rows for one in self.operators.values())
+
+    @property
+    def state_bytes(self) -> int:
+        return sum(one.state_bytes for one in self.operators.values())
+
+    @property
+    def state_files(self) -> int:
+        return sum(one.state_files for one in self.operators.values())
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The least of all operators; None as long as one has none."""
+        marks = [one.watermark_us for one in self.operators.values()]
+        known = [mark for mark in marks if mark is not None]
+        return min(known) if known and len(known) == len(marks) else None
+
+    def _repr_html_(self) -> str:
+        batch = "no batch" if self.batch_id is None else f"batch {self.batch_id}"
+        title = f"epoch {self.epoch}, {batch}, {units.duration(self.duration_us)}"
+        rows = [
+            (
+                name,
+                one.rows_in,
+                one.rows_late,
+                one.rows_out,
+                notebook.moment(one.watermark_us),
+                one.state_rows,
+                units.size(one.state_bytes),
+                one.state_files,
+            )
+            for name, one in self.operators.items()
+        ]
+        columns = ["operator", "rows in", "late", "out", "watermark", "state rows", "state", "files"]
+        return notebook.block(title, notebook.phase_bar(self.phases_us), notebook.table(columns, rows))
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The reports of an epoch."""
+
+    reports: Reports
+    seen: Mapping[str, int]
+    """The greatest event time of each source that gave rows."""
+
+
+def accepted(rows: Iterable[Any], *, operators: Mapping[str, str], parallelism: int) -> Accepted:
+    """Collect exactly one report per operator and subtask, and raise what a subtask raised.
+
+    `operators` has the label of each operator by its id.
+    """
+    found: dict[tuple[str, int], SubtaskReport] = {}
+    seen: dict[str, int] = {}
+    failures: list[StatebedError] = []
+    for row in rows:
+        payload = bytes(row[PAYLOAD])
+        if row[BRANCH] == FAILED:
+            failures.append(_shipped_error(payload))
+        elif row[BRANCH] == REPORT:
+            _take(found, SubtaskReport.from_bytes(payload), operators)
+        else:
+            for source, latest in msgspec.msgpack.decode(payload, type=dict[str, int]).items():
+                seen[source] = max(latest, seen.get(source, latest))
+    if failures:
+        raise failures[0]
+    wanted = {(name, index) for name in operators for index in range(parallelism)}
+    missing, surplus = sorted(wanted - set(found)), sorted(set(found) - wanted)
+    if missing or surplus:
+        raise SubtaskError(
+            f"of {len(wanted)} subtasks, {_listed(missing, operators)} did not report, and "
+            f"{_listed(surplus, operators)} should not exist",
+            where=", ".join(operators.values()),
+            fix="start the job again; if it happens again, report it with the Spark version",
+        )
+    reports = {name: [found[name, index] for index in range(parallelism)] for name in operators}
+    return Accepted(reports, seen)
+
+
+def _listed(subtasks: Sequence[tuple[str, int]], labels: Mapping[str, str]) -> str:
+    return "; ".join(f"subtask {index} of {labels.get(name, name)}" for name, index in subtasks) or "none"
+
+
+def _take(found: dict[tuple[str, int], SubtaskReport], report: SubtaskReport, labels: Mapping[str, str]) -> None:
+    other = found.setdefault((report.operator_id, report.subtask_index), report)
+    if other.reference != report.reference or other.outbox != report.outbox:
+        raise NondeterminismError(
+            f"two attempts at subtask {report.subtask_index} gave different results",
+            where=f"{labels.get(report.operator_id, report.operator_id)}: "
+            f"{other.reference.path} and {report.reference.path}",
+            fix="look for functions that are not deterministic, such as a Python UDF that reads a clock",
+        )
+
+
+def operator_entry(record: pb.CheckpointMetadata, operator_id: str) -> pb.OperatorEntry:
+    """The operator's entry in the record; an empty one where the record has none."""
+    found = [entry for entry in record.operators if entry.operator_id == operator_id]
+    return found[0] if found else pb.OperatorEntry(operator_id=operator_id)
+
+
+def watermarks_of(record: pb.CheckpointMetadata) -> dict[str, int | None]:
+    """The watermark that each operator had in the record's epoch."""
+    marks: dict[str, int | None] = {}
+    for entry in record.operators:
+        known = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]
+        marks[entry.operator_id] = known[0] if known else None
+    return marks
+
+
+def source_clocks_of(record: pb.CheckpointMetadata) -> dict[str, SourceClock]:
+    """How far each source had come in the record's epoch."""
+    return {
+        one.source: SourceClock(
+            one.watermark_us if one.HasField("watermark_us") else None,
+            one.max_event_time_us if one.HasField("max_event_time_us") else None,
+            one.last_rows_us if one.HasField("last_rows_us") else None,
+        )
+        for one in record.sources
+    }
+
+
+def new_entry(
+    operator: Operator,
+    reports: Sequence[SubtaskReport],
+    clock: Clock,
+    *,
+    origins: Sequence[Sequence[str]],
+    parallelism: int,
+    before: pb.OperatorEntry | None = None,
+    drained: bool = False,
+) -> pb.OperatorEntry:
+    """Build the operator's entry in the epoch's record.
+
+    `origins` are the names of what each of its inputs reads; `before` is its entry in the record before.
+    """
+    counted = [report.matches for report in reports if report.matches is not None]
+    if counted and before is not None and before.HasField("matches"):
+        counted.append(before.matches)
+    mark = clock.watermark_us
+    timers = [report.next_timer_us for report in reports if report.next_timer_us is not None]
+    return pb.OperatorEntry(
+        operator_id=operator.operator_id,
+        fingerprint=operator.definition.fingerprint,
+        definition=operator.definition.described,
+        parallelism=parallelism,
+        subtasks=[report.reference for report in reports],
+        inputs=[
+            pb.InputWatermark(input=one.name, late_us=clock.late_us, watermark_us=mark, origins=names)
+            for one, names in zip(operator.inputs, origins, strict=True)
+        ],
+        output_watermark_us=None if mark is None else operator.output_watermark(mark),
+        highest_closed_end_us=mark if drained else None,
+        rows_in=sum(report.rows_in for report in reports),
+        rows_late=sum(report.rows_late for report in reports),
+        rows_out=sum(report.rows_out for report in reports),
+        next_timer_us=min(timers, default=None),
+        matches=added_up(counted),
+    )
+
+
+def timer_is_due(record: pb.CheckpointMetadata, now_us: int) -> bool:
+    """Whether a timer of processing time waits for an epoch."""
+    return any(
+        entry.HasField("next_timer_us") and entry.next_timer_us <= now_us and not entry.retired
+        for entry in record.operators
+    )
+
+
+def operator_summary(reports: Sequence[SubtaskReport], clock: Clock) -> OperatorSummary:
+    """One operator in figures."""
+    return OperatorSummary(
+        rows_in=sum(report.rows_in for report in reports),
+        rows_late=sum(report.rows_late for report in reports),
+        rows_out=sum(report.rows_out for report in reports),
+        watermark_us=clock.watermark_us,
+        state_rows=sum(report.state_rows for report in reports),
+        state_bytes=sum(report.state_bytes for report in reports),
+        state_files=sum(report.state_files for report in reports),
+    )
+
+
+def _shipped_error(data: bytes) -> StatebedError:
+    error = pickle.loads(data)  # noqa: S301 - made by our own subtask, over Spark's own channel
+    return error if isinstance(error, StatebedError) else SubtaskError(f"a subtask sent {error!r} instead of a report")

@@ -1,0 +1,115 @@
+"""Spark's own progress reports carry the figures of statebed, as the observed metric `statebed`.
+
+Spark makes a report after each batch, and hands it to listeners on a thread of its own. A listener of ours puts the
+figures of the batch's epoch into the map of observed metrics that the report has for that purpose. So they are in
+`lastProgress`, in its JSON, and in what listeners see that were added after the query. Whatever goes wrong here is
+logged, and the report is as Spark made it.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from statebed.logs import id_logger
+from statebed.spark.epoch.reports import EpochSummary
+
+NAME = "statebed"
+"""Of the observed metric."""
+_logger = id_logger(__name__)
+
+
+def observed(summary: EpochSummary) -> dict[str, int]:
+    """The figures of an epoch, as numbers of one level."""
+    tables = [table for operator in summary.figures.operators for table in operator.tables]
+    hosts = summary.figures.hosts
+    numbers = {
+        "epoch": summary.epoch,
+        "rows_in": summary.rows_in,
+        "rows_late": summary.rows_late,
+        "rows_out": summary.rows_out,
+        "state_rows": summary.state_rows,
+        "state_bytes": summary.state_bytes,
+        "state_files": summary.state_files,
+        "memory_bytes": sum(table.memory_bytes for table in tables),
+        "memory_peak_bytes": max((host.peak_bytes for host in hosts), default=0),
+        "spilled_bytes": sum(host.spilled_bytes for host in hosts),
+        "compaction_debt_bytes": sum(table.compaction_debt_bytes for table in tables),
+        "duration_us": summary.duration_us,
+    }
+    return numbers | {f"{phase}_us": us for phase, us in summary.phases_us.items()}
+
+
+class ProgressListener:
+    """Called by Spark's JVM. `epoch_of` returns the summary of a batch or None; `take` gets each report."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        run_id: str,
+        epoch_of: Callable[[int], EpochSummary | None],
+        take: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._take = take
+        self._session = session
+        self._run_id = run_id
+        self._epoch_of = epoch_of
+        self._streams: Any = session._jsparkSession.streams()  # noqa: SLF001 - no public way to Spark's own objects
+        self._wrapper: Any = None
+
+    def listen(self) -> None:
+        """From now on, until Spark says that the query has ended."""
+        try:
+            self._add()
+        except Py4JError as error:
+            _logger.warning("Spark's progress stays without figures: %s", error)
+
+    def _add(self) -> None:
+        context = self._session.sparkContext
+        ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]  # noqa: SLF001 - as pyspark does
+        java = context._jvm.org.apache.spark.sql.streaming  # type: ignore[union-attr]  # noqa: SLF001
+        self._wrapper = java.PythonStreamingQueryListenerWrapper(self)
+        self._streams.addListener(self._wrapper)
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Put the figures in."""
+        try:
+            progress = event.progress()
+            if str(progress.runId()) == self._run_id:
+                self._take(json.loads(progress.json()))
+                summary = self._epoch_of(int(progress.batchId()))
+                if summary is not None:
+                    progress.observedMetrics().put(NAME, self._row(observed(summary)))
+        except Py4JError as error:
+            _logger.warning("Spark's progress stays without figures: %s", error)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """There is no report."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """All reports have come."""
+        try:
+            if str(event.runId()) == self._run_id:
+                self._streams.removeListener(self._wrapper)
+        except Py4JError as error:
+            _logger.debug("the listener stays: %s", error)
+
+    def _row(self, numbers: Mapping[str, int]) -> Any:
+        context = self._session.sparkContext
+        jvm: Any = context._jvm  # noqa: SLF001 - no public way to make a row of the JVM's
+        values = context._gateway.new_array(jvm.java.lang.Object, len(numbers))  # type: ignore[union-attr]  # noqa: SLF001
+        for position, number in enumerate(numbers.values()):
+            values[position] = jvm.java.lang.Long(number)
+        schema = jvm.org.apache.spark.sql.types.StructType.fromDDL(", ".join(f"{name} bigint" for name in numbers))
+        return jvm.org.apache.spark.sql.catalyst.expressions.GenericRowWithSchema(values, schema)
+
+    class Java:
+        """What it is for the JVM."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

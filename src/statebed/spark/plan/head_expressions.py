@@ -1,0 +1,194 @@
+"""Expressions before the first operator: Spark analyses and computes them, so any function of Spark's can be used.
+
+Where our own expressions can say the same, they are bound beside it: a job then runs in `statebed.testing` without
+Spark, too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    SpatialType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from statebed.aggregates import Function
+from statebed.errors import InputError, StatebedError
+from statebed.expressions import BoundExpression, bind
+from statebed.flow.steps import AggregateValue, EventTimeValue, Value
+from statebed.format.schema import TIME, TIMESTAMP
+from statebed.spark.arrow_types import arrow_type
+from statebed.spark.plan.column_text import column_text
+
+_BINARY_COLLATION = StringType().collation
+
+
+@dataclass(frozen=True, eq=False)
+class FrameExpression:
+    """A value of each row of a DataFrame."""
+
+    column: Column
+    name: str
+    type: pa.DataType
+    spark_type: DataType
+    nullable: bool
+    text: str
+    where: str
+    own: BoundExpression | None
+    """The same in our own expressions, where they can say it."""
+
+    @property
+    def plain_column(self) -> str | None:
+        """The column that it is, unchanged; None if it computes something."""
+        return None if self.own is None else self.own.plain_column
+
+    def evaluate(self, batch: pa.Table) -> pa.Array:
+        """Compute its values without Spark, for tests."""
+        if self.own is None:
+            raise InputError(
+                f"only Spark can compute {self.text!r}",
+                where=self.where,
+                fix="write it as SQL text with functions of docs/reference/expressions.md, or test the job on Spark",
+            )
+        return self.own.evaluate(batch)
+
+
+def frame_expression(df: DataFrame, value: Any, columns: pa.Schema, *, where: str) -> FrameExpression:
+    """A column by name, else SQL text, else a Column, analysed by Spark at once."""
+    column = as_column(df, value, where=where)
+    fields = analysed(df, [column], where=where).schema.fields
+    if len(fields) != 1:
+        raise InputError(
+            f"{value!r} makes {len(fields)} columns",
+            where=where,
+            fix="use transform(lambda df: df.select(...)) before the first operator",
+        )
+    field = fields[0]
+    kind = arrow_field(field, where=where)
+    text = value if isinstance(value, str) else _shown(value)
+    own = _own(value, columns, kind.type, where=where)
+    return FrameExpression(column, field.name, kind.type, field.dataType, field.nullable, text, where, own)
+
+
+def _shown(column: Any) -> str:
+    """Return a Column as Spark shows it; the definition of an operator stores this text."""
+    try:
+        return str(column._jc.node().sql())  # noqa: SLF001 - no public way
+    except (AttributeError, TypeError, Py4JError):
+        return str(column)
+
+
+def _own(value: Any, columns: pa.Schema, kind: pa.DataType, *, where: str) -> BoundExpression | None:
+    """Return the same in our own expressions, if they can say it."""
+    try:
+        bound = bind(value if isinstance(value, str) else column_text(value, where=where), columns)
+    except StatebedError:
+        return None
+    return bound if bound.type == kind else None
+
+
+def column_of(value: Value) -> Column:
+    """What an operator reads, as a column of the frame."""
+    if isinstance(value, FrameExpression):
+        return value.column
+    if isinstance(value, EventTimeValue):
+        return F.col(TIME)
+    assert isinstance(value, AggregateValue)
+    columns = [column_of(one) for one in value.values]
+    if value.aggregate.function is Function.COUNT:
+        columns = [F.lit(True) if not columns else F.when(columns[0].isNotNull(), True)]
+    made = columns[value.part]
+    return made if value.condition is None else F.when(column_of(value.condition), made)
+
+
+def analysed(df: DataFrame, columns: list[Column], *, where: str) -> DataFrame:
+    """`df.select(columns)`, with Spark's complaint turned into one that says where."""
+    try:
+        return df.select(*columns)
+    except PySparkException as error:
+        raise input_error(error, df, where=where) from error
+
+
+def input_error(error: PySparkException, df: DataFrame, *, where: str) -> InputError:
+    """What Spark found wrong, with the columns that there are."""
+    text = str(error).splitlines()[0]
+    there = ", ".join(name for name in df.columns if not name.startswith("_"))
+    return InputError(text, where=where, fix=f"columns there are: {there}")
+
+
+def as_column(df: DataFrame, value: Any, *, where: str) -> Column:
+    """A column by name, else SQL text, else as it is."""
+    if isinstance(value, Column):
+        return value
+    if not isinstance(value, str):
+        raise InputError(
+            f"{value!r} is neither a column name, nor SQL text, nor a Column",
+            where=where,
+            fix="write 'fare' or F.col('fare')",
+        )
+    try:
+        return named_column(value) if value in df.columns else F.expr(value)
+    except PySparkException as error:
+        raise input_error(error, df, where=where) from error
+
+
+def named_column(name: str) -> Column:
+    """The column of exactly this name, whatever characters are in it."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def arrow_field(field: StructField, *, where: str) -> pa.Field:
+    """The Arrow field that a subtask sees; instants are UTC whatever the session's time zone."""
+    if isinstance(field.dataType, TimestampType):
+        return pa.field(field.name, TIMESTAMP)
+    try:
+        kind = arrow_type(field.dataType)
+    except Exception as error:
+        raise InputError(
+            f"the column {field.name!r} has the type {field.dataType.simpleString()}, which Arrow cannot carry",
+            where=where,
+            fix="cast it to a number, string, date or timestamp, or drop it before job.source",
+        ) from error
+    return pa.field(field.name, kind)
+
+
+def check_key(key: FrameExpression, *, where: str) -> None:
+    """Refuse a key whose equal values have different bytes, and one that Spark itself does not compare."""
+    parts = list(_parts(key.spark_type))
+    kind = key.spark_type.simpleString()
+    if any(isinstance(part, StringType) and part.collation != _BINARY_COLLATION for part in parts):
+        raise InputError(
+            f"the key {key.name!r} has the type {kind}: keys are grouped by their bytes",
+            where=where,
+            fix="group by a form that is equal for equal keys, such as lower(key) collate utf8_binary",
+        )
+    if any(isinstance(part, VariantType | SpatialType) for part in parts):
+        raise InputError(
+            f"the key {key.name!r} has the type {kind}, and its values have no equality",
+            where=where,
+            fix="group by a part of it, for example variant_get(key, '$.id', 'bigint')",
+        )
+
+
+def _parts(kind: DataType) -> Iterator[DataType]:
+    """The type, and those of its fields or items at any depth."""
+    yield kind
+    children: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        children = [kind.elementType]
+    elif isinstance(kind, StructType):
+        children = [field.dataType for field in kind.fields]
+    for child in children:
+        yield from _parts(child)

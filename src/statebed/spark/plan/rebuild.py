@@ -1,0 +1,63 @@
+"""Results of a job's state for a sink that is written anew.
+
+Possible where the state of one operator holds every result that stands: an updating aggregate without time to live. The
+rows go through the same steps as those of epochs. They are read and written piece by piece, to files in a temporary
+folder, which is removed in the end.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from statebed.checkpoint import Rebuilt
+from statebed.checkpoint.publisher import Rebuild
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.digest import crc32c, digest
+from statebed.format.schema import TIME
+from statebed.operators.operator import MAIN
+from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.spark.plan.topology import Outgoing, Topology
+from statebed.state import TableManager, TaskInfo
+from statebed.storage import LocalStore, ObjectStore
+from statebed.subtasks.outbox import encode_outbox
+
+
+def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[str, Rebuild]:
+    """Map each sink whose results stand in the state to what computes them; `store` is the job's folder."""
+    found: dict[str, Rebuild] = {}
+    for sink_id, wanted in topology.sinks.items():
+        origins = [
+            (place.operator, outgoing)
+            for place in topology.places
+            for outgoing in place.outgoing
+            if outgoing.stream == wanted.stream and wanted.operator_id in {"", place.operator.operator_id}
+        ]
+        if len(origins) == 1:
+            operator, outgoing = origins[0]
+            only_results = all(output == MAIN for output, _ in outgoing.ways)
+            if isinstance(operator, UpdatingAggregate) and operator.ttl is None and only_results:
+                found[sink_id] = partial(_rebuilt, operator, outgoing, TaskInfo(job_id, operator.operator_id), store)
+    return found
+
+
+@contextlib.contextmanager
+def _rebuilt(
+    operator: UpdatingAggregate,
+    outgoing: Outgoing,
+    task: TaskInfo,
+    store: ObjectStore,
+    record: pb.CheckpointMetadata,
+) -> Iterator[Rebuilt]:
+    with tempfile.TemporaryDirectory(prefix="statebed-rebuild-") as folder:
+        made = LocalStore(folder)
+        files = []
+        with TableManager(task, operator.tables, store, restore_from=record) as manager:
+            for number, results in enumerate(operator.standing(manager)):
+                rows = outgoing.rows({MAIN: results})
+                if rows.num_rows:
+                    data = encode_outbox(rows.drop_columns([TIME]))
+                    path = f"{operator.operator_id}-{number}.{digest(data)}.parquet"
+                    made.put(path, data)
+                    files.append(pb.OutboxFile(path=path, size=len(data), rows=rows.num_rows, crc32c=crc32c(data)))
+        yield Rebuilt(tuple(files), made)

@@ -1,0 +1,145 @@
+"""Where Spark reads rows, they are cut into pieces for the subtasks that own them.
+
+Keys are hashed by numpy and rows put together by owner before anything is shuffled: measured, that takes a third less
+than a shuffle of the rows themselves. It notes how far the sources have come in event time.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statebed.aggregates.accumulators import CODES, registers_of
+from statebed.arrays.columns import boolean_array, from_numpy, int64_values, one_chunk, validity
+from statebed.flow.steps import key_hashes
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.format.stream_schema import WEIGHT, Input
+from statebed.operators.input_rows import in_total_order
+from statebed.spark.plan.pieces import BRANCH, SEEN, piece, routed
+from statebed.state.memory.pages import give_back_pages
+
+SOURCE = "_source"
+ROWS_AT_ONCE = 1 << 17
+BYTES_AT_ONCE = 16 << 20
+"""Rows that are gathered before they are cut: small pieces cost more, and large ones memory."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a branch's rows lie in Spark's: the columns of its operator's input, in this order."""
+
+    input: Input
+    columns: tuple[str, ...]
+    sources: tuple[str, ...]
+    latest: str = TIME
+    """The column with the greatest event time that a row stands for."""
+    time: str = TIME
+    """The column with the time that the operator takes rows by."""
+
+    def rows(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        """Rows of this branch as its operator takes them."""
+        table, schema = pa.Table.from_batches(batches), self.input.schema
+        slots = dict(zip(self.input.columns.names, self.columns, strict=True)) | {TIME: self.time}
+        given = {
+            one.name: column_as(one_chunk(table[slots[one.name]]), one.type) for one in schema if one.name in slots
+        }
+        given[KEY_HASH] = from_numpy(key_hashes([given[key] for key in self.input.keys], table.num_rows), pa.int64())
+        if WEIGHT in schema.names:
+            given[WEIGHT] = from_numpy(np.ones(table.num_rows, dtype=np.int64), pa.int64())
+        return pa.Table.from_arrays([given[name] for name in schema.names], schema=schema)
+
+
+def column_as(given: pa.Array, kind: pa.DataType) -> pa.Array:
+    """As the operator takes it: of sketches the registers, which another attempt gives again, bit for bit."""
+    sketches = kind == CODES and not pa.types.is_list(given.type)
+    return registers_of(given) if sketches else given.cast(kind)
+
+
+@dataclass
+class Seen:
+    """The greatest event time of each source."""
+
+    latest: dict[str, int] = field(default_factory=dict)
+
+    def see(self, rows: pa.RecordBatch, layout: Layout, sources: Sequence[str]) -> None:
+        """Look at rows; `sources` by their positions in frames of several."""
+        times, timed = int64_values(rows.column(layout.latest)), validity(rows.column(layout.latest))
+        if len(layout.sources) == 1:
+            self._add(layout.sources[0], times[timed])
+            return
+        origins = int64_values(rows.column(SOURCE).cast(pa.int64()))[timed]
+        for position, source in enumerate(sources):
+            self._add(source, times[timed][origins == position])
+
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        """For the driver."""
+        if self.latest:
+            yield piece(0, SEEN, msgspec.msgpack.encode(dict(sorted(self.latest.items()))))
+
+    def _add(self, source: str, times: npt.NDArray[np.int64]) -> None:
+        if len(times):
+            self.latest[source] = max(int(times.max()), self.latest.get(source, int(times.max())))
+
+
+@dataclass(frozen=True)
+class RouteFunction:
+    """For mapInArrow, on the rows of a batch."""
+
+    layouts: Mapping[int, Layout]
+    sources: tuple[str, ...]
+    """By their positions in frames of several."""
+    parallelism: int
+    in_order: bool = False
+    """Whether rows get an order of their own, because the next attempt may find them in another."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = Seen()
+        waiting: dict[int, list[pa.RecordBatch]] = {}
+        count = nbytes = 0
+        for batch in batches:
+            self._take(batch, waiting, seen)
+            count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
+            if (count >= ROWS_AT_ONCE or nbytes >= BYTES_AT_ONCE) and not self.in_order:
+                yield from self._pieces(waiting)
+                waiting, count, nbytes = {}, 0, 0
+        yield from self._pieces(waiting)
+        yield from seen.pieces()
+        del waiting
+        give_back_pages()
+
+    def _take(self, batch: pa.RecordBatch, waiting: dict[int, list[pa.RecordBatch]], seen: Seen) -> None:
+        several = len(self.layouts) > 1
+        numbers = int64_values(batch.column(BRANCH).cast(pa.int64())) if several else np.empty(0, dtype=np.int64)
+        for number, layout in self.layouts.items():
+            mine = numbers == number
+            if several and not mine.any():
+                continue
+            rows = batch if not several or mine.all() else batch.filter(boolean_array(mine))
+            seen.see(rows, layout, self.sources)
+            waiting.setdefault(number, []).append(rows)
+
+    def _pieces(self, waiting: Mapping[int, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+        for number, batches in waiting.items():
+            rows = self.layouts[number].rows(batches)
+            yield from routed(in_total_order(rows) if self.in_order else rows, number, self.parallelism)
+
+
+@dataclass(frozen=True)
+class PlacedGroups:
+    """How the first level takes groups that the JVM made and placed, instead of pieces."""
+
+    layout: Layout
+    sources: tuple[str, ...]
+    """As of RouteFunction."""
+    present: str
+    """A column that is null in heartbeats alone."""
+
+    def take(self, batches: Iterable[pa.RecordBatch], seen: Seen) -> pa.Table:
+        """All groups, in an order of their own."""
+        found = [batch.filter(batch.column(self.present).is_valid()) for batch in batches]
+        for batch in found:
+            seen.see(batch, self.layout, self.sources)
+        return in_total_order(self.layout.rows(found))

@@ -1,0 +1,197 @@
+"""From the user's streaming DataFrames to the rows that are routed to the first level of operators.
+
+Everything that Spark can compute is added to the streaming DataFrame, before foreachBatch, where it is still pushed
+down. A *branch* is the way of rows of a frame to one input of one operator; all branches of a job are one DataFrame,
+so that one pass feeds all operators: a row has its event time, where there are several branches the number of its own,
+and its columns lie in *slots* that branches share by type.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from statebed.errors import InputError
+from statebed.flow.graph import Edge
+from statebed.flow.steps import Feed
+from statebed.format.schema import TIME
+from statebed.operators.labels import operator_label
+from statebed.protocol.projection import offset_names
+from statebed.quantities import duration_text
+from statebed.spark.plan.head_expressions import analysed, column_of, input_error, named_column
+from statebed.spark.plan.pieces import BRANCH
+from statebed.spark.plan.routing import SOURCE, Layout
+from statebed.spark.plan.source_plan import check_steps, most_watermarks, streams_of
+from statebed.spark.plan.topology import Branch
+
+_WATERMARK_KEY = "spark.watermarkDelayMs"
+HIDDEN = (TIME, SOURCE)
+"""Columns of a frame beside the user's: the event time, and the position of the source."""
+
+
+@dataclass(frozen=True)
+class EventTimeColumn:
+    """The event-time column of a DataFrame and how late its rows may be."""
+
+    column: str
+    delay_us: int
+
+
+def event_time_of(df: DataFrame, *, where: str) -> EventTimeColumn | None:
+    """The column that withWatermark marked; the mark travels with the column through select and rename."""
+    marked = [field for field in df.schema.fields if _WATERMARK_KEY in (field.metadata or {})]
+    if not marked:
+        return None
+    field = marked[0]
+    if len(marked) > 1:
+        raise InputError(
+            f"several columns have a watermark: {', '.join(one.name for one in marked)}",
+            where=where,
+            fix="mark one event-time column with withWatermark, and drop the mark of others with a cast",
+        )
+    if [name.lower() for name in df.columns].count(field.name.lower()) > 1:
+        raise InputError(
+            f"two columns are called {field.name!r} (upper and lower case are not told apart)",
+            where=where,
+            fix="rename or drop the one that is not the event time",
+        )
+    return EventTimeColumn(field.name, int(field.metadata[_WATERMARK_KEY]) * 1_000)
+
+
+def source_frame(df: DataFrame, event_time: EventTimeColumn | None, *, position: int) -> DataFrame:
+    """The user's columns, and the hidden ones."""
+    time = F.lit(None).cast("timestamp") if event_time is None else named_column(event_time.column)
+    return df.select("*", time.alias(TIME), F.lit(position).alias(SOURCE))
+
+
+def marked(df: DataFrame, watermark: tuple[str, int] | None, *, where: str) -> DataFrame:
+    """With the watermark that the source was given."""
+    if watermark is None:
+        return df
+    if most_watermarks(df):
+        raise InputError(
+            "the DataFrame has a watermark already", where=where, fix="leave watermark= out, or withWatermark"
+        )
+    column, delay_us = watermark
+    if delay_us < 0 or delay_us % 1_000:
+        raise InputError(
+            f"the delay of a watermark must be whole milliseconds, at least 0, got {duration_text(delay_us)!r}",
+            where=where,
+            fix="write watermark=('ts', '10 minutes')",
+        )
+    try:
+        return df.withWatermark(column, f"{delay_us // 1_000} milliseconds")
+    except PySparkException as error:
+        raise input_error(error, df, where=where) from error
+
+
+@dataclass(frozen=True)
+class SourceFrame:
+    """The one streaming DataFrame of a job, and how subtasks read its rows."""
+
+    df: DataFrame
+    layouts: Mapping[int, Layout]
+    sources: tuple[str, ...]
+    """Of each offset of Spark's query its name, in their order."""
+
+
+def feeding(
+    frames: Mapping[Edge, DataFrame],
+    branches: Sequence[Branch],
+    *,
+    leaves: Mapping[Edge, Sequence[str]],
+    where: str,
+) -> SourceFrame:
+    """All branches as one DataFrame; those that share a frame in one pass over it.
+
+    `leaves` are for each frame the sources of the streams that it reads: a DataFrame may be a union of several.
+    """
+    columns = {
+        branch.number: projected(frames[branch.edge], branch.feed, where=f"{where}, {operator_label(branch.operator)}")
+        for branch in branches
+    }
+    slots = _Slots()
+    places = {number: slots.place(kinds) for number, (_, kinds) in columns.items()}
+    hidden = [
+        *([BRANCH] if len(branches) > 1 else []),
+        *([SOURCE] if any(len(branch.sources) > 1 for branch in branches) else []),
+    ]
+    passes = []
+    owners: list[str] = []
+    for edge in dict.fromkeys(branch.edge for branch in branches):
+        owners += leaves[edge]
+        rows = [
+            slots.row(branch.number, columns[branch.number][0], places[branch.number], hidden=hidden)
+            for branch in branches
+            if branch.edge == edge
+        ]
+        passes.append(_in_one_pass(frames[edge], rows))
+    df = passes[0]
+    for one in passes[1:]:
+        df = df.unionByName(one)
+    layouts = {
+        branch.number: _layout(branch, [slots.name(one) for one in places[branch.number]]) for branch in branches
+    }
+    return SourceFrame(df, layouts, offset_names(streams_of(df), owners))
+
+
+def _layout(branch: Branch, slots: Sequence[str]) -> Layout:
+    count = len(branch.feed.input.columns)
+    time = TIME if branch.feed.time is None else slots[count]
+    return Layout(branch.feed.input, tuple(slots[:count]), branch.sources, time=time)
+
+
+def projected(frame: DataFrame, feed: Feed, *, where: str) -> tuple[list[Column], list[DataType]]:
+    """Return the columns that an input takes and their types; last the time of its rows, if not their event time."""
+    columns = _feed_columns(feed)
+    found = analysed(frame, columns, where=where)
+    check_steps(frame, found, where=where)
+    return columns, [field.dataType for field in found.schema.fields]
+
+
+def _feed_columns(feed: Feed) -> list[Column]:
+    made = dict(feed.values)
+    time = [] if feed.time is None else [named_column(feed.time.name)]
+    return [column_of(made[name]) if name in made else named_column(name) for name in feed.input.columns.names] + time
+
+
+class _Slots:
+    """Columns that branches share: as many of a type as the branch that needs most."""
+
+    def __init__(self) -> None:
+        self._kinds: list[DataType] = []
+
+    def place(self, kinds: Sequence[DataType]) -> tuple[int, ...]:
+        taken: list[int] = []
+        for kind in kinds:
+            free = [n for n, one in enumerate(self._kinds) if one == kind and n not in taken]
+            if not free:
+                self._kinds.append(kind)
+            taken.append(free[0] if free else len(self._kinds) - 1)
+        return tuple(taken)
+
+    def name(self, slot: int) -> str:
+        return f"s{slot}"
+
+    def row(
+        self, branch: int, columns: Sequence[Column], places: Sequence[int], *, hidden: Sequence[str]
+    ) -> list[Column]:
+        filled = dict(zip(places, columns, strict=True))
+        numbers = {BRANCH: F.lit(branch).alias(BRANCH), SOURCE: F.col(SOURCE)}
+        return [
+            *(numbers[name] for name in hidden),
+            F.col(TIME),
+            *(
+                (filled[slot] if slot in filled else F.lit(None).cast(kind)).alias(self.name(slot))
+                for slot, kind in enumerate(self._kinds)
+            ),
+        ]
+
+
+def _in_one_pass(frame: DataFrame, rows: Sequence[Sequence[Column]]) -> DataFrame:
+    if len(rows) == 1:
+        return frame.select(*rows[0])
+    return frame.select(F.explode(F.array(*(F.struct(*row) for row in rows))).alias("row")).select("row.*")

@@ -1,0 +1,132 @@
+"""Does the state of a record fit the job that goes on from it? Decided before a run opens, and every time.
+
+Operators are matched by their names. One that is new begins with no state. One that is gone stops the start, until
+somebody says whether its state is to be kept or dropped: it may have been renamed. One that changed goes on where its
+state means the same, or can be read in the new form; else it is refused, with the difference.
+"""
+
+import enum
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from statebed.checkpoint.objects import fetch_subtask
+from statebed.errors import IncompatibleSchemaError, InputError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.operators import Operator
+from statebed.operators.joins import IntervalJoin
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import earlier_tables
+from statebed.quantities import duration_text
+from statebed.state.evolution.evolve import TIME_TO_LIVE, described, evolve
+from statebed.state.manager.evolved_parts import is_earlier
+from statebed.storage import ObjectStore
+
+_BOUNDS = ("lower_us", "upper_us")
+_SHOWN = 200
+"""Characters of a part of a definition that an error shows."""
+
+
+class RemovedStatePolicy(enum.Enum):
+    """What becomes of the state of operators that a job no longer has."""
+
+    REFUSE = "refuse"
+    """The job does not start."""
+    KEEP = "keep"
+    """It stays in every record as it was, and is taken up again when the operator returns."""
+    DROP = "drop"
+    """It is in no record from now on, and collected with the epochs that have it."""
+
+
+def check_continues(
+    record: pb.CheckpointMetadata | None,
+    *,
+    operators: Mapping[str, Operator],
+    sources: Collection[str],
+    store: ObjectStore,
+    job_id: str,
+    removed: RemovedStatePolicy,
+) -> None:
+    """Refuse to go on from a record that does not fit; `store` is the job's folder."""
+    if record is None:
+        return
+    there = {entry.operator_id: entry for entry in record.operators}
+    gone = [name for name, entry in there.items() if name not in operators and not entry.retired]
+    new = [name for name in operators if name not in there]
+    if gone and removed is RemovedStatePolicy.REFUSE:
+        raise InputError(
+            f"the state holds operators that the job no longer has: {', '.join(gone)}; the job has "
+            f"{', '.join(operators)}" + (f", of which {', '.join(new)} have no state yet" if new else ""),
+            where=f"job {job_id}",
+            fix=f"keep the name of an operator that is the same (name={gone[0]!r}), or say what becomes of the state: "
+            "start(removed='keep') or start(removed='drop')",
+        )
+    for name, operator in operators.items():
+        if name in there and there[name].fingerprint != operator.definition.fingerprint:
+            _check_changed(there[name], operator, store=store, where=f"job {job_id}, {operator_label(operator)}")
+    unknown = [one.source for one in record.sources if one.source not in sources]
+    if unknown and removed is RemovedStatePolicy.REFUSE:
+        raise InputError(
+            f"the state was fed by the sources {', '.join(one.source for one in record.sources)}, now they are "
+            f"{', '.join(sources)}",
+            where=f"job {job_id}",
+            fix=f"keep the names: job.source(df, name={unknown[0]!r}); start(removed='drop') goes on without it",
+        )
+
+
+def kept_entries(
+    record: pb.CheckpointMetadata, operators: Collection[str], removed: RemovedStatePolicy
+) -> list[pb.OperatorEntry]:
+    """Entries of operators that the job no longer has, for its next record."""
+    if removed is RemovedStatePolicy.DROP:
+        return []
+    kept = [entry for entry in record.operators if entry.operator_id not in operators]
+    for entry in kept:
+        entry.retired = True
+    return kept
+
+
+def _check_changed(entry: pb.OperatorEntry, operator: Operator, *, store: ObjectStore, where: str) -> None:
+    changes = operator.definition.changes_from(entry.definition or "{}")
+    firm = {name: change for name, change in changes.items() if name not in operator.definition.free}
+    if firm:
+        shown = "; ".join(f"{name} was {_text(old)}, is {_text(new)}" for name, (old, new) in firm.items())
+        fix = "put its definition back, or give the changed operator another name: it then begins with no state"
+        if isinstance(operator, IntervalJoin) and _is_mirrored(firm):
+            bounds = [duration_text(firm[name][0]) for name in _BOUNDS]
+            fix = (
+                "between() counts the right row's event time minus the left row's, and used to count the opposite; "
+                f"the stored join is now written between({bounds[0]!r}, {bounds[1]!r})"
+            )
+        raise InputError(f"the operator is not the one that its state was written with: {shown}", where=where, fix=fix)
+    if not entry.subtasks:
+        return
+    stored = fetch_subtask(store, entry.subtasks[0])
+    for name, present in operator.tables.items():
+        if name not in stored.tables:
+            continue
+        table, earlier = stored.tables[name], earlier_tables(operator).get(name)
+        config = earlier if earlier is not None and is_earlier(table.config, earlier) else present
+        schemas = [schema for subtask in table.subtasks.values() for schema in subtask.schemas]
+        try:
+            evolution = evolve(config, stored=table.config, schemas=schemas)
+        except IncompatibleSchemaError as error:
+            raise IncompatibleSchemaError(error.what, where=f"{where}, {error.where}", fix=error.fix) from error
+        if any(one.what != TIME_TO_LIVE for one in evolution.differences) and not operator.definition.tables_evolve:
+            raise InputError(
+                f"the change of {', '.join(changes)} gives table {name!r} other columns:\n"
+                f"{described(evolution.differences)}",
+                where=where,
+                fix="put the definition back, or give the changed operator another name",
+            )
+
+
+def _is_mirrored(firm: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Tell whether nothing changed but the sign of the bounds of an interval join."""
+    lower, upper = (firm.get(name) for name in _BOUNDS)
+    return set(firm) == set(_BOUNDS) and lower is not None and upper is not None and lower[0] == -upper[1]
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,1 @@
+"""The probe that every executor answers before a run opens."""

@@ -1,0 +1,296 @@
+"""The probe: before a run is opened, every executor is asked whether it can run subtasks of this job.
+
+Each must have the same statebed, Python and pyarrow as the driver (files are named by their bytes, which depend on
+pyarrow), must see what the driver wrote to the state and be seen writing there, and must have a folder for the host's
+cache. A local Spark on the driver's own Python can differ in none of these but the folder, and is not asked.
+
+The task travels by value, because the executor may have no statebed. Executors that come after the start are not
+asked; a subtask that fails there says why.
+"""
+
+import functools
+import importlib.metadata
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from pyspark import InheritableThread, SparkContext, cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from statebed.config import Settings, SettingSource
+from statebed.errors import ExecutorError, InputError, StatebedError
+from statebed.logs import id_logger
+from statebed.spark.causes import cause_of
+from statebed.spark.plan.host_memory import Executor, executors_of
+from statebed.spark.probe import probe_task
+from statebed.state.memory.budget import available_memory
+from statebed.storage import ObjectStore
+from statebed.storage.probe import PROBE_FOLDER
+
+_logger = id_logger(__name__)
+
+SKEW_SECONDS = 5.0
+"""A clock that differs by more is reported. Nothing rests on clocks but times that people read."""
+_WAVES = 3
+_LINGER_SECONDS = 0.2
+_MOST_TASKS = 2048
+_PACK = "or ship it: `statebed pack` makes an archive for that, and says how to use it"
+_LOST = re.compile(r"\(TID \d+\) \((\S+) executor (\w+)\)")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]*)"')
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """What the executors answered."""
+
+    answers: tuple[Answer, ...]
+    """One of each executor; none where Spark runs in this very process and Python."""
+    unreached: tuple[str, ...]
+    """Executors that no task came to in time."""
+    least_memory: int
+    """Memory of the smallest host, in bytes."""
+    skew_seconds: float
+    """By how much the clock is off that is off the most."""
+
+
+def probe_executors(session: SparkSession, store: ObjectStore, *, settings: Settings, job_id: str) -> ProbeReport:
+    """Ask every executor; raises an ExecutorError that names those that cannot work, and why."""
+    firm = settings.place_of("cache_folder").source in (SettingSource.KEYWORD, SettingSource.SPARK_CONF)
+    marker = f"{PROBE_FOLDER}/{secrets.token_hex(8)}-driver"
+    wanted = {
+        "state_url": store.url,
+        "marker": marker,
+        "cache_folder": settings.cache_folder,
+        "cache_folder_is_firm": firm,
+        "linger_seconds": 0.0,
+    }
+    if is_this_process(session.sparkContext):
+        _check_cache_here(wanted, job_id=job_id)
+        return ProbeReport((), (), available_memory(), 0.0)
+    store.put(marker, b"statebed")
+    try:
+        began = time.time()
+        timeout = settings.probe_timeout.total_seconds()
+        answers = _ask_all(session, wanted, deadline=time.monotonic() + timeout, timeout=timeout, job_id=job_id)
+        took = time.time() - began
+        answers = [_seen_here(answer, store) for answer in answers]
+    finally:
+        _clean(store, marker)
+    refuse(answers, here=probe_task.identity(), state=store.url, job_id=job_id)
+    reached = {answer["executor_id"] for answer in answers}
+    unreached = tuple(one.executor_id for one in executors_of(session) if one.executor_id not in reached)
+    if unreached and all(reached):
+        _logger.about(job=job_id).warning("job %s: executors %s were busy and not asked", job_id, ", ".join(unreached))
+    skew = max((skew_of(answer["time_us"] / 1e6, began, began + took) for answer in answers), key=abs, default=0.0)
+    if abs(skew) > SKEW_SECONDS:
+        told = _logger.about(job=job_id)
+        told.warning("job %s: the clock of an executor is off by %.1f s: times that it writes are, too", job_id, skew)
+    return ProbeReport(tuple(answers), unreached, min(answer["memory"] for answer in answers), skew)
+
+
+def is_this_process(context: SparkContext) -> bool:
+    """Whether tasks run on this machine, in the driver's own Python, where statebed is installed."""
+    master = context.master or ""
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return False
+    worker = shutil.which(context.pythonExec)
+    same = worker is not None and Path(worker).parent.absolute() == Path(sys.executable).parent.absolute()
+    try:
+        importlib.metadata.distribution("statebed")
+    except importlib.metadata.PackageNotFoundError:
+        return False  # on the driver's path by other means, which workers need not share
+    return same and os.path.realpath(worker or "") == os.path.realpath(sys.executable)
+
+
+def skew_of(seen: float, began: float, ended: float) -> float:
+    """By how much a clock is off at least, if it showed `seen` between two moments of ours."""
+    return min(0.0, seen - began) or max(0.0, seen - ended)
+
+
+# ---- asking --------------------------------------------------------------------------------------------------
+
+
+def _ask_all(
+    session: SparkSession, wanted: dict[str, Any], *, deadline: float, timeout: float, job_id: str
+) -> list[Answer]:
+    """One answer of each executor; asks again while there are executors that no task came to."""
+    found: dict[tuple[str, str], Answer] = {}
+    for wave in range(_WAVES):
+        known = executors_of(session)
+        tasks = min(_MOST_TASKS, max(1, sum(one.slots for one in known)))
+        wanted = {**wanted, "linger_seconds": _LINGER_SECONDS * min(wave, 1)}
+        try:
+            answers = _ask(session.sparkContext, wanted, tasks=tasks, timeout=max(0.0, deadline - time.monotonic()))
+        except TimeoutError as error:
+            if found:
+                break
+            raise _no_answer(known, timeout, job_id=job_id) from error
+        for answer in answers:
+            found.setdefault((answer["executor_id"], answer["host"]), answer)
+        if len(found) >= len(executors_of(session)):
+            break
+    return list(found.values())
+
+
+def _ask(context: SparkContext, wanted: dict[str, Any], *, tasks: int, timeout: float) -> list[Answer]:
+    """Run the task so many times at once; a TimeoutError after `timeout` seconds."""
+    group = f"statebed-probe-{uuid.uuid4().hex}"
+    answers: list[Answer] = []
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            context.setJobGroup(group, "statebed: can the executors run the job?", interruptOnCancel=True)
+            with _by_value():
+                task = functools.partial(probe_task.answers, wanted=wanted)
+                answers.extend(context.parallelize(range(tasks), tasks).mapPartitions(task).collect())
+        except (PySparkException, Py4JError) as error:
+            failures.append(error)
+
+    thread = InheritableThread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if thread.is_alive():
+        context.cancelJobGroup(group)
+        raise TimeoutError
+    if failures:
+        raise _failed(failures[0]) from failures[0]
+    return answers
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    cloudpickle.register_pickle_by_value(probe_task)  # type: ignore[no-untyped-call]  # Spark's copy has no types
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(probe_task)  # type: ignore[no-untyped-call]
+
+
+def _failed(error: BaseException) -> ExecutorError:
+    text = str(error)
+    what, fix = cause_of(error), "see the executors' logs: a task that needs nothing but Python must run there"
+    missing, lost = _NO_PROGRAM.search(text), _LOST.search(text)
+    if "PYTHON_VERSION_MISMATCH" in text:
+        fix = f"use Python {sys.version_info.major}.{sys.version_info.minor} on the executors, too"
+    elif missing is not None:
+        what = f"there is no program {missing[1]!r}"
+        fix = f"set PYSPARK_PYTHON to a Python that every executor has, {_PACK}"
+    return ExecutorError(
+        f"the executors cannot run Python tasks: {what}",
+        where=f"executor {lost[2]} on {lost[1]}" if lost else "executors",
+        fix=fix,
+    )
+
+
+def _no_answer(known: list[Executor], timeout: float, *, job_id: str) -> ExecutorError:
+    what = f"{len(known)} executors are there, and none had a free slot" if known else "Spark has no executor"
+    return ExecutorError(
+        f"no executor answered within {timeout:g} s: {what}",
+        where=f"job {job_id}",
+        fix="look at Spark's master for free workers, or give probe_timeout a longer time",
+    )
+
+
+# ---- judging -------------------------------------------------------------------------------------------------
+
+
+def refuse(answers: list[Answer], *, here: Mapping[str, str], state: str, job_id: str) -> None:
+    """Raise an error that names every executor that cannot work, and what to do about the first reason."""
+    found = [(name_of(answer), *problem) for answer in answers if (problem := problem_of(answer, here, state=state))]
+    if found:
+        count = f"{len(found)} of {len(answers)} executors" if len(answers) > 1 else "the executor"
+        raise ExecutorError(
+            f"{count} cannot run the job: " + "; ".join(f"{name}: {what}" for name, what, _ in found),
+            where=f"job {job_id}",
+            fix=found[0][2],
+        )
+
+
+def name_of(answer: Answer) -> str:
+    """For people."""
+    named = f"executor {answer['executor_id']}" if answer["executor_id"] else "the Python worker"
+    return f"{named} on {answer['host']}"
+
+
+def problem_of(answer: Answer, here: Mapping[str, str], *, state: str) -> tuple[str, str] | None:
+    """What is wrong with an executor, and what to do; the first that must be mended."""
+    return _of_packages(answer, here) or _of_places(answer, state=state)
+
+
+def _of_packages(answer: Answer, here: Mapping[str, str]) -> tuple[str, str] | None:
+    version = here["statebed"] or "of the driver"
+    if "import" in answer["problems"]:
+        return (
+            f"statebed cannot be imported by {answer['executable']} ({answer['problems']['import']})",
+            f"install statebed {version} with the extra 'spark' on every host, {_PACK}",
+        )
+    differing = [
+        f"it has {name} {answer[name] or 'of no known version'}, the driver has {here[name]}"
+        for name in ("statebed", "pyarrow")
+        if answer[name] != here[name]
+    ]
+    if differing:
+        return "; ".join(differing), f"install the same versions on every host, {_PACK}"
+    if answer["code"] != here["code"]:
+        return (
+            f"its statebed is called {version}, too, but has other code ({answer['code']}, the driver {here['code']})",
+            f"install the same statebed on every host, {_PACK}",
+        )
+    if not answer["pandas"]:
+        return "it has no pandas, which Spark needs for Arrow", f"pip install 'pandas>=2.2,<3' on every host, {_PACK}"
+    return None
+
+
+def _of_places(answer: Answer, *, state: str) -> tuple[str, str] | None:
+    problems = answer["problems"]
+    if "state" in problems:
+        fix = "put the state where every executor reaches it, for example state='s3://bucket/state'"
+        return f"it cannot use the state at {state}: {problems['state']}", f"{fix}, and give them its credentials"
+    if "cache" in problems:
+        return (
+            f"user {answer['user']} cannot use the folder of the host's cache: {problems['cache']}",
+            "set cache_folder to a folder on a local disk that this user may write",
+        )
+    return None
+
+
+def _seen_here(answer: Answer, store: ObjectStore) -> Answer:
+    """The answer, with a problem more if what the executor wrote cannot be seen by the driver."""
+    written = answer.get("written")
+    if not written:
+        return answer
+    if store.head(written) is None:
+        return {**answer, "problems": {**answer["problems"], "state": "the driver does not see what it wrote there"}}
+    return answer
+
+
+def _clean(store: ObjectStore, marker: str) -> None:
+    """Remove what driver and executors wrote; what cannot be removed does no harm."""
+    with suppress(StatebedError):
+        for one in store.list_level(PROBE_FOLDER).objects:
+            if one.path.startswith(marker):
+                store.delete(one.path)
+
+
+def _check_cache_here(wanted: Mapping[str, Any], *, job_id: str) -> None:
+    try:
+        probe_task.try_cache(wanted["cache_folder"], firm=wanted["cache_folder_is_firm"])
+    except OSError as error:
+        raise InputError(
+            f"the folder of the host's cache cannot be used: {error}",
+            where=f"job {job_id}",
+            fix="set cache_folder to a folder on a local disk that this user may write",
+        ) from error

@@ -1,0 +1,140 @@
+"""Data files of a keyed table as runs in the host's cache: mapped, with their index, looked up where they lie.
+
+What a checkpoint writes goes into the cache at once, so whoever restores the next epoch on this host decodes nothing.
+Any other file is copied when it is first needed, a row group at a time: all of it or, where this subtask owns only a
+small part of it, that part.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
+
+import numpy as np
+import pyarrow as pa
+
+from statebed.arrays.columns import uint64_values
+from statebed.checkpoint.objects import fetch_range
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format.digest import digest
+from statebed.format.ranges import in_range, intersection
+from statebed.format.schema import KEY_HASH
+from statebed.format.segment_reader import SegmentReader
+from statebed.state.host_cache import HostCache
+from statebed.state.host_cache.cache import is_address_space_limited
+from statebed.state.keyed.batch import take_rows
+from statebed.state.keyed.files import holds_some, share_in
+from statebed.state.keyed.mapped_run import FrozenRun
+from statebed.state.keyed.run_files import append_file_rows, append_index, kinds_of
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.state.tiers.column_files import ColumnFileWriter
+from statebed.storage import ObjectStore
+
+_LAYOUT = "keyed 1"
+"""Another one means that copies lie differently: old ones are not found any more."""
+_SMALL_PART = 0.5
+_UNPACKED = 4
+"""Rows take about so many times the bytes of their file."""
+_COPIES = 3
+"""How often a row group is in memory while it is copied: as it was fetched, decoded, and on its way."""
+
+
+class CachedRuns:
+    """The copies of one table's files that one subtask uses."""
+
+    def __init__(
+        self,
+        cache: HostCache,
+        table: KeyedTable,
+        store: ObjectStore,
+        *,
+        owned: pb.HashRange,
+        memory: MemoryController,
+        owner: str,
+    ) -> None:
+        self._cache = cache
+        self._table = table
+        self._store = store
+        self._owned = owned
+        self._memory = memory
+        self._owner = owner
+        self._open: dict[str, FrozenRun] = {}
+
+    @property
+    def mapped(self) -> bool:
+        """Whether copies take no memory: where address space is limited, they do."""
+        return not is_address_space_limited()
+
+    def add(self, file: pb.FileEntry, rows: pa.Table) -> None:
+        """Keep rows that a new file will have."""
+
+        def write(copy: ColumnFileWriter) -> None:
+            append_file_rows(copy, self._table, rows)
+            append_index(copy)
+
+        nbytes = rows.nbytes + rows.num_rows * _COPIES
+        self._cache.add(self._label(file, None), kinds_of(self._table), write, most=rows.num_rows, nbytes=nbytes)
+
+    def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
+        """The rows of files in a range, newest first; None: not all of them can be had as copies."""
+        found = []
+        for file in sorted(files, key=lambda one: (one.max_sequence, one.path, one.owned.first), reverse=True):
+            wanted = intersection(file.owned, owned)
+            if wanted is None or not holds_some(file):
+                continue
+            run = self._run(file)
+            if run is None:
+                return None
+            found.append(run.part(wanted))
+        return tuple(run for run in found if len(run.run))
+
+    def _run(self, file: pb.FileEntry) -> FrozenRun | None:
+        if file.path not in self._open:
+            found = self._opened(file)
+            if found is None:
+                return None
+            self._open[file.path] = found
+        return self._open[file.path]
+
+    def _opened(self, file: pb.FileEntry) -> FrozenRun | None:
+        whole, part = self._label(file, None), self._label(file, self._owned)
+        for label in (whole, part):
+            copy = self._cache.open(label)
+            if copy is not None:
+                return FrozenRun.shared(copy, self._table)
+        own = None if share_in(file, self._owned) >= _SMALL_PART else self._owned
+        label = whole if own is None else part
+        if not self._cache.writable or not self._copied(file, label, own):
+            return None
+        copy = self._cache.open(label)
+        return None if copy is None else FrozenRun.shared(copy, self._table)
+
+    def _copied(self, file: pb.FileEntry, label: str, owned: pb.HashRange | None) -> bool:
+        def write(copy: ColumnFileWriter) -> None:
+            for rows in self._rows(file, owned):
+                append_file_rows(copy, self._table, rows)
+            append_index(copy)
+
+        share = 1.0 if owned is None else share_in(file, owned)
+        nbytes = int(share * max(_UNPACKED * file.size, file.rows * self._table.row_bytes))
+        return self._cache.add(label, kinds_of(self._table), write, most=int(file.rows), nbytes=nbytes)
+
+    def _rows(self, file: pb.FileEntry, owned: pb.HashRange | None) -> Iterator[pa.Table]:
+        reader = SegmentReader(file, partial(fetch_range, self._store))
+        for group in reader.select_row_groups(owned=owned):
+            nbytes = _COPIES * int(reader.metadata.row_group(group).total_byte_size)
+            with self._memory.reserve(self._owner, Purpose.RESTORES, nbytes):
+                rows = self._table.history.read(reader, row_groups=[group])
+                if owned is not None:
+                    rows = take_rows(rows, np.flatnonzero(in_range(uint64_values(rows[KEY_HASH]), owned)))
+                yield rows
+
+    def _label(self, file: pb.FileEntry, owned: pb.HashRange | None) -> str:
+        part = "" if owned is None else f" {owned.first:016x}-{owned.last:016x}"
+        return f"{_LAYOUT} {self._columns} {file.size} {file.crc32c:08x} {self._store.url}/{file.path}{part}"
+
+    @cached_property
+    def _columns(self) -> str:
+        """What the columns of a copy depend on beside the file."""
+        keys = "\n".join(self._table.key_names).encode()
+        schema = self._table.file_schema.serialize().to_pybytes()
+        return digest(b"\0".join([schema, keys, self._table.config.keyed.defaults]))

@@ -1,0 +1,235 @@
+"""Runs of keyed state in mapped files: looked up like runs in memory, never changed.
+
+A frozen run is one file, or a part of one that the processes of a host share. Its own file is checked once, when its
+rows are first read, for whatever that is; one that is dropped unread is not. Its rows keep the marks that they had. A
+checkpoint saves all changes there are, so one word for the whole run is enough afterwards: what was alive is stored,
+what was deleted is not.
+
+Files are written piece by piece, so that the memory it takes to merge runs, or to load one from the store, does not
+depend on how large they are.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from statebed.arrays.key_hash import Hashes
+from statebed.arrays.mutable import Places, Rows, cuts_at
+from statebed.format import checkpoint_pb2 as pb
+from statebed.state.keyed.batch import KeyBatch
+from statebed.state.keyed.run_files import append_index, append_run, kinds_of, run_over
+from statebed.state.keyed.sorted_run import DELETED, DIRTY, Marks, SortedRun, as_written, merged_columns
+from statebed.state.keyed.table import KeyedTable
+from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter, SpilledColumns
+from statebed.state.tiers.spill_folder import SpillFolder
+
+__all__ = ["FrozenRun", "batch_of", "merged_parts", "newest"]
+
+_SAMPLES = 4
+"""Of each run, for a piece that is cut by its hashes."""
+
+
+class FrozenRun:
+    """A run in a mapped file."""
+
+    def __init__(
+        self, table: KeyedTable, rows: SortedRun | SpilledColumns, *, count: int, disk_bytes: int, dirty_rows: int = 0
+    ) -> None:
+        """`rows`: the file of its own that holds so many, to be removed with it; or the run in a shared one, which is
+        none of its business.
+        """
+        self._table = table
+        self._file = rows if isinstance(rows, SpilledColumns) else None
+        self._run = rows if isinstance(rows, SortedRun) else None
+        self._count = count
+        self._dirty_rows = dirty_rows
+        self._saved = dirty_rows == 0
+        self.disk_bytes = disk_bytes
+
+    @classmethod
+    def shared(cls, file: ColumnFile, table: KeyedTable) -> "FrozenRun":
+        """Over a file that others use, too."""
+        run = run_over(file, table)
+        return cls(table, run, count=len(run), disk_bytes=file.size)
+
+    def part(self, owned: pb.HashRange) -> "FrozenRun":
+        """Those of its rows that are in a range of hashes; of a shared one."""
+        run = self.run.between(owned.first, owned.last)
+        disk_bytes = self.disk_bytes * len(run) // max(len(self), 1)
+        return FrozenRun(self._table, run, count=len(run), disk_bytes=disk_bytes)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def run(self) -> SortedRun:
+        """Its rows; the first read checks the file."""
+        if self._run is None:
+            assert self._file is not None
+            self._run = run_over(self._file.read(), self._table, dirty_rows=self._dirty_rows)
+        return self._run
+
+    @property
+    def damaged(self) -> bool:
+        """Whether its file was read and found to be damaged."""
+        return self._file is not None and self._file.damaged
+
+    def check_sound(self) -> None:
+        """Raise if its file was found to be damaged; it is not read for that."""
+        if self._file is not None:
+            self._file.check_sound()
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of disk that its removal frees."""
+        return 0 if self._file is None else self.disk_bytes
+
+    @classmethod
+    def write(
+        cls, pieces: Iterable[SortedRun], table: KeyedTable, folder: SpillFolder, *, most_rows: int
+    ) -> "FrozenRun":
+        """Write rows that come in pieces, in the order of hashes, as a file; nothing is left behind when
+        the disk fails.
+        """
+        label = f"the table {table.name!r}"
+        with ColumnFileWriter.in_folder(folder, kinds_of(table), most=most_rows, label=label) as file:
+            count = dirty = 0
+            for piece in pieces:
+                append_run(file, piece)
+                count += len(piece)
+                dirty += piece.dirty_rows
+            append_index(file)
+            written = file.finish()
+        return cls(table, written, count=count, disk_bytes=written.size, dirty_rows=dirty)
+
+    @property
+    def dirty_rows(self) -> int:
+        return 0 if self._saved else self._dirty_rows
+
+    def mark_written(self) -> None:
+        """A checkpoint has its changes."""
+        self._saved = True
+
+    def may_expire(self, until_us: int) -> bool:
+        """False when surely no row's time is over; it is not read for that."""
+        return self._table.expires if self._run is None else self._run.may_expire(until_us)
+
+    def has_expired(self, until_us: int) -> None:
+        """No row that is part of the state has a time that is over."""
+        self.run.has_expired(until_us)
+
+    def marks_at(self, rows: Rows) -> Marks:
+        marks = self.run.marks[rows]
+        if not self._saved or not self._dirty_rows:
+            return marks
+        return as_written(marks)
+
+    def below(self, newer: SortedRun | None, start: int, end: int) -> SortedRun:
+        """Some of its rows, and newer ones between them, which replace those with the same keys, as a run in memory."""
+        if newer is None:
+            rows = np.arange(start, end, dtype=np.int64)
+            return self.run.select(rows, self.marks_at(rows))
+        kept = np.ones(end - start, dtype=np.bool_)
+        at, held = self.run.find(batch_of(newer, np.arange(len(newer), dtype=np.int64)))
+        kept[at.compress(held) - start] = False
+        rows = start + np.flatnonzero(kept)
+        # Column by column, so that no second copy of all of them is made on the way.
+        hashes = self.run.hashes[rows]
+        places = Places([hashes, newer.hashes])
+        times = None
+        if self.run.times is not None and newer.times is not None:
+            times = places.merge([self.run.times[rows], newer.times])
+        marks = places.merge([self.marks_at(rows), newer.marks])
+        return SortedRun(
+            places.merge([hashes, newer.hashes]),
+            merged_columns([(key.select(rows) for key in self.run.keys), newer.keys], places),
+            merged_columns([(value.select(rows) for value in self.run.values), newer.values], places),
+            times,
+            marks,
+            dirty_rows=int(np.count_nonzero(marks & DIRTY)),
+            all_alive=not np.any(marks & DELETED),
+        )
+
+    def remove(self) -> None:
+        """Remove its file; whoever reads it at the moment reads on."""
+        if self._file is not None:
+            self._file.remove()
+
+
+def newest(frozen: Sequence[FrozenRun], overlay: SortedRun | None) -> SortedRun:
+    """All of some frozen runs, newest first, and what lies over them as one run: of each key the newest row, without
+    what is deleted and in no file.
+    """
+    result = overlay
+    for one in frozen:
+        result = one.below(result, 0, len(one))
+    assert result is not None
+    return result.without_forgotten()
+
+
+def merged_parts(
+    frozen: Sequence[FrozenRun],
+    edges: Hashes,
+    table: KeyedTable,
+    folder: SpillFolder,
+    *,
+    complete: bool,
+    piece_bytes: int,
+) -> list[FrozenRun]:
+    """Frozen runs, newest first, as one, or as several that begin at the edges: of each key the newest row.
+
+    `complete`: nothing lies below them, so that what is deleted and in no file can be forgotten.
+    """
+    parts: list[FrozenRun] = []
+    cuts = [cuts_at(one.run.hashes, edges) for one in frozen]
+    try:
+        for part in range(len(edges) + 1):
+            bounds = [(cut[part], cut[part + 1]) for cut in cuts]
+            most_rows = sum(end - start for start, end in bounds)
+            pieces = _merged_pieces(frozen, bounds, complete=complete, piece_bytes=piece_bytes)
+            parts.append(FrozenRun.write(pieces, table, folder, most_rows=most_rows))
+    except BaseException:
+        for one in parts:
+            one.remove()
+        raise
+    return parts
+
+
+def _merged_pieces(
+    frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, complete: bool, piece_bytes: int
+) -> Iterator[SortedRun]:
+    """The rows between some bounds of each run, about so many bytes at a time; at least one piece."""
+    at = [start for start, _ in bounds]
+    for to in _steps(frozen, bounds, piece_bytes=piece_bytes):
+        result: SortedRun | None = None
+        for one, start, end in zip(frozen, at, to, strict=True):
+            # Of many runs that lie side by side few have rows here.
+            if start < end:
+                result = one.below(result, start, end)
+        if result is None:
+            result = frozen[0].below(None, at[0], at[0])
+        yield result.without_forgotten() if complete else result
+        at = to
+
+
+def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, piece_bytes: int) -> Iterator[list[int]]:
+    """Where pieces of about so many bytes end, in each run."""
+    row_bytes = max(one.disk_bytes / max(len(one), 1) for one in frozen)
+    step = max(int(piece_bytes / max(row_bytes, 1)), 1)
+    # Some hashes of every run, the same share of each: runs may lie side by side, or one over the other.
+    every = max(step // (_SAMPLES * len(frozen)), 1)
+    seen = np.sort(
+        np.concatenate([one.run.hashes[start:end:every] for one, (start, end) in zip(frozen, bounds, strict=True)])
+    )
+    # A hash stays in one piece.
+    for first in np.unique(seen[step // every :: step // every]):
+        yield [
+            start + int(np.searchsorted(one.run.hashes[start:end], first))
+            for one, (start, end) in zip(frozen, bounds, strict=True)
+        ]
+    yield [end for _, end in bounds]
+
+
+def batch_of(run: SortedRun, rows: Rows) -> KeyBatch:
+    """The keys of some rows of a run, in its order."""
+    return KeyBatch(run.hashes[rows], run.keys, places=rows)

@@ -1,0 +1,400 @@
+"""Tables as their manager handles them: one interface for every kind."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar, assert_never
+
+import pyarrow as pa
+
+from statebed.errors import InputError, UnknownTableError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.schema import TIME
+from statebed.state.compaction import CompactionJob, Edit, NameOf
+from statebed.state.config import TimeToLiveClock
+from statebed.state.global_keyed.held_bytes import HeldBytes
+from statebed.state.global_keyed.table import GlobalKeyedTable, StoredPart
+from statebed.state.host_cache import HostCache
+from statebed.state.keyed.view import KeyedView
+from statebed.state.manager.in_flight import InFlight
+from statebed.state.messages import (
+    CommitData,
+    DeleteKey,
+    DeleteTimeKey,
+    DeleteTimeRange,
+    DeleteValue,
+    Insert,
+    KeyedData,
+    RecordBatch,
+    TaskInfo,
+)
+from statebed.state.metrics import TableStatistics
+from statebed.state.tiers.tiers import Tiers
+from statebed.state.time_keyed.row_merge import Combine
+from statebed.state.time_keyed.view import TimeKeyedView
+from statebed.state.upload import Upload
+from statebed.storage import ObjectStore
+
+Data = RecordBatch | CommitData | KeyedData
+V = TypeVar("V", bound=KeyedView | TimeKeyedView)
+
+
+@dataclass(frozen=True)
+class TableClock:
+    """How far time has come, in microseconds; None: nobody said."""
+
+    watermark_us: int | None
+    time_us: int | None
+    """Of processing."""
+
+    def later(self, watermark_us: int | None, time_us: int | None) -> "TableClock":
+        """How far it has come when this is said, too: neither goes back."""
+        return TableClock(_latest(self.watermark_us, watermark_us), _latest(self.time_us, time_us))
+
+
+def _latest(*moments: int | None) -> int | None:
+    return max((one for one in moments if one is not None), default=None)
+
+
+def owner_of(task: TaskInfo, table: str) -> str:
+    """Whom the memory of a table is charged to."""
+    return f"{task.operator_id}-{table}-{task.subtask_index}"
+
+
+class ManagedTable(Protocol):
+    """What a manager asks of a table. `write` runs on the thread that checkpoints, `plan_compaction` on the one that
+    merges, the rest on the operator's.
+    """
+
+    config: pb.TableConfig
+
+    def apply(self, data: Data) -> None:
+        """Do what a message says."""
+
+    def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
+        """What is due to be merged, of at most so many bytes (None: all that can be); `alone`, without another table's
+        beside it, at least the smallest merge, however large.
+        """
+
+    def offer_edit(self, edit: Edit) -> None:
+        """The result of a merge, for the next checkpoint."""
+
+    @property
+    def live_paths(self) -> frozenset[str]:
+        """Of its files."""
+
+    @property
+    def due_bytes(self) -> int:
+        """Bytes of files that are worth merging."""
+
+    def leave_alone(self, epoch: int) -> None:
+        """Files of epochs up to this are merged elsewhere, and by checkpoints only when there are far too many."""
+
+    def warm(self) -> None:
+        """Have copies of all its files in the host's cache, if there is one."""
+
+    def refresh(self, parts: Mapping[int, StoredPart]) -> None:
+        """See what other subtasks wrote, where the table shows it."""
+
+    def close(self, reason: str) -> None:
+        """Refuse later writes."""
+
+    def release(self) -> None:
+        """Give up memory and local files: the table is not used any more."""
+
+    def advance(self, moment: TableClock) -> None:
+        """Let rows expire."""
+
+    def take_changes(self, epoch: int, most_merged_bytes: int, /) -> Any:
+        """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`. Of files that it
+        has to merge itself about so many bytes.
+        """
+
+    def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
+        """Encode and upload it, and give this subtask's part of the epoch."""
+
+    def abandon(self, changes: Any, /) -> None:
+        """Give up changes that are not going to be written, because an earlier checkpoint failed."""
+
+    def statistics(self) -> TableStatistics:
+        """What the table counts."""
+
+
+class ManagedGlobalTable(GlobalKeyedTable):
+    """A global keyed table: small, in memory as a whole, and merged when it is written."""
+
+    def __init__(
+        self, config: pb.TableConfig, task: TaskInfo, store: ObjectStore, parts: Sequence[StoredPart], *, tiers: Tiers
+    ) -> None:
+        super().__init__(config, task, store, parts, held=HeldBytes(tiers.memory, owner_of(task, config.name)))
+
+    def plan_compaction(self, most_bytes: int | None, _alone: bool, /) -> CompactionJob | None:
+        if most_bytes is None:
+            self.compact_data()
+        return None
+
+    def offer_edit(self, edit: Edit) -> None:
+        """There are none."""
+
+    def warm(self) -> None:
+        """It is in memory."""
+
+    @property
+    def live_paths(self) -> frozenset[str]:
+        return frozenset()  # they are not merged apart
+
+    @property
+    def due_bytes(self) -> int:
+        return 0
+
+    def leave_alone(self, epoch: int) -> None:
+        """Nobody else merges them."""
+
+    def advance(self, moment: TableClock) -> None:
+        """Nothing expires."""
+
+    def abandon(self, _changes: Any, /) -> None:
+        """They hold nothing that the table does not hold."""
+
+    def release(self) -> None:
+        self._held.release()
+
+    def statistics(self) -> TableStatistics:
+        files = self._live.files
+        return TableStatistics(
+            rows=len(self),
+            memory_bytes=self._held.nbytes,
+            disk_bytes=0,
+            store_bytes=sum(file.size for file in files),
+            files=Counter(file.level for file in files),
+        )
+
+
+@dataclass(frozen=True)
+class RowChanges:
+    """A checkpoint of a table of rows; it takes no part in two-phase commits."""
+
+    write: Callable[[], tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]]
+    """Make files of what was taken; gives the metadata that names them."""
+    abandon: Callable[[], None]
+    commit_data: tuple[bytes, ...] = ()
+
+
+class _RowTable(Generic[V]):
+    """What keyed and time-keyed tables have in common."""
+
+    def __init__(self, view: V, config: pb.TableConfig, task: TaskInfo, store: InFlight) -> None:
+        self.view = view
+        self.config = config
+        self._task = task
+        self._store = store
+
+    def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
+        return self.view.plan_compaction(most_bytes=most_bytes or 1, everything=most_bytes is None, alone=alone)
+
+    def offer_edit(self, edit: Edit) -> None:
+        self.view.offer_edit(edit)
+
+    def warm(self) -> None:
+        self.view.warm()
+
+    @property
+    def live_paths(self) -> frozenset[str]:
+        return frozenset(file.path for file in self.view.metadata().files)
+
+    @property
+    def due_bytes(self) -> int:
+        return self.view.due_bytes
+
+    def leave_alone(self, epoch: int) -> None:
+        """They are merged when there are too many all the same."""
+
+    def refresh(self, parts: Mapping[int, StoredPart]) -> None:
+        """A table of rows shows the keys of its own subtask alone."""
+
+    def close(self, reason: str) -> None:
+        self.view.close(reason)
+
+    def take_changes(self, epoch: int, most_merged_bytes: int, /) -> RowChanges:
+        view, name_of, index = self.view, self._namer(epoch), self._task.subtask_index
+        if isinstance(view, KeyedView):
+            taken = view.take()
+
+            def write() -> tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]:
+                done = taken.write(name_of, announce=self._store.announce, subtask_index=index)
+                return done.metadata, done.uploads
+
+            return RowChanges(write, taken.abandon)
+        rows = view.take()
+        write_rows = partial(view.write, rows, name_of, announce=self._store.announce)
+        return RowChanges(
+            lambda: write_rows(most_bytes=most_merged_bytes, subtask_index=index), partial(view.abandon, rows)
+        )
+
+    def write(self, changes: RowChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:  # noqa: ARG002 - names are given already
+        metadata, uploads = changes.write()
+        for one in uploads:
+            upload(one)
+        return StoredPart(self.config, metadata)
+
+    def abandon(self, changes: RowChanges, /) -> None:
+        changes.abandon()
+
+    def _namer(self, epoch: int) -> NameOf:
+        task, table = self._task, self.config.name
+
+        def name_of(digest: str) -> str:
+            return names.data_file(epoch, task.operator_id, table, task.subtask_index, digest)
+
+        return name_of
+
+    def _columns(self, data: RecordBatch, wanted: Sequence[str]) -> pa.RecordBatch:
+        missing = [name for name in wanted if name not in data.batch.schema.names]
+        if missing:
+            raise InputError(
+                f"a batch for the table {self.config.name!r} lacks the columns {missing}",
+                where=self._task.where,
+                fix="give the columns that the operation names: keys, values, and `_time` where rows have one",
+            )
+        return data.batch.select(list(wanted))
+
+    def _not_taken(self, data: CommitData | KeyedData) -> UnknownTableError:
+        return UnknownTableError(
+            f"the table {self.config.name!r} ({self.config.WhichOneof('kind')}) takes no {type(data).__name__}",
+            where=self._task.where,
+            fix="send a RecordBatch",
+        )
+
+
+class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
+    """A time-keyed table: its view, checkpointed and merged with the other tables of its subtask."""
+
+    def __init__(
+        self,
+        config: pb.TableConfig,
+        task: TaskInfo,
+        store: InFlight,
+        parts: Sequence[StoredPart],
+        *,
+        tiers: Tiers,
+        combine: Combine | None = None,
+        cache: HostCache | None = None,
+    ) -> None:
+        view = TimeKeyedView(
+            config,
+            owned=task.owned,
+            store=store,
+            parts=[one.part for one in parts],
+            tiers=tiers,
+            owner=owner_of(task, config.name),
+            combine=combine,
+            cache=cache,
+        )
+        super().__init__(view, config, task, store)
+
+    def apply(self, data: Data) -> None:
+        if not isinstance(data, RecordBatch):
+            raise self._not_taken(data)
+        keys = [key.name for key in self.view.table.keys]
+        values = [value.name for value in self.view.table.values]
+        match data.operation:
+            case Insert():
+                self.view.append(data.batch)
+            case DeleteKey():
+                self.view.delete(self._columns(data, keys))
+            case DeleteTimeKey():
+                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
+            case DeleteValue():
+                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
+            case DeleteTimeRange(start_us, end_us):
+                self.view.delete_times(start_us, end_us)
+            case _:
+                assert_never(data.operation)
+
+    def advance(self, moment: TableClock) -> None:
+        if moment.watermark_us is not None:
+            self.view.advance(moment.watermark_us)
+
+    def release(self) -> None:
+        self.view.release()
+
+    def statistics(self) -> TableStatistics:
+        applied, discarded = self.view.edits
+        return replace(self.view.statistics(), edits_applied=applied, edits_discarded=discarded)
+
+
+class ManagedKeyedTable(_RowTable[KeyedView]):
+    """A keyed table: its view, checkpointed and compacted with the other tables of its subtask."""
+
+    def __init__(
+        self,
+        config: pb.TableConfig,
+        task: TaskInfo,
+        store: InFlight,
+        parts: Sequence[StoredPart],
+        *,
+        tiers: Tiers,
+        cache: HostCache | None = None,
+    ) -> None:
+        stored = [one.part for one in parts]
+        owner = owner_of(task, config.name)
+        view = KeyedView(config, owned=task.owned, store=store, parts=stored, tiers=tiers, owner=owner, cache=cache)
+        super().__init__(view, config, task, store)
+
+    def apply(self, data: Data) -> None:
+        if not isinstance(data, RecordBatch):
+            raise self._not_taken(data)
+        table = self.view.table
+        keys, values = list(table.key_schema.names), list(table.value_schema.names)
+        match data.operation:
+            case Insert():
+                timed = table.clock is TimeToLiveClock.EVENT_TIME
+                times = self._columns(data, [TIME]).column(0) if timed else None
+                self.view.upsert(self._columns(data, keys), self._columns(data, values), times=times)
+            case DeleteKey():
+                self.view.delete(self._columns(data, keys))
+            case DeleteTimeKey():
+                self.view.delete_at(self._columns(data, keys), self._columns(data, [TIME]).column(0))
+            case DeleteValue():
+                self.view.delete_values(self._columns(data, keys), self._columns(data, values))
+            case DeleteTimeRange(start_us, end_us):
+                self.view.delete_times(start_us, end_us)
+            case _:
+                assert_never(data.operation)
+
+    def leave_alone(self, epoch: int) -> None:
+        self.view.leave_alone(epoch)
+
+    def release(self) -> None:
+        self.view.give_up()
+
+    def advance(self, moment: TableClock) -> None:
+        clock = self.view.table.clock
+        now_us = moment.watermark_us if clock is TimeToLiveClock.EVENT_TIME else moment.time_us
+        if clock is not None and now_us is not None:
+            self.view.advance(now_us)
+
+    def statistics(self) -> TableStatistics:
+        return self.view.statistics()
+
+
+def managed(
+    config: pb.TableConfig,
+    parts: Sequence[StoredPart],
+    *,
+    task: TaskInfo,
+    in_flight: InFlight,
+    tiers: Tiers,
+    cache: HostCache | None,
+    combine: Combine | None,
+) -> ManagedTable:
+    """The table that a configuration describes, restored from parts."""
+    match config.WhichOneof("kind"):
+        case "keyed":
+            return ManagedKeyedTable(config, task, in_flight, parts, tiers=tiers, cache=cache)
+        case "time_keyed":
+            return ManagedTimeKeyedTable(config, task, in_flight, parts, tiers=tiers, combine=combine, cache=cache)
+        case _:
+            return ManagedGlobalTable(config, task, in_flight, parts, tiers=tiers)

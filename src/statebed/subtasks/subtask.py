@@ -1,0 +1,342 @@
+"""One subtask of one epoch: the unit of work that Spark, or any Python program, calls.
+
+It opens exactly the state that the task names, applies its share of the batch, writes data files, outbox and its
+metadata, and reports. Names are digests of bytes, and nothing in the bytes or in the report tells one attempt from
+another, so a retry writes the same objects again and reports the same.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from statebed.aggregates.preaggregation import GROUPS_IN
+from statebed.arrays.columns import uint64_values
+from statebed.errors import InputError, SubtaskError
+from statebed.format import checkpoint_pb2 as pb
+from statebed.format import names
+from statebed.format.digest import crc32c, digest
+from statebed.format.ranges import in_range, overlaps, owned_range
+from statebed.format.schema import KEY_HASH, TIME
+from statebed.operators.labels import operator_label
+from statebed.operators.operator import MAIN, Clock, Operator, StepResult, earlier_tables, upgrade_state
+from statebed.state import CheckpointCompleted, CompactionMode, ManagerOptions, TableManager, TaskInfo, Tiers
+from statebed.state.evolution.evolve import TIME_TO_LIVE
+from statebed.state.host_cache import HostCache
+from statebed.storage import ObjectStore, put_verified
+from statebed.subtasks.figures import Measured, SubtaskFigures, Waiting, memory_figures, operator_figures
+from statebed.subtasks.outbox import encode_outbox
+
+OPTIONS = ManagerOptions(compaction=CompactionMode.OFF)
+"""A subtask ends with its epoch: merges beside it would be lost work, and files that depend on time."""
+
+
+class Delivery(Protocol):
+    """Rows that sinks get: an output of the operator, perhaps after steps that take each row by itself."""
+
+    @property
+    def stream(self) -> str:
+        """Tells the outbox files of one delivery from those of another."""
+
+    def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
+        """The rows of an epoch: the user's columns, `_time`, in a changelog `_weight`."""
+
+
+@dataclass(frozen=True)
+class MainOutput:
+    """The operator's own results, as they are."""
+
+    stream: str = MAIN
+
+    def rows(self, outputs: Mapping[str, pa.Table]) -> pa.Table:
+        return outputs.get(MAIN, pa.table({}))
+
+
+@dataclass(frozen=True)
+class SubtaskTask:
+    """What a subtask is to do; picklable."""
+
+    job_id: str
+    epoch: int
+    operator: Operator
+    subtask_index: int
+    parallelism: int
+    base: tuple[bytes, ...]
+    """Serialised SubtaskReferences of the base epoch whose owned range overlaps this subtask's; others are ignored."""
+    late_us: int | None
+    """The previous epoch's watermark. None: no row is late."""
+    watermark_us: int | None
+    """This epoch's. None: nothing is final."""
+    epoch_time_us: int
+    edits: tuple[bytes, ...] = ()
+    """What compactions made of the operator's files; those that apply to the base are applied."""
+    merging_epoch: int | None = None
+    """A compaction under way reads files of epochs up to this: while it can, the checkpoint leaves them to it."""
+    deliveries: tuple["Delivery", ...] = ()
+    """What is published; empty: the main output."""
+
+    def of(self, subtask_index: int) -> "SubtaskTask":
+        """The same for another subtask."""
+        return replace(self, subtask_index=subtask_index)
+
+    @property
+    def info(self) -> TaskInfo:
+        label = operator_label(self.operator)
+        return TaskInfo(self.job_id, self.operator.operator_id, self.subtask_index, self.parallelism, label)
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.late_us, self.watermark_us, self.epoch_time_us)
+
+
+class _ReportWire(msgspec.Struct, array_like=True, frozen=True):
+    operator_id: str
+    subtask_index: int
+    epoch: int
+    reference: bytes
+    outbox: list[bytes]
+    numbers: dict[str, int | None]
+    matches: bytes | None
+
+
+@dataclass(frozen=True)
+class SubtaskReport:
+    """What a subtask did; small, and equal for every attempt."""
+
+    operator_id: str
+    subtask_index: int
+    epoch: int
+    reference: pb.SubtaskReference
+    """Names the metadata object of this subtask for the record."""
+    outbox: tuple[pb.OutboxFile, ...]
+    rows_in: int
+    rows_late: int
+    rows_out: int
+    state_rows: int
+    state_bytes: int
+    state_files: int
+    bytes_written: int
+    due_bytes: int = 0
+    """Of files that are worth merging."""
+    edits_applied: int = 0
+    groups_in: int = 0
+    """Of how many groups the rows were, where the operator groups them."""
+    next_timer_us: int | None = None
+    """The first processing time at which a step is due, rows or not."""
+    matches: pb.JoinMatches | None = None
+    """Of a join by time: what met in this epoch."""
+
+    def to_bytes(self) -> bytes:
+        wire = _ReportWire(
+            operator_id=self.operator_id,
+            subtask_index=self.subtask_index,
+            epoch=self.epoch,
+            reference=self.reference.SerializeToString(deterministic=True),
+            outbox=[file.SerializeToString(deterministic=True) for file in self.outbox],
+            numbers={name: getattr(self, name) for name in _NUMBERS},
+            matches=None if self.matches is None else self.matches.SerializeToString(deterministic=True),
+        )
+        return msgspec.msgpack.encode(wire)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "SubtaskReport":
+        wire = msgspec.msgpack.decode(data, type=_ReportWire)
+        return cls(
+            operator_id=wire.operator_id,
+            subtask_index=wire.subtask_index,
+            epoch=wire.epoch,
+            reference=pb.SubtaskReference.FromString(wire.reference),
+            outbox=tuple(pb.OutboxFile.FromString(file) for file in wire.outbox),
+            matches=None if wire.matches is None else pb.JoinMatches.FromString(wire.matches),
+            **wire.numbers,  # type: ignore[arg-type]  # the names are this class's own fields
+        )
+
+
+_NUMBERS = (
+    "rows_in",
+    "rows_late",
+    "rows_out",
+    "state_rows",
+    "state_bytes",
+    "state_files",
+    "bytes_written",
+    "due_bytes",
+    "edits_applied",
+    "groups_in",
+    "next_timer_us",
+)
+
+
+def run_subtask(
+    task: SubtaskTask,
+    store: ObjectStore,
+    batches: Iterable[pa.RecordBatch],
+    *more: Iterable[pa.RecordBatch],
+    tiers: Tiers | None = None,
+    cache: HostCache | None = None,
+    forward: Callable[[Mapping[str, pa.Table]], None] | None = None,
+    measured: Measured | None = None,
+) -> SubtaskReport:
+    """Do the subtask's share of the epoch: restore the base, apply the batches of each input, write, report.
+
+    `store` is the job's folder. Where nothing changes, the base's metadata is handed over as it is. `forward` gets the
+    outputs, for the operators that read them. `cache` has copies of files that tasks of this host share. `measured`
+    gets what this attempt took.
+    """
+    operator = task.operator
+    tiers = Tiers.shared() if tiers is None else tiers
+    waiting, spilled = Waiting(), _spilled_bytes(tiers)
+    tiers.memory.restart_peak()
+    started = time.perf_counter()
+    with TableManager(
+        task.info,
+        operator.tables,
+        store,
+        restore_from=_base_record(task),
+        options=OPTIONS,
+        tiers=tiers,
+        cache=cache,
+        combines=operator.combines,
+        edits=task.edits,
+        merging_epoch=task.merging_epoch,
+        earlier=earlier_tables(operator),
+    ) as manager:
+        _check_definition(task, manager)
+        _check_watermarks(task, manager.watermark_us)
+        manager.advance(time=task.epoch_time_us)
+        upgrade_state(operator, manager, task.clock)
+        inputs = [waiting.over(_routed(some, task)) for some in (batches, *more)]
+        result = operator.step(manager, inputs, task.clock)
+        stepped = time.perf_counter()
+        outbox = _write_outbox(task, store, result)
+        taken = manager.checkpoint(task.epoch, 0, task.watermark_us, then_stop=True, time=task.epoch_time_us)
+        report = _report(task, result, taken.result(OPTIONS.timeout_seconds), outbox, manager)
+        merge_us = _micros(stepped - started - waiting.seconds)
+        write_us = _micros(time.perf_counter() - stepped)
+        if measured is not None:
+            now = manager.metrics()
+            figures = operator_figures(
+                operator.operator_id,
+                result,
+                now.tables,
+                bytes_written=report.bytes_written,
+                busy_us=merge_us + write_us,
+            )
+            measured(SubtaskFigures(figures, merge_us, write_us, memory_figures(now.memory, spilled_before=spilled)))
+    if forward is not None:
+        forward(result.outputs)
+    return report
+
+
+def _spilled_bytes(tiers: Tiers) -> int:
+    return tiers.memory.snapshot().events.get("spilled_bytes", 0)
+
+
+def _micros(seconds: float) -> int:
+    return max(0, round(seconds * 1_000_000))
+
+
+def _report(
+    task: SubtaskTask,
+    result: StepResult,
+    stored: CheckpointCompleted,
+    outbox: Sequence[pb.OutboxFile],
+    manager: TableManager,
+) -> SubtaskReport:
+    handed_over = stored.reference.SerializeToString() in task.base
+    metadata_bytes = 0 if handed_over else stored.reference.size
+    return SubtaskReport(
+        operator_id=task.operator.operator_id,
+        subtask_index=task.subtask_index,
+        epoch=task.epoch,
+        reference=stored.reference,
+        outbox=tuple(outbox),
+        rows_in=result.rows_in,
+        rows_late=result.rows_late,
+        rows_out=result.outputs[MAIN].num_rows if MAIN in result.outputs else 0,
+        state_rows=stored.rows,
+        state_bytes=stored.live_bytes,
+        state_files=stored.files,
+        bytes_written=stored.written_bytes + sum(file.size for file in outbox) + metadata_bytes,
+        due_bytes=manager.due_bytes,
+        edits_applied=manager.edits_applied,
+        groups_in=result.counts.get(GROUPS_IN, 0),
+        next_timer_us=result.next_timer_us,
+        matches=result.matches,
+    )
+
+
+def _base_record(task: SubtaskTask) -> pb.CheckpointMetadata | None:
+    """The part of the base's record that this subtask is restored from."""
+    owned = owned_range(task.subtask_index, task.parallelism)
+    references = [pb.SubtaskReference.FromString(data) for data in task.base]
+    references = [one for one in references if overlaps(one.owned, owned)]
+    if not references:
+        return None
+    entry = pb.OperatorEntry(operator_id=task.operator.operator_id, subtasks=references)
+    return pb.CheckpointMetadata(job_id=task.job_id, epoch=task.epoch - 1, operators=[entry])
+
+
+def _check_definition(task: SubtaskTask, manager: TableManager) -> None:
+    """Refuse state of another definition: what a column that came or went meant to its partials is unknown."""
+    changed = [
+        f"table {name!r}: {difference}"
+        for name, found in manager.evolutions.items()
+        for difference in found
+        if difference.what != TIME_TO_LIVE
+    ]
+    if changed and not task.operator.definition.tables_evolve:
+        raise InputError(
+            f"the operator's tables are not those that its state was written with: {'; '.join(changed)}",
+            where=task.info.where,
+            fix="give the changed operator another name, or put its definition back",
+        )
+
+
+def _check_watermarks(task: SubtaskTask, closed_us: int | None) -> None:
+    marks = [closed_us, task.late_us, task.watermark_us]
+    known = [mark for mark in marks if mark is not None]
+    if known != sorted(known) or (closed_us is not None and None in marks):
+        raise SubtaskError(
+            f"watermarks went back: the base closed up to {closed_us}, this epoch says late {task.late_us}, "
+            f"watermark {task.watermark_us}: closed windows would open again",
+            where=task.info.where,
+            fix="late_us is the base epoch's watermark, and watermark_us is not before it",
+        )
+
+
+def _routed(batches: Iterable[pa.RecordBatch], task: SubtaskTask) -> Iterator[pa.RecordBatch]:
+    """The batches, once every row is known to be this subtask's."""
+    owned = owned_range(task.subtask_index, task.parallelism)
+    for batch in batches:
+        hashes = uint64_values(batch.column(KEY_HASH))
+        if not bool(in_range(hashes, owned).all()):
+            raise SubtaskError(
+                "a row was routed to a subtask that does not own its key hash",
+                where=task.info.where,
+                fix="route rows by ((hash >>> 32) * parallelism) >>> 32 of the unsigned hash",
+            )
+        yield batch
+
+
+def _write_outbox(task: SubtaskTask, store: ObjectStore, result: StepResult) -> list[pb.OutboxFile]:
+    made = [(delivery.stream, delivery.rows(result.outputs)) for delivery in task.deliveries or (MainOutput(),)]
+    return [_outbox_file(task, store, stream, rows) for stream, rows in made if rows.num_rows]
+
+
+def _outbox_file(task: SubtaskTask, store: ObjectStore, stream: str, rows: pa.Table) -> pb.OutboxFile:
+    data = encode_outbox(rows.drop_columns([TIME]) if TIME in rows.schema.names else rows)
+    path = names.outbox_file(task.epoch, task.operator.operator_id, stream, task.subtask_index, digest(data))
+    put_verified(store, path, data)
+    return pb.OutboxFile(
+        operator_id=task.operator.operator_id,
+        subtask_index=task.subtask_index,
+        stream=stream,
+        path=path,
+        size=len(data),
+        rows=rows.num_rows,
+        crc32c=crc32c(data),
+    )

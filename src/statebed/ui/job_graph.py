@@ -1,0 +1,241 @@
+"""The operators of a job between its sources and sinks, drawn from one record.
+
+Boxes stand in columns from left to right, each behind what it reads. Names of sources and operators that an input reads
+come from the record; one that tells none is drawn behind the sources when there is but one operator.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.operator_names import OperatorNames
+from statebed.present import units
+from statebed.ui import visible_text
+from statebed.ui.definitions import kind
+from statebed.ui.points import StateTotals
+
+_WIDTH = 230.0
+_GAP = 46.0
+_SPACE = 18.0
+_LINE = 17.0
+_PADDING = 12.0
+_MARGIN = 2.0
+_LETTERS = 32
+"""That fit a line of a box."""
+_NAME_LETTERS = 26
+_BAR = 6.0
+
+
+@dataclass(frozen=True)
+class GraphBox:
+    """A source, an operator or a sink."""
+
+    key: str
+    style: str
+    name: str
+    lines: tuple[str, ...]
+    link: str = ""
+    tiers: tuple[int, int, int] | None = None
+    """Bytes in memory, on local disk, in the store."""
+    reads: tuple[str, ...] = ()
+    """Keys of the boxes before it."""
+
+    @property
+    def height(self) -> float:
+        return 2 * _PADDING + (1 + len(self.lines)) * _LINE + (_BAR + 6 if self.tiers else 0) - 4
+
+
+@dataclass
+class _Placed:
+    box: GraphBox
+    x: float = 0.0
+    y: float = 0.0
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """All boxes of a job."""
+
+    boxes: tuple[GraphBox, ...] = field(default_factory=tuple)
+
+    @property
+    def described(self) -> str:
+        names = [f"{box.style} {visible_text.clipped(box.name, 60)}" for box in self.boxes]
+        return f"Graph of the job: {', '.join(names) or 'nothing yet'}"
+
+    def drawn(self) -> Markup:
+        """As SVG."""
+        return _drawn(self)
+
+
+def graph_of(
+    record: pb.CheckpointMetadata,
+    state: Mapping[str, StateTotals],
+    link: str,
+    *,
+    published: pb.CheckpointMetadata | None = None,
+) -> JobGraph:
+    """The boxes of a record; `state` by operator, `link` is the address of operators.
+
+    `published` is the newest record with output, which knows the sinks: starts of runs, stops and tools have none.
+    """
+    names = OperatorNames.of(record)
+    operators = [entry for entry in record.operators if not entry.retired]
+    ids = {entry.operator_id for entry in operators}
+    sources = [_source(one) for one in record.sources]
+    known = {box.key for box in sources} | {_operator_key(one) for one in ids}
+    boxes: list[GraphBox] = [*sources]
+    for entry in operators:
+        reads = [*_reads(entry, known)]
+        if not reads and len(operators) == 1:
+            if not sources:
+                boxes += [GraphBox(f"s:{one.input}", "source", one.input, ()) for one in entry.inputs]
+            reads = [box.key for box in boxes if box.style == "source"]
+        name = names(entry.operator_id)
+        boxes.append(_operator(entry, name, state.get(entry.operator_id), tuple(reads), link))
+    published = published or record
+    for sink in published.sinks:
+        origins = [_operator_key(one) for one in _feeding(published, sink, ids)]
+        lines = (f"stream {sink.stream}",) if sink.stream else ()
+        boxes.append(GraphBox(f"k:{sink.sink_id}", "sink", sink.sink_id, lines, reads=tuple(origins)))
+    return JobGraph(tuple(boxes))
+
+
+def _feeding(record: pb.CheckpointMetadata, sink: pb.SinkEntry, ids: set[str]) -> list[str]:
+    if sink.operator_id:
+        return [sink.operator_id] if sink.operator_id in ids else []
+    return sorted({file.operator_id for file in record.outbox if file.stream == sink.stream} & ids)
+
+
+def _operator_key(operator_id: str) -> str:
+    return f"o:{operator_id}"
+
+
+def _reads(entry: pb.OperatorEntry, known: set[str]) -> Iterator[str]:
+    for one in entry.inputs:
+        for name in one.origins:
+            for key in (_operator_key(name), f"s:{name}"):
+                if key in known:
+                    yield key
+                    break
+
+
+def _source(one: pb.SourceWatermark) -> GraphBox:
+    newest = f"newest {units.instant(one.max_event_time_us)}" if one.HasField("max_event_time_us") else "no rows yet"
+    mark = f"mark {units.instant(one.watermark_us)}" if one.HasField("watermark_us") else "no watermark"
+    return GraphBox(f"s:{one.source}", "source", one.source, (newest, mark))
+
+
+def _operator(
+    entry: pb.OperatorEntry, name: str, state: StateTotals | None, reads: tuple[str, ...], link: str
+) -> GraphBox:
+    lines = [kind(entry.definition), f"{units.short(entry.rows_in)} in, {units.short(entry.rows_out)} out"]
+    if entry.rows_late:
+        lines[-1] += f", {units.short(entry.rows_late)} late"
+    tiers = None
+    if state is not None:
+        lines.append(f"{units.size(state.store_bytes)} in {units.plural(state.files, 'file')}")
+        tiers = (state.memory_bytes, state.disk_bytes, state.store_bytes)
+    address = f"{link}/{quote(entry.operator_id, safe='')}"
+    return GraphBox(_operator_key(entry.operator_id), "operator", name, tuple(lines), address, tiers, reads)
+
+
+# ---- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _drawn(graph: JobGraph) -> Markup:
+    placed = _placed(graph.boxes)
+    width = max((one.x + _WIDTH for one in placed.values()), default=0.0) + _MARGIN
+    height = max((one.y + one.box.height for one in placed.values()), default=0.0) + _MARGIN
+    arrows = [
+        _arrow(placed[key], one)
+        for one in placed.values()
+        for key in one.box.reads
+        if key in placed and key != one.box.key
+    ]
+    greatest = max((sum(one.box.tiers) for one in placed.values() if one.box.tiers), default=0)
+    frame = Markup(
+        '<svg class="graph" viewBox="0 0 {:.0f} {:.0f}" width="{:.0f}" height="{:.0f}" role="group" aria-label="{}">'
+        '<defs><marker id="arrow-tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+        'orient="auto"><path class="tip" d="M0 0 L10 5 L0 10 z"/></marker></defs>{}</svg>'
+    )
+    parts = [*arrows, *(_box(one, greatest) for one in placed.values())]
+    return frame.format(width, height, width, height, graph.described, Markup("").join(parts))
+
+
+def _placed(boxes: Sequence[GraphBox]) -> dict[str, _Placed]:
+    """Each in the column behind what it reads, sources first."""
+    by_key = {box.key: box for box in boxes}
+    columns = dict.fromkeys(by_key, 0)
+    for _ in boxes:  # as many rounds as a chain may have members
+        for box in by_key.values():
+            before = [columns[key] for key in box.reads if key in by_key and key != box.key]
+            columns[box.key] = 0 if box.style == "source" else min(1 + max(before, default=0), len(boxes))
+    stacks: dict[int, list[_Placed]] = {column: [] for column in sorted(set(columns.values()))}
+    for box in by_key.values():
+        stacks[columns[box.key]].append(_Placed(box))
+    tallest = max((_tall(stack) for stack in stacks.values()), default=0.0)
+    placed: dict[str, _Placed] = {}
+    for number, stack in enumerate(stacks.values()):
+        stack.sort(key=lambda one: _middle_of([placed[key] for key in one.box.reads if key in placed]))
+        y = _MARGIN + (tallest - _tall(stack)) / 2
+        for one in stack:
+            one.x, one.y = _MARGIN + number * (_WIDTH + _GAP), y
+            y += one.box.height + _SPACE
+        placed |= {one.box.key: one for one in stack}
+    return placed
+
+
+def _middle_of(before: Sequence[_Placed]) -> float:
+    """So that few arrows cross, boxes stand in the order of what they read."""
+    return sum(one.y + one.box.height / 2 for one in before) / len(before) if before else 0.0
+
+
+def _tall(stack: Sequence[_Placed]) -> float:
+    return sum(one.box.height for one in stack) + _SPACE * max(len(stack) - 1, 0)
+
+
+def _arrow(start: _Placed, end: _Placed) -> Markup:
+    x1, y1 = start.x + _WIDTH, start.y + start.box.height / 2
+    x2, y2 = end.x - 1, end.y + end.box.height / 2
+    bend = max((x2 - x1) / 2, 20.0)
+    way = f"M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    return Markup('<path class="arrow" marker-end="url(#arrow-tip)" d="{}"/>').format(way)
+
+
+def _box(one: _Placed, greatest: int) -> Markup:
+    box = one.box
+    rect = Markup('<rect class="box {}" x="{:.1f}" y="{:.1f}" width="{:.0f}" height="{:.1f}" rx="8"/>')
+    text = Markup('<text class="{}" x="{:.1f}" y="{:.1f}">{}</text>')
+    parts = [rect.format(box.style, one.x, one.y, _WIDTH, box.height)]
+    y = one.y + _PADDING + 11
+    parts.append(text.format("name", one.x + _PADDING, y, _cut(box.name, _NAME_LETTERS)))
+    for line in box.lines:
+        y += _LINE
+        parts.append(text.format("small", one.x + _PADDING, y, _cut(line, _LETTERS)))
+    if box.tiers is not None:
+        parts.append(_tier_bar(box.tiers, greatest, one.x + _PADDING, y + 9))
+    title = Markup("<title>{}</title>").format("\n".join(visible_text.clipped(text) for text in (box.name, *box.lines)))
+    body = Markup("<g>{}{}</g>").format(title, Markup("").join(parts))
+    return Markup('<a href="{}">{}</a>').format(box.link, body) if box.link else body
+
+
+def _tier_bar(tiers: tuple[int, int, int], greatest: int, x: float, y: float) -> Markup:
+    """As long as the state is large beside that of others, split by tier."""
+    whole = _WIDTH - 2 * _PADDING
+    bar = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.0f}" rx="2"/>')
+    parts = [bar.format("track", x, y, whole, _BAR)]
+    for name, held in zip(("memory", "disk", "store"), tiers, strict=True):
+        wide = whole * held / greatest if greatest else 0.0
+        if wide > 0:
+            parts.append(bar.format(f"tier {name}", x, y, max(wide, 1.0), _BAR))
+            x += wide
+    return Markup("").join(parts)
+
+
+def _cut(text: str, letters: int) -> str:
+    shown = visible_text.plain(text.replace("\n", " "))
+    return shown if len(shown) <= letters else f"{shown[: letters - 1]}…"

@@ -1,0 +1,164 @@
+"""Rows of tables for pages: some to look at, those of a key, what an epoch changed. Data is read here alone."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from statebed.errors import InputError, StoreUnavailableError
+from statebed.format.json_values import json_values
+from statebed.inspect import Scan, StateTable, diff_state, read_state
+from statebed.present import units
+from statebed.ui import visible_text
+
+PAGE_ROWS = 50
+MOST_PAGES = 100
+"""A page reads the rows before it, too: what lies behind is for a condition, or for SQL."""
+MOST_ROWS = 100
+"""Changed rows that are shown."""
+_READERS = threading.BoundedSemaphore(4)
+_PATIENCE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """Which rows of which table are wanted."""
+
+    url: str
+    job: str
+    operator: str
+    table: str
+    epoch: int
+    key: tuple[str, ...] = ()
+    """A text for each key column; empty: all keys."""
+    condition: str = ""
+    start: str = ""
+    end: str = ""
+    """Times of rows, as ISO 8601; empty: all."""
+    is_global: bool = False
+    page: int = 1
+    as_stored: bool = False
+    """Partials as they are stored, not the results that the operator makes of them."""
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self.key or self.condition or self.start or self.end)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as texts."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    is_cut: bool
+    """Whether there are more."""
+    scan: Scan | None = None
+    finished: bool = False
+    """Whether these are results, not partials."""
+
+
+@dataclass(frozen=True)
+class RowChangesView:
+    """What an epoch changed in the rows of a table."""
+
+    counts: Mapping[str, int]
+    rows: Rows
+
+
+def sample(question: RowRequest) -> Rows:
+    """The first rows of an answer."""
+    with _turn():
+        table = _table(question)
+        if question.key:
+            table = table.keys(_key(question))
+        if question.start or question.end:
+            table = table.between(question.start or None, question.end or None)
+        if question.condition:
+            table = table.filter(question.condition)
+        # Rows come in the order of their keys, so a page is what follows those before it.
+        skipped = (question.page - 1) * PAGE_ROWS
+        found = table.head(skipped + PAGE_ROWS + 1).slice(skipped)
+        shown = _rows(found, PAGE_ROWS, table.scan() if question.is_asked else None)
+        return replace(shown, finished=table.finished)
+
+
+def _table(question: RowRequest) -> StateTable:
+    """The table, with finished results unless partials are asked for, or only the user's code could finish them."""
+
+    def read(*, results: bool) -> StateTable:
+        return read_state(
+            question.url,
+            job=question.job,
+            operator=question.operator,
+            table=question.table,
+            epoch=question.epoch,
+            results=results,
+        )
+
+    if question.as_stored:
+        return read(results=False)
+    try:
+        return read(results=True)
+    except InputError:
+        return read(results=False)  # of a user-defined aggregate, whose code state does not hold
+
+
+def changed(question: RowRequest, *, since: int) -> RowChangesView:
+    """The changes from one epoch to another."""
+    with _turn():
+        difference = diff_state(
+            question.url,
+            job=question.job,
+            operator=question.operator,
+            table=question.table,
+            since=since,
+            until=question.epoch,
+        )
+        return RowChangesView(difference.counts(), _rows(difference.head(MOST_ROWS + 1), MOST_ROWS, None))
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Few at a time: each holds row groups in memory."""
+    if not _READERS.acquire(timeout=_PATIENCE_SECONDS):
+        raise StoreUnavailableError("other pages are reading rows", fix="try again in a moment")
+    try:
+        yield
+    finally:
+        _READERS.release()
+
+
+def _key(question: RowRequest) -> Any:
+    if not question.is_global:
+        return question.key
+    text = question.key[0]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _rows(found: pa.Table, most: int, scan: Scan | None) -> Rows:
+    shown = found.slice(0, most)
+    columns = [[_text(value) for value in column] for column in shown.columns]
+    rows: Sequence[tuple[str, ...]] = list(zip(*columns, strict=True)) if columns else []
+    return Rows(tuple(map(str, found.schema.names)), tuple(rows), found.num_rows > most, scan)
+
+
+def _text(value: pa.Scalar) -> str:
+    """Return the text of a cell: binary as hex, everything else as the CLI's JSON has it."""
+    kind = value.type
+    if not value.is_valid:
+        return "null"
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        text = units.exact(value.cast(pa.timestamp("us", kind.tz)).value)
+        return text if kind.tz else text.removesuffix("Z")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return visible_text.clipped(f"0x{value.as_py().hex()}")
+    [found] = json_values(pa.repeat(value, 1))
+    return visible_text.clipped(json.dumps(found, ensure_ascii=False) if isinstance(found, dict | list) else found)

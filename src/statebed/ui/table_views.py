@@ -1,0 +1,169 @@
+"""Tables of an epoch, from the metadata of subtasks: columns, files by level, what differs from another epoch. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from statebed.format import checkpoint_pb2 as pb
+from statebed.inspect.schemas import SchemaSummary, schemas_of
+from statebed.present import units
+from statebed.ui.points import StateTotals
+
+KEYED = "keyed"
+GLOBAL_KEYED = "global keyed"
+KEY = "key"
+"""The column of global keyed tables."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Data files of one level."""
+
+    level: int
+    files: int
+    rows: int
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return "0, by epochs" if self.level == 0 else f"{self.level}, by compaction"
+
+
+@dataclass(frozen=True)
+class TableView:
+    """One table of an operator over all its subtasks."""
+
+    operator: str
+    name: str
+    schema: SchemaSummary
+    files: tuple[pb.FileEntry, ...]
+    """Each once, though after a rescale several subtasks may list it."""
+    owned: tuple[pb.HashRange, ...]
+    """Of each subtask."""
+    tombstones: int
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def subtasks(self) -> int:
+        return len(self.owned)
+
+    @property
+    def levels(self) -> list[Level]:
+        grouped: dict[int, list[pb.FileEntry]] = {}
+        for file in self.files:
+            grouped.setdefault(file.level, []).append(file)
+        return [
+            Level(level, len(some), sum(file.rows for file in some), sum(file.size for file in some))
+            for level, some in sorted(grouped.items())
+        ]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns by which rows are looked for."""
+        return (KEY,) if self.schema.kind == GLOBAL_KEYED else self.schema.keys
+
+    @property
+    def rules(self) -> list[tuple[str, str]]:
+        """How long rows stay, and how they are kept."""
+        schema = self.schema
+        found = []
+        if schema.kind == GLOBAL_KEYED:
+            found.append(("columns", "key and value of any type"))
+        elif schema.kind == KEYED:
+            lives = f"{units.duration(schema.time_to_live_us)} of {schema.time_to_live_clock}"
+            found.append(("time to live", lives if schema.time_to_live_us is not None else "for good"))
+        else:
+            found.append(("retention", units.duration(schema.retention_us) if schema.retention_us else "until closed"))
+        if schema.bin_us:
+            found.append(("bins of", units.duration(schema.bin_us)))
+        if schema.state_version:
+            found.append(("state version", str(schema.state_version)))
+        if len(schema.schema_ids) > 1:
+            found.append(("schemas of its files", ", ".join(map(str, schema.schema_ids))))
+        return found
+
+
+def tables_of(operator: str, subtasks: Sequence[pb.OperatorCheckpointMetadata]) -> list[TableView]:
+    """The tables of an operator, by name."""
+    parts: dict[str, list[pb.TableSubtaskCheckpointMetadata]] = {}
+    for metadata in subtasks:
+        for name, table in metadata.tables.items():
+            parts.setdefault(name, []).extend(table.subtasks.values())
+    return [_table(operator, schema, parts[schema.table]) for schema in schemas_of(operator, subtasks)]
+
+
+def _table(operator: str, schema: SchemaSummary, parts: Sequence[pb.TableSubtaskCheckpointMetadata]) -> TableView:
+    return TableView(
+        operator=operator,
+        name=schema.table,
+        schema=schema,
+        files=tuple({file.path: file for part in parts for file in part.files}.values()),
+        owned=tuple(part.owned for part in sorted(parts, key=lambda part: part.owned.first)),
+        tombstones=sum(len(part.tombstones) for part in parts),
+    )
+
+
+def totals_of(tables: Iterable[TableView]) -> StateTotals:
+    """What metadata tells of the state of tables, where a record has no figures."""
+    tables = list(tables)
+    return StateTotals(
+        rows=sum(table.rows for table in tables),
+        store_bytes=sum(table.bytes for table in tables),
+        files=sum(len(table.files) for table in tables),
+        tombstones=sum(table.tombstones for table in tables),
+    )
+
+
+# ---- two epochs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableFilesChange:
+    """What an epoch changed in the files of a table."""
+
+    operator: str
+    table: str
+    added: int
+    added_bytes: int
+    removed: int
+    removed_bytes: int
+    rows: int
+    """How many rows more its files hold."""
+    tombstones: int
+    """How many more there are."""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.added or self.removed or self.rows or self.tombstones)
+
+
+Tables = Mapping[tuple[str, str], TableView]
+"""By operator and name."""
+
+
+def changes(before: Tables, after: Tables) -> list[TableFilesChange]:
+    """Table by table, those without a change too."""
+    return [_change(name, before.get(name), after.get(name)) for name in sorted({*before, *after})]
+
+
+def _change(name: tuple[str, str], before: TableView | None, after: TableView | None) -> TableFilesChange:
+    old = {file.path: file for file in (before.files if before else ())}
+    new = {file.path: file for file in (after.files if after else ())}
+    added = [file for path, file in new.items() if path not in old]
+    removed = [file for path, file in old.items() if path not in new]
+    return TableFilesChange(
+        operator=name[0],
+        table=name[1],
+        added=len(added),
+        added_bytes=sum(file.size for file in added),
+        removed=len(removed),
+        removed_bytes=sum(file.size for file in removed),
+        rows=(after.rows if after else 0) - (before.rows if before else 0),
+        tombstones=(after.tombstones if after else 0) - (before.tombstones if before else 0),
+    )

@@ -16,7 +16,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.logs import id_logger
 from statebed.protocol.publication import Guarantee, SinkPosition
 from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, history_of
-from statebed.protocol.sink_start import SinkPlan, SinkStart, check_choices, check_removed, plan_sink
+from statebed.protocol.sink_start import NOT_IN_STATE, SinkPlan, SinkStart, check_choices, check_removed, plan_sink
 from statebed.storage import ObjectStore
 
 _logger = id_logger(__name__)
@@ -74,14 +74,15 @@ class Rebuilt:
 Rebuild = Callable[[pb.CheckpointMetadata], AbstractContextManager[Rebuilt]]
 """Computes the finished results of a record's state for one sink; they are there until the block ends."""
 _NO_CHOICES: Mapping[str, SinkStart] = MappingProxyType({})
-_NO_REBUILDS: Mapping[str, Rebuild] = MappingProxyType({})
+_NO_REBUILDS: Mapping[str, Rebuild | str] = MappingProxyType({})
 
 
 class Publisher:
     """Publishes the epochs of one run to the sinks of its job.
 
     `starts` says, by sink, what to do if it lacks epochs that are gone; `abandon` names sinks that the job no
-    longer has and whose unpublished epochs are given up; `rebuilds` holds, by sink, how to rebuild it from state.
+    longer has and whose unpublished epochs are given up; `rebuilds` holds, by sink, how to rebuild it from
+    state, or why that cannot be done.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Publisher:
         *,
         starts: Mapping[str, SinkStart] = _NO_CHOICES,
         abandon: Collection[str] = (),
-        rebuilds: Mapping[str, Rebuild] = _NO_REBUILDS,
+        rebuilds: Mapping[str, Rebuild | str] = _NO_REBUILDS,
     ) -> None:
         self._run = run
         self._sinks = {sink.sink_id: sink for sink in sinks}
@@ -137,11 +138,12 @@ class Publisher:
 
     def _plan(self, sink: Sink, position: SinkPosition | None) -> SinkPlan:
         facts = self._run.sink_facts(sink.sink_id, self._identity(sink, position), position)
+        rebuild = self._rebuilds.get(sink.sink_id, NOT_IN_STATE)
         return plan_sink(
             facts,
             choice=self._starts.get(sink.sink_id),
             rollback_allowed=self._run.rollback_allowed,
-            can_rebuild=sink.sink_id in self._rebuilds,
+            no_rebuild=rebuild if isinstance(rebuild, str) else "",
         )
 
     def _begin(self, sink: Sink, plan: SinkPlan, position: SinkPosition | None) -> None:
@@ -177,7 +179,9 @@ class Publisher:
     def _write_results(self, sink: Sink, epoch: int) -> None:
         """Write the finished results of the base as its epoch; a crash before that leaves the sink empty."""
         run = self._run
-        with self._rebuilds[sink.sink_id](run.head) as rebuilt:
+        rebuild = self._rebuilds[sink.sink_id]
+        assert not isinstance(rebuild, str), "planned only where it can be done"
+        with rebuild(run.head) as rebuilt:
             if not rebuilt.files:
                 run.accept_loss(sink.sink_id, AcceptedLoss(held=0, until=epoch))  # an empty target is right from here
             sink.publish(

@@ -12,7 +12,7 @@ the same for the rows that the operator gives: those of later epochs have event 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -133,6 +133,17 @@ class Operator(Protocol):
 
     def latest_result(self, event_time_us: int) -> int:
         """The greatest event time that a result of rows up to this event time can have."""
+
+
+@runtime_checkable
+class Standing(Protocol):
+    """An operator whose state may hold every result that stands, so that a sink can be written anew from it."""
+
+    def why_not_standing(self) -> str:
+        """Say why the state lacks results that stand; empty if it holds all of them."""
+
+    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+        """Yield the results in the state, as the main output would add them now."""
 
 
 @runtime_checkable

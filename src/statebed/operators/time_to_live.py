@@ -82,6 +82,10 @@ def multiset_config(
     )
 
 
+EXPIRED = "its `ttl` has removed results from the state that still stand in the sink"
+"""Why a sink behind an operator with a time to live cannot be written anew from state."""
+
+
 def described_ttl(ttl: TimeToLive | None) -> list[object] | None:
     """For fingerprints."""
     return None if ttl is None else [ttl.span_us, ttl.clock.name]

@@ -14,6 +14,8 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.publication import SinkPosition
 from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity
 
+NOT_IN_STATE = "results that are only added are not kept in state"
+
 
 class SinkStart(enum.Enum):
     """What to do with a sink that lacks epochs. Without such a choice, and only then, the start is refused."""
@@ -88,13 +90,16 @@ class SinkPlan:
     """What the user gave up, for later starts."""
 
 
-def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: bool, can_rebuild: bool) -> SinkPlan:
-    """Decide how the run begins with the sink; SinkStartError if it would lose epochs that nobody gave up."""
+def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: bool, no_rebuild: str) -> SinkPlan:
+    """Decide how the run begins with the sink; SinkStartError if it would lose epochs that nobody gave up.
+
+    `no_rebuild` says why its results cannot be computed from state; empty if they can.
+    """
     _check_of_this_log(facts)
     held = facts.position.epoch if facts.position else 0
     if not held:
         if facts.identity.keeps_position:
-            return _empty(facts, choice, can_rebuild=can_rebuild)
+            return _empty(facts, choice, no_rebuild=no_rebuild)
         return _without_position(facts, choice)
     roll_back_to = facts.common if held != facts.common else None
     if roll_back_to is not None and not rollback_allowed:
@@ -104,7 +109,7 @@ def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: b
             fix="ask for the rollback (rollback=RollbackPolicy.ALLOW), and correct the sink where it cannot take rows "
             "back",
         )
-    if roll_back_to is not None and choice is SinkStart.REBUILD and can_rebuild:
+    if roll_back_to is not None and choice is SinkStart.REBUILD and not no_rebuild:
         what = f"sink {facts.sink_id} goes back from epoch {held} to {facts.common} by being written anew"
         return SinkPlan(after=facts.base, clear=True, from_state=True, problem=what)
     if facts.absent_since:
@@ -123,7 +128,7 @@ def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: b
         what = f"sink {facts.sink_id} is at epoch {held}, and {_gone(facts.common + 1, facts)} are no longer retained"
     else:
         return SinkPlan(after=max(facts.common, facts.excused), roll_back_to=roll_back_to)
-    plan = _chosen(facts, choice, what, {SinkStart.ACCEPT_GAP: facts.common}, can_rebuild=can_rebuild)
+    plan = _chosen(facts, choice, what, {SinkStart.ACCEPT_GAP: facts.common}, no_rebuild=no_rebuild)
     return plan if plan.clear else replace(plan, roll_back_to=roll_back_to)
 
 
@@ -181,10 +186,10 @@ def _without_position(facts: SinkFacts, choice: SinkStart | None) -> SinkPlan:
     if not facts.is_delivered or not moved:
         return SinkPlan(after=None)
     what = f"sink {facts.sink_id} has another target: epochs up to {facts.published} were published to {moved}"
-    return _chosen(facts, choice, what, {SinkStart.START_EMPTY: None}, can_rebuild=False)
+    return _chosen(facts, choice, what, {SinkStart.START_EMPTY: None}, no_rebuild=NOT_IN_STATE)
 
 
-def _empty(facts: SinkFacts, choice: SinkStart | None, *, can_rebuild: bool) -> SinkPlan:
+def _empty(facts: SinkFacts, choice: SinkStart | None, *, no_rebuild: str) -> SinkPlan:
     """Plan a sink that holds nothing."""
     if not facts.is_delivered:
         return SinkPlan(after=facts.excused)
@@ -194,7 +199,7 @@ def _empty(facts: SinkFacts, choice: SinkStart | None, *, can_rebuild: bool) -> 
     retained = "" if not facts.gone_output else f", and {_gone(1, facts)} are no longer retained"
     what = f"{holds}, though epochs up to {newest} were published to it{retained}"
     ways: dict[SinkStart, int | None] = {SinkStart.START_EMPTY: facts.published, SinkStart.ACCEPT_GAP: 0}
-    return _chosen(facts, choice, what, ways, can_rebuild=can_rebuild)
+    return _chosen(facts, choice, what, ways, no_rebuild=no_rebuild)
 
 
 def _chosen(
@@ -203,7 +208,7 @@ def _chosen(
     what: str,
     ways: Mapping[SinkStart, int | None],
     *,
-    can_rebuild: bool,
+    no_rebuild: str,
 ) -> SinkPlan:
     """Do what the user chose, or refuse and list what can be chosen."""
     replays = not facts.absent_since and not facts.gone_output and facts.identity.keeps_position
@@ -212,13 +217,13 @@ def _chosen(
         return SinkPlan(after=ways[choice], problem=what, accepted=AcceptedLoss(held=facts.common, until=until))
     if choice is SinkStart.REBUILD and replays:
         return SinkPlan(after=0, clear=True, problem=what)
-    if choice is SinkStart.REBUILD and can_rebuild:
+    if choice is SinkStart.REBUILD and not no_rebuild:
         return SinkPlan(after=facts.base, clear=True, from_state=True, problem=what)
-    offered = [*ways, *([SinkStart.REBUILD] if replays or can_rebuild else [])]
+    offered = [*ways, *([SinkStart.REBUILD] if replays or not no_rebuild else [])]
     if choice is not None:
         what += f"; {choice.value!r} is not possible here"
         if choice is SinkStart.REBUILD:
-            what += ": results that are only added are not kept in state, and not all epochs are retained"
+            what += f": {no_rebuild}, and not all epochs are retained"
     texts = {
         SinkStart.REBUILD: "write it anew",
         SinkStart.START_EMPTY: "go on there without the earlier epochs",

@@ -20,8 +20,10 @@ from statebed.inspect.tables.comparison import ComparedSide, compare
 from statebed.inspect.tables.frames import Answer
 from statebed.inspect.tables.pinned import JobLocation, PinnedTable, find_location, find_table
 from statebed.inspect.tables.request import Key, Request
+from statebed.inspect.tables.stored_results import finished_results
 from statebed.inspect.tables.table_shape import TIME_KEYED, TableShape
-from statebed.operators.labels import written_name
+from statebed.operators.finished_results import Results, UserAggregates
+from statebed.operators.labels import stored_label, written_name
 
 
 class StateDiff(Answer):
@@ -30,9 +32,16 @@ class StateDiff(Answer):
     Rows have the column `change` in front: 'insert', 'delete', 'update_before' or 'update_after'.
     """
 
-    def __init__(self, before: PinnedTable, after: PinnedTable, keys: tuple[tuple[Key, ...], ...] = ()) -> None:
+    def __init__(
+        self,
+        before: PinnedTable,
+        after: PinnedTable,
+        keys: tuple[tuple[Key, ...], ...] = (),
+        results: Results | None = None,
+    ) -> None:
         self._found = before, after
         self._keys = keys
+        self._results = results
         shapes = [TableShape(one.config) for one in self._found]
         if shapes[0].kind != shapes[1].kind:
             raise InputError(
@@ -74,12 +83,17 @@ class StateDiff(Answer):
 
     @property
     def schema(self) -> pa.Schema:
-        """`change`, and the columns of the table."""
-        return change_schema(self._shape.schema)
+        """`change`, and the columns of the table, or of its results."""
+        return change_schema(self._columns)
+
+    @property
+    def finished(self) -> bool:
+        """Whether rows are results, not what the state stores of them."""
+        return self._results is not None
 
     @property
     def key_columns(self) -> list[str]:
-        return list(self._shape.keys)
+        return [name for name in self._shape.keys if name in self._columns.names]
 
     @property
     def since(self) -> int:
@@ -93,13 +107,15 @@ class StateDiff(Answer):
 
     def keys(self, *keys: Key) -> "StateDiff":
         """Only changes of these keys, which are as those of `StateTable.keys`."""
-        return StateDiff(*self._found, keys=(*self._keys, keys))
+        return StateDiff(*self._found, keys=(*self._keys, keys), results=self._results)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """The changes, piece by piece; an update_after follows its update_before."""
-        identity = [*self._shape.keys, *([TIME] if self._shape.kind == TIME_KEYED else [])]
-        for before, after in compare(*self._sides):
-            found = changes_of(before, after, identity, self._shape.schema)
+        timed = TIME if self._shape.kind == TIME_KEYED else self._results and self._results.time_column
+        identity = [*self.key_columns, *([timed] if timed else [])]
+        for both in compare(*self._sides):
+            before, after = (self._shown(rows) for rows in both)
+            found = changes_of(before, after, identity, self._columns)
             if found.num_rows:
                 yield from found.combine_chunks().to_batches()
 
@@ -121,6 +137,16 @@ class StateDiff(Answer):
         return f"{job} / {self.operator_name} / {found.table}, changes from epoch {self.since} to {self.until}"
 
     @property
+    def _columns(self) -> pa.Schema:
+        return self._shape.schema if self._results is None else self._results.columns
+
+    def _shown(self, rows: pa.Table) -> pa.Table:
+        """Finish the rows where results are wanted."""
+        if self._results is None:
+            return rows
+        return pa.concat_tables([self._columns.empty_table(), *self._results.finish([rows])])
+
+    @property
     def _shape(self) -> TableShape:
         return self._sides[1].request.shape
 
@@ -133,11 +159,26 @@ def diff_state(
     table: str | None = None,
     since: int | str,
     until: int | str | None = None,
+    results: bool = False,
+    aggregates: UserAggregates | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> StateDiff:
-    """What turned the state at `since` into that at `until` (None: the newest epoch); a text names a savepoint."""
+    """Return what turned the state at `since` into that at `until` (None: the newest epoch); a text names a savepoint.
+
+    With `results`, rows of aggregates, sessions and top-n are finished first, as by `read_state(results=True)`, so that
+    changes show the columns that the operator puts out. Windows of other kinds cannot be compared in this way: a result
+    is made of several panes, which change one by one.
+    """
     location = find_location(url, job, storage_options=storage_options)
-    return diff_at(location, operator=operator, table=table, since=since, until=until)
+    return diff_at(
+        location,
+        operator=operator,
+        table=table,
+        since=since,
+        until=until,
+        results=results,
+        aggregates=aggregates,
+    )
 
 
 def diff_at(
@@ -147,14 +188,28 @@ def diff_at(
     table: str | None = None,
     since: int | str,
     until: int | str | None = None,
+    results: bool = False,
+    aggregates: UserAggregates | None = None,
 ) -> StateDiff:
-    """As `diff_state`, of a job that was found."""
-    after = _find(location, operator, table, until)
+    """Compare as `diff_state`, for a job that was found."""
+    if aggregates and not results:
+        raise InputError("`aggregates` finish results, and `results` is False", fix="pass results=True, too")
+    after = _find(location, operator, table, until, results=results)
+    made = finished_results(after, TableShape(after.config), aggregates) if results else None
+    if made is not None and made.in_time_order:
+        raise InputError(
+            "results of windows are made of several panes, which change one by one",
+            where=f"{stored_label(after.operator, after.entry.definition)}, table {after.table!r}",
+            fix="compare the stored rows (results=False), or read the results of both epochs with read_state",
+        )
     # What was left out is the same on both sides.
-    return StateDiff(_find(location, after.operator, after.table, since), after)
+    before = _find(location, after.operator, after.table, since, results=results)
+    return StateDiff(before, after, results=made)
 
 
-def _find(location: JobLocation, operator: str | None, table: str | None, at: int | str | None) -> PinnedTable:
+def _find(
+    location: JobLocation, operator: str | None, table: str | None, at: int | str | None, *, results: bool
+) -> PinnedTable:
     if isinstance(at, str):
-        return find_table(location, operator=operator, table=table, savepoint=at)
-    return find_table(location, operator=operator, table=table, epoch=at)
+        return find_table(location, operator=operator, table=table, savepoint=at, results=results)
+    return find_table(location, operator=operator, table=table, epoch=at, results=results)

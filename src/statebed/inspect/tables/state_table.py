@@ -26,8 +26,9 @@ from statebed.inspect.tables.request import Instant, Key, Request
 from statebed.inspect.tables.row_reader import rows_of_part
 from statebed.inspect.tables.scan import Scan
 from statebed.inspect.tables.slices import Slice, answers_of_part, slices_of
+from statebed.inspect.tables.stored_results import finished_results
 from statebed.inspect.tables.table_shape import TableShape
-from statebed.operators.finished_results import StoredTable, UserAggregates, results_of
+from statebed.operators.finished_results import UserAggregates
 from statebed.operators.labels import stored_label, written_name
 
 
@@ -278,17 +279,7 @@ def table_at(
 
 
 def _finished(found: PinnedTable, shape: TableShape, users: UserAggregates | None) -> Finished | None:
-    reached = [one.watermark_us for one in found.entry.inputs if one.HasField("watermark_us")]
-    if found.entry.HasField("highest_closed_end_us"):
-        reached.append(found.entry.highest_closed_end_us)
-    stored = StoredTable(
-        found.operator,
-        found.entry.definition,
-        keys=tuple(shape.schema.field(name) for name in shape.keys),
-        columns=shape.schema,
-        watermark_us=max(reached, default=None),
-    )
-    results = results_of(found.table, stored, users)
+    results = finished_results(found, shape, users)
     if results is None:
         return None
     where = f"{stored_label(found.operator, found.entry.definition)}, table {found.table!r}"

@@ -30,7 +30,7 @@ from statebed.operators.changelog import UNKNOWN_RETRACTIONS, replaced
 from statebed.operators.input_rows import Admitted, admit, filtered, gathered, late_rows
 from statebed.operators.keyed_rows import EVERYTHING, taken
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
-from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.operators.updating.entry_tables import EntryTable, entry_accumulator
 from statebed.state import Combine, KeyedView, TableConfig
 
@@ -256,6 +256,9 @@ class UpdatingAggregate(Aggregation):
                 partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
                 rows = rows.append_column(one.result, one.accumulator.finish(partials))
         return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
+
+    def why_not_standing(self) -> str:
+        return "" if self.ttl is None else EXPIRED
 
     def standing(self, tables: Tables) -> Iterator[pa.Table]:
         """Yield the results of all groups in the state, as the main output would add them now."""

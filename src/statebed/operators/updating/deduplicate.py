@@ -12,7 +12,7 @@ comes last, and with a time to live by event time those whose state would be gon
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,7 +37,7 @@ from statebed.operators.keyed_rows import (
 )
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
-from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.state import Combine, KeyedView, TableConfig
 
 SEEN = "seen"
@@ -137,6 +137,20 @@ class Deduplicate:
 
     def latest_result(self, event_time_us: int) -> int:
         return event_time_us
+
+    def why_not_standing(self) -> str:
+        if self.ttl is not None:
+            return EXPIRED
+        if self.keep is Keep.FIRST and len(self.input.keys) < len(self.input.columns):
+            return "deduplication that keeps the first row stores its key and time, not its other columns"
+        return ""
+
+    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+        """Yield the rows of all keys in the state, as the main output would add them now."""
+        schema = pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
+        for rows in tables.get_keyed(SEEN).scan():
+            found = self._stored_rows(rows.select(list(self.input.keys)), rows, schema)
+            yield (found if self.keep is Keep.FIRST else _weighted(found, 1)).cast(self.outputs[MAIN].schema)
 
     @property
     def _where(self) -> str:

@@ -11,7 +11,7 @@ so no row is too late; with a time to live by event time one is whose state woul
 never are: taking one away late would leave it standing for ever.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,7 +31,7 @@ from statebed.operators.input_rows import gathered, late_output, late_rows
 from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, check_input, state_keys, taken
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
-from statebed.operators.time_to_live import TimeToLive, by_event_time, described_ttl, keyed_config
+from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
 from statebed.operators.updating.ranked_rows import FirstRows, RankedRows, Standing
 from statebed.operators.updating.top_n_rest import RowsBeyond, Settled
 from statebed.operators.weighted_rows import WeightedTable
@@ -145,13 +145,25 @@ class TopN:
         return event_time_us
 
     def finished(self, rows: pa.Table) -> pa.Table:
-        """The first n rows of each key, from rows of the state table."""
+        """Return the first n rows of each key, from rows of the state table."""
+        shown = self._first_rows(rows)
+        each = from_numpy(np.repeat(np.arange(shown.num_rows), weights_of(shown)), pa.int64())
+        return shown.take(each).select(self.outputs[MAIN].columns.names)
+
+    def why_not_standing(self) -> str:
+        return "" if self.ttl is None else EXPIRED
+
+    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+        """Yield the first n rows of all keys in the state, as the main output would add them now."""
+        for rows in tables.get_keyed(STANDING).scan():
+            yield self._first_rows(rows).cast(self.outputs[MAIN].schema)
+
+    def _first_rows(self, rows: pa.Table) -> pa.Table:
+        """Return the first n rows of each key, with event times and weights, from rows of the state table."""
         keys = rows.select([key.name for key in state_keys(self.input)])
         keyed = KeyedRows(self.input.schema.empty_table(), keys, np.zeros(rows.num_rows, dtype=np.int64))
         standing = replace(self._standing(keyed, one_chunk(rows[ROWS])), touches_all=True)
-        shown = self._shown(standing, keyed, standing.first_after)
-        each = from_numpy(np.repeat(np.arange(shown.num_rows), weights_of(shown)), pa.int64())
-        return shown.take(each).select(self.outputs[MAIN].columns.names)
+        return self._shown(standing, keyed, standing.first_after)
 
     @property
     def _where(self) -> str:

@@ -1,31 +1,36 @@
 """Results of a job's state for a sink that is written anew.
 
-Possible where the state of one operator holds every result that stands: an updating aggregate without time to live. The
-rows go through the same steps as those of epochs. They are read and written piece by piece, to files in a temporary
-folder, which is removed in the end.
+Possible where the state of one operator holds every result that stands: an updating aggregate, top-n or deduplication
+without time to live. The rows go through the same steps as those of epochs. They are read and written piece by piece,
+to files in a temporary folder, which is removed in the end.
 """
 
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Protocol
 
 from statebed.checkpoint import Rebuilt
 from statebed.checkpoint.publisher import Rebuild
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
 from statebed.format.schema import TIME
-from statebed.operators.operator import MAIN
-from statebed.operators.updating.aggregate import UpdatingAggregate
+from statebed.operators.joins import UpdatingJoin
+from statebed.operators.operator import MAIN, Operator, Standing
+from statebed.protocol.sink_start import NOT_IN_STATE
 from statebed.spark.plan.topology import Outgoing, Topology
 from statebed.state import TableManager, TaskInfo
 from statebed.storage import LocalStore, ObjectStore
 from statebed.subtasks.outbox import encode_outbox
 
 
-def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[str, Rebuild]:
-    """Map each sink whose results stand in the state to what computes them; `store` is the job's folder."""
-    found: dict[str, Rebuild] = {}
+def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[str, Rebuild | str]:
+    """Map each sink to what computes its results from state, or to why that cannot be done.
+
+    `store` is the job's folder.
+    """
+    found: dict[str, Rebuild | str] = {}
     for sink_id, wanted in topology.sinks.items():
         origins = [
             (place.operator, outgoing)
@@ -33,17 +38,28 @@ def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[
             for outgoing in place.outgoing
             if outgoing.stream == wanted.stream and wanted.operator_id in {"", place.operator.operator_id}
         ]
-        if len(origins) == 1:
-            operator, outgoing = origins[0]
-            only_results = all(output == MAIN for output, _ in outgoing.ways)
-            if isinstance(operator, UpdatingAggregate) and operator.ttl is None and only_results:
-                found[sink_id] = partial(_rebuilt, operator, outgoing, TaskInfo(job_id, operator.operator_id), store)
+        operator, outgoing = origins[0]
+        if len(origins) > 1:
+            found[sink_id] = "its rows come from several operators"
+        elif any(output != MAIN for output, _ in outgoing.ways):
+            found[sink_id] = "late rows and side outputs are not kept in state"
+        elif isinstance(operator, UpdatingJoin):
+            found[sink_id] = "the state of a join holds the rows of both streams, not their pairs"
+        elif not isinstance(operator, Standing):
+            found[sink_id] = NOT_IN_STATE
+        else:
+            task = TaskInfo(job_id, operator.operator_id)
+            found[sink_id] = operator.why_not_standing() or partial(_rebuilt, operator, outgoing, task, store)
     return found
+
+
+class StandingOperator(Operator, Standing, Protocol):
+    """An operator whose results can be read from its state."""
 
 
 @contextlib.contextmanager
 def _rebuilt(
-    operator: UpdatingAggregate,
+    operator: StandingOperator,
     outgoing: Outgoing,
     task: TaskInfo,
     store: ObjectStore,

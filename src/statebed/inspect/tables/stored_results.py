@@ -1,0 +1,20 @@
+"""How rows of a pinned table become finished results."""
+
+from statebed.inspect.tables.pinned import PinnedTable
+from statebed.inspect.tables.table_shape import TableShape
+from statebed.operators.finished_results import Results, StoredTable, UserAggregates, results_of
+
+
+def finished_results(found: PinnedTable, shape: TableShape, users: UserAggregates | None) -> Results | None:
+    """Return what finishes the rows of a table; None: they are results already."""
+    reached = [one.watermark_us for one in found.entry.inputs if one.HasField("watermark_us")]
+    if found.entry.HasField("highest_closed_end_us"):
+        reached.append(found.entry.highest_closed_end_us)
+    stored = StoredTable(
+        found.operator,
+        found.entry.definition,
+        keys=tuple(shape.schema.field(name) for name in shape.keys),
+        columns=shape.schema,
+        watermark_us=max(reached, default=None),
+    )
+    return results_of(found.table, stored, users)

@@ -10,9 +10,9 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from statebed.format.columns import from_numpy
 from unit.state.segment_rows import opened_tiers
 
+from statebed.arrays.columns import from_numpy
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import TIMESTAMP
 from statebed.state import Combine, TimeKeyedView, timestamp_table_config

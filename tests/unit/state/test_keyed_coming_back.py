@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from statebed.format.keyhash import Hashes
 
+from statebed.arrays.key_hash import Hashes
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed import block_reload

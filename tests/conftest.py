@@ -2,8 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import engine
+from slow import slow_tests
 
 pytest_plugins = ("s3.server", "postgres.server")
 
@@ -14,3 +16,12 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 # Hypothesis would look for a smaller example until pytest's time-out ends the test, and so hide the failure it found.
 engine.MAX_SHRINKING_SECONDS = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests before `-m` looks at marks."""
+    names = slow_tests()
+    for item in items:
+        if getattr(item, "originalname", item.name) in names:
+            item.add_marker(pytest.mark.slow)

@@ -1,10 +1,12 @@
 """The script behind `make quick` and `make test`: it runs every test file, and starts nothing after a failure."""
 
+import re
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from slow import guards, slow_tests
 
 from scripts import run_suite
 from scripts.run_suite import LONG, PARTS, QUICK, Command, Part, Suite, commands_of, tools_of
@@ -87,3 +89,11 @@ def test_the_tools_of_parts_are_looked_for_once() -> None:
     assert shell.count("with-java") == shell.count("find-postgres") == shell.count("find-chromium") == 1
     assert all((ROOT / word).exists() for word in shell.split() if word.startswith("scripts/"))
     assert tools_of([Part("none", 1, command=("true",))]) == []
+
+
+def test_every_slow_test_exists_and_none_of_them_catches_a_mutant() -> None:
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"^\s*def (test_\w+)\(", sources, flags=re.MULTILINE))
+    assert not slow_tests() - defined, "make the list again: tests/slow.py says how"
+    assert guards() <= defined
+    assert not slow_tests() & guards()

@@ -53,9 +53,9 @@ _TIME = 1 / 1.5
 _KEYS = (pa.field("k", pa.int64()),)
 _AGGREGATES = (count().bind("n"), sum_of("v").bind("total", input_types=(pa.int64(),)))
 OPERATORS: dict[str, Operator] = {
-    "updating aggregate": UpdatingAggregate(operator_id="aggregate", keys=_KEYS, aggregates=_AGGREGATES),
+    "updating aggregate": UpdatingAggregate(operator_id="totals", keys=_KEYS, aggregates=_AGGREGATES),
     "tumbling window": WindowAggregate(
-        operator_id="window", keys=_KEYS, aggregates=_AGGREGATES, window=tumbling("1 minute")
+        operator_id="minutes", keys=_KEYS, aggregates=_AGGREGATES, window=tumbling("1 minute")
     ),
 }
 

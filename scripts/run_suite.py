@@ -103,10 +103,13 @@ SPARK_CLASSES = Part(
     tools=(FIND_JAVA,),
 )
 """Archives the classes that Spark loads; tests go on without where that cannot be done."""
-PARTS = (
+CHECK = (
     Part("ruff", 2, command=("bash", "-c", f"{BIN}/ruff check . && {BIN}/ruff format --check .")),
     Part("mypy", 40, command=(str(BIN / "mypy"),)),
     Part("house rules", 10, paths=("tests/architecture",)),
+)
+PARTS = (
+    *CHECK,
     Part("unit", 560, paths=("tests/model", "tests/unit"), chunks=8, tools=(FIND_POSTGRES,)),
     Part("keyed, compiled", 60, paths=KEYED, environment=(("STATEBED_COMPILED", "always"),)),
     Part("crash", 120, paths=("tests/simulation",), chunks=2),
@@ -124,7 +127,7 @@ PARTS = (
 )
 """Everything that `make test` runs."""
 QUICK = (
-    *PARTS[:3],
+    *CHECK,
     Part(
         "unit",
         200,
@@ -152,8 +155,8 @@ TIERS: dict[str, tuple[Part, ...]] = {
     "test": PARTS,
     "long": LONG,
     "soak": SOAK,
-    "check": PARTS[:3],
-    "unit": PARTS[3:5],
+    "check": CHECK,
+    "unit": tuple(part for part in PARTS if part.name in {"unit", "keyed, compiled"}),
     "browser": tuple(part for part in PARTS if part.name.startswith("browser")),
 }
 OUTSIDE = ("tests/azure/",)
@@ -210,7 +213,8 @@ class Suite:
     """Runs commands in `LANES` threads and keeps their results."""
 
     def __init__(self, commands: Sequence[Command]) -> None:
-        self.waiting = sorted(commands, key=lambda command: command.seconds, reverse=True)
+        # Static checks first: they fail soonest.
+        self.waiting = sorted(commands, key=lambda command: (command.part not in CHECK, -command.seconds))
         self.running: list[Command] = []
         self.results: list[Result] = []
         self.changed = threading.Condition()

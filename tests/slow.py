@@ -13,7 +13,7 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("slow_tests.txt")
 MUTANTS = Path(__file__).with_name("mutants")
-SECONDS = 1.2
+SECONDS = 0.9
 """A test is slow if all its variants together take longer."""
 IN_QUICK = frozenset(
     {

@@ -34,7 +34,7 @@ def wanted(output: Output = APPEND, **given: Any) -> SinkRequest:
 
 
 def test_every_sink_and_its_guarantee_stand_in_the_page_of_sinks() -> None:
-    section = PAGE.read_text(encoding="utf-8").partition("## What each sink promises")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("## Guarantees")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", section, re.MULTILINE)
     listed = {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
     assert set(listed) == set(KINDS)

@@ -8,6 +8,7 @@ used here is public API, so that it can be run against any version of statebed (
 """
 
 import json
+import shutil
 import statistics
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from statebed.storage import LocalStore
 
 BUDGET = 32 << 20
 CHUNK = 100_000
-REPEATS = 5
+REPEATS = 9
 HOT, SMALL = 7, 8
 COLUMNS = "k bigint, v bigint, note string, ts timestamp"
 _LOOK_SECONDS = 0.001
@@ -89,7 +90,12 @@ def _process(process: sb.Process) -> Callable[[sb.Flow], None]:
 CASES: dict[str, Callable[[sb.Flow], None]] = {
     "updating join": _join,
     "count_distinct": _aggregate(n=sb.count_distinct("v")),
+    "mode": _aggregate(often=sb.mode("v")),
+    "median": _aggregate(middle=sb.median("v")),
     "min of a changelog": _of_changes(lambda rows: rows.key_by("k", name="result").agg(least=sb.min("v"))),
+    "max_by of a changelog": _of_changes(
+        lambda rows: rows.key_by("k", name="result").agg(found=sb.max_by("most", "v"))
+    ),
     "top 10": _of_changes(lambda rows: rows.key_by("k", name="result").top(10, "v")),
     "list state": _process(Appended()),
     "map state": _process(Mapped()),
@@ -146,18 +152,29 @@ def build(case: str, values: int, folder: str) -> None:
 
 
 def measure(case: str, values: int, folder: str) -> dict[str, float]:
-    """Seconds of epochs with one more row, and the memory they take above that of a small state."""
+    """Seconds of epochs with one more row, and the memory they take above that of a small state.
+
+    Rows of the hot key and of the small one take turns, so that both meet the same noise and equally warm caches. The
+    first epoch after a restore is measured for each key after a restore of its own.
+    """
     with tempfile.TemporaryDirectory(prefix="statebed-bench-") as other:
         # The same work with a small state, so that everything is imported and has run.
         with testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(other))) as run:
             _begin(case, run)
             _seconds(run, values, SMALL)
         base = anonymous_bytes()
-    with Peak() as peak, testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(folder))) as run:
-        first = _seconds(run, values, HOT)
-        hot = statistics.median(_seconds(run, values + 1 + number, HOT) for number in range(REPEATS))
-        small = statistics.median(_seconds(run, values + 1 + number, SMALL) for number in range(REPEATS))
-    return {"first": first, "hot": hot, "small": small, "peak_mb": (peak.bytes - base) / (1 << 20)}
+    with Peak() as peak:
+        # Each from the same files, the first one to warm up.
+        _, first_small, first = (_first_seconds(case, values, folder, key) for key in (SMALL, SMALL, HOT))
+        with testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(folder))) as run:
+            _seconds(run, values, HOT)
+            pairs = [
+                (_seconds(run, values + 1 + number, HOT), _seconds(run, values + 1 + number, SMALL))
+                for number in range(REPEATS)
+            ]
+    hot, small = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
+    peak_mb = (peak.bytes - base) / (1 << 20)
+    return {"first": first, "first_small": first_small, "hot": hot, "small": small, "peak_mb": peak_mb}
 
 
 def _flow(case: str) -> sb.Flow:
@@ -171,6 +188,14 @@ def _begin(case: str, run: testing.TestRun) -> None:
         times = pa.array([0, 0]).cast(pa.timestamp("us", tz="UTC"))
         run.feed("others", pa.table({"k": [HOT, SMALL], "w": [1, 1], "ts": times}))
     run.feed("rows", rows(0, 2, SMALL))
+
+
+def _first_seconds(case: str, values: int, folder: str, key: int) -> float:
+    """Seconds of the first epoch after a restore, which leaves the state in the folder as it is."""
+    with tempfile.TemporaryDirectory(prefix="statebed-bench-") as other:
+        shutil.copytree(folder, other, dirs_exist_ok=True)
+        with testing.run(_flow(case), memory=BUDGET, store=LocalStore(Path(other))) as run:
+            return _seconds(run, values, key)
 
 
 def _seconds(run: testing.TestRun, value: int, key: int) -> float:

@@ -10,6 +10,7 @@ from statebed.aggregates.accumulators.bits import BitOperation
 from statebed.aggregates.accumulators.doubles import as_doubles
 from statebed.aggregates.accumulators.extremes import End
 from statebed.aggregates.accumulators.multisets import Multisets, list_array
+from statebed.aggregates.exact_sums import Doubles
 from statebed.arrays.columns import fixed_width_values, float64_values, from_numpy, one_chunk
 from statebed.arrays.grouping import Grouping, Integers, equal_neighbours
 
@@ -64,8 +65,11 @@ class AtEnd(_SameKind):
     end: End
 
     def result(self, sets: Multisets) -> pa.Array:
-        rows = sets.offsets[:-1] if self.end is End.SMALLEST else _last_runs(sets)
-        return _taken(sets, rows)
+        return _taken(sets, self.deciding(sets))
+
+    def deciding(self, sets: Multisets) -> Integers:
+        """The entry of each group that the result comes from; anything for a group without entries."""
+        return sets.offsets[:-1] if self.end is End.SMALLEST else _last_runs(sets)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,10 @@ class MostFrequent(_SameKind):
     """The value that stands there most often; of several such the smallest."""
 
     def result(self, sets: Multisets) -> pa.Array:
+        return _taken(sets, self.deciding(sets))
+
+    def deciding(self, sets: Multisets) -> Integers:
+        """The entry of each group that the result comes from; anything for a group without entries."""
         some = sets.sizes > 0
         most = np.zeros(len(some), dtype=np.int64)
         most[some] = np.maximum.reduceat(sets.counts, sets.offsets[:-1][some]) if some.any() else most[some]
@@ -80,7 +88,7 @@ class MostFrequent(_SameKind):
         rows = np.zeros(len(some), dtype=np.int64)
         owners, firsts = np.unique(sets.owners[frequent], return_index=True)
         rows[owners] = frequent[firsts]
-        return _taken(sets, rows)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -134,10 +142,17 @@ class Percentile:
             values[np.searchsorted(before, first + position, side="right") - 1]
             for position in (low, np.minimum(low + 1, np.maximum(total - 1, 0)))
         )
-        share = place - low
-        with np.errstate(invalid="ignore"):
-            between = np.where((share == 0.0) | (lower == upper), lower, (1.0 - share) * lower + share * upper)
+        between = _between(lower, upper, place - low)
         return from_numpy(between, pa.float64(), valid=sets.sizes > 0)
+
+    def between(self, lower: float, upper: float, share: float) -> float:
+        """The value at a share of the way from one value to the next."""
+        return float(_between(np.array([lower]), np.array([upper]), np.array([share]))[0])
+
+
+def _between(lower: Doubles, upper: Doubles, share: Doubles) -> Doubles:
+    with np.errstate(invalid="ignore"):
+        return np.where((share == 0.0) | (lower == upper), lower, (1.0 - share) * lower + share * upper)
 
 
 def _last_runs(sets: Multisets) -> Integers:

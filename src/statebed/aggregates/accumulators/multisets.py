@@ -112,7 +112,7 @@ class Multiset:
         return self._lists(sets.columns, sets.counts, np.repeat(grouping.group_of_rows(), sets.sizes), grouping)
 
     def finish(self, partials: Sequence[pa.Array]) -> pa.Array:
-        return self.finishing.result(_present(multisets_of(partials))).cast(self.output_field.type)
+        return self.finishing.result(present(multisets_of(partials))).cast(self.output_field.type)
 
     def _lists(
         self, columns: Sequence[pa.Array], counts: Integers, owners: Integers, grouping: Grouping
@@ -143,6 +143,14 @@ def _distinct(owners: Integers, columns: Sequence[pa.Array]) -> tuple[Integers, 
     return order, np.flatnonzero(changes(keys, order))
 
 
+def sorted_sets(owners: Integers, columns: Sequence[pa.Array], counts: Integers, *, groups: int) -> Multisets:
+    """Distinct entries of groups, in any order, as one multiset for each group."""
+    order = sorted_by([owners, *_keys(columns)])
+    rows = from_numpy(order, pa.int64())
+    sizes = np.bincount(owners, minlength=groups).astype(np.int64)
+    return Multisets(tuple(column.take(rows) for column in columns), counts[order], sizes)
+
+
 def _keys(columns: Sequence[pa.Array]) -> list[Integers]:
     table = pa.table({str(place): values for place, values in enumerate(columns)})
     return total_keys(table, table.column_names)
@@ -155,7 +163,7 @@ def multisets_of(partials: Sequence[pa.Array]) -> Multisets:
     return Multisets(tuple(columns), int64_values(counts), lengths)
 
 
-def _present(sets: Multisets) -> Multisets:
+def present(sets: Multisets) -> Multisets:
     """The entries that are there: those taken back before they came are left out."""
     there = sets.counts > 0
     if there.all():

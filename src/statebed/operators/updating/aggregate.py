@@ -1,7 +1,8 @@
 """Aggregation by key without a window: the result of a key stands until it changes, and is then taken back.
 
-The state is one row of partials per key; distinct counts, and smallest and largest values of a changelog, have their
-values in tables of their own (`entry_tables`) where groups do not expire. A step folds the epoch's rows, merges them
+The state is one row of partials per key. Aggregates that need to know single values (distinct counts, modes,
+percentiles, smallest and largest values of a changelog) have them in tables of their own (`entry_tables`) where groups
+do not expire. A step folds the epoch's rows, merges them
 into those rows, and puts out what changed as a changelog: the result before, taken away, and the one after. Of an input
 that is itself a changelog, rows that are taken away leave their group, and a group without rows leaves the state; a
 retraction for a group that is not (or no longer) known is counted and dropped.
@@ -103,7 +104,7 @@ class UpdatingAggregate(Aggregation):
             columns = {field.name: rows[field.name] for field in self._state_values if field.name in rows.column_names}
             for one in self.entries.values():
                 partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
-                columns[one.result.name] = one.put_all(tables.get_keyed(one.name), keys, partials)
+                columns |= one.named(one.put_all(tables.get_keyed(one.name), keys, partials))
             view.upsert(keys, self._values_of(columns))
 
     def _groups(self, values: Sequence[pa.Field]) -> TableConfig:
@@ -238,11 +239,11 @@ class UpdatingAggregate(Aggregation):
         self, tables: Tables, keys: pa.Table, folded: pa.Table, stored: pa.Table, kept: Flags
     ) -> dict[str, pa.Array]:
         """Add entries to their tables; gives the results of the groups that are kept, by column."""
-        results = {}
+        results: dict[str, pa.Array] = {}
         for one in self.entries.values():
             partials = [one_chunk(folded[field.name]) for field in one.accumulator.partial_fields]
-            before = one_chunk(stored[one.result.name])
-            results[one.result.name] = one.apply(tables.get_keyed(one.name), keys, partials, before, kept)
+            before = tuple(one_chunk(stored[field.name]) for field in one.fields)
+            results |= one.named(one.apply(tables.get_keyed(one.name), keys, partials, before, kept))
         return results
 
     def _values_of(self, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
@@ -252,9 +253,10 @@ class UpdatingAggregate(Aggregation):
     def finished(self, rows: pa.Table) -> pa.Table:
         """Results of rows of the state table, also of one with lists of entries, with the columns of the output."""
         for one in self.entries.values():
-            if one.result.name not in rows.column_names:
+            result = one.accumulator.output_field
+            if result.name not in rows.column_names:
                 partials = [one_chunk(rows[field.name]) for field in one.accumulator.partial_fields]
-                rows = rows.append_column(one.result, one.accumulator.finish(partials))
+                rows = rows.append_column(result, one.accumulator.finish(partials))
         return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
 
     def why_not_standing(self) -> str:
@@ -272,7 +274,7 @@ class UpdatingAggregate(Aggregation):
     def _results(self, keys: pa.Table, values: pa.Table) -> pa.Table:
         finished = self._merging.finish([one_chunk(values[field.name]) for field in self._merging.fields])
         results = {one.name: column for one, column in zip(self._merging.output_fields, finished, strict=True)}
-        results |= {one.result.name: values[one.result.name] for one in self.entries.values()}
+        results |= {name: values[name] for name in (one.accumulator.name for one in self.entries.values())}
         aggregates = [results[field.name] for field in self.partials.output_fields]
         columns = [*(keys[key.name] for key in self.keys), *aggregates, values[LATEST]]
         fields = [*self.outputs[MAIN].columns, pa.field(TIME, TIMESTAMP)]
@@ -291,7 +293,7 @@ class UpdatingAggregate(Aggregation):
 
     @cached_property
     def _state_values(self) -> tuple[pa.Field, ...]:
-        results = (one.result for one in self.entries.values())
+        results = (field for one in self.entries.values() for field in one.fields)
         return (pa.field(LATEST, TIMESTAMP), *self._merging.fields, *results)
 
 

@@ -69,150 +69,146 @@ class Settings:
     """The settings of a job; made by `resolve`."""
 
     state: str = field(
-        default="statebed-state", metadata=_about(value_types.LOCATION, "where the state of the job is kept")
+        default="statebed-state", metadata=_about(value_types.LOCATION, "folder or URL of the job's state")
     )
     memory: int | None = field(
         default=None,
         metadata=_about(
             value_types.size(1),
-            "for the state of this job on one host: a share for the host's cache, the rest for its task slots",
-            otherwise="a quarter of the host's memory, at most 4 GiB, or 512 MiB for each task slot if that is more",
+            "memory for the state of this job on one host: a share for the host's cache, the rest for its task slots",
+            otherwise="a quarter of the host's memory, at most 4 GiB; or 512 MiB per task slot if that is more",
         ),
     )
     memory_shares: Mapping[str, float] | None = field(
         default=None,
         metadata=_about(
             value_types.shares(),
-            "parts of each task's memory that operators or tables (`operator.table`) keep, whatever others want",
-            otherwise="all share one budget, and the coldest state leaves memory first",
+            "parts of each task's memory that are reserved for operators or tables (`operator.table`)",
+            otherwise="all share one budget, and the coldest state is evicted first",
         ),
     )
     parallelism: int | None = field(
         default=None,
         metadata=_about(
             value_types.whole_number(1, MAX_PARALLELISM),
-            "number of subtasks of each operator; may change from run to run",
-            otherwise="what `statebed rescale` chose, else Spark's default parallelism",
+            "number of subtasks of each operator; may change at every start",
+            otherwise="the number set by `statebed rescale`, else Spark's default parallelism",
         ),
     )
     task_slots: int | None = field(
         default=None,
         metadata=_about(
             value_types.whole_number(1, _MANY),
-            "tasks of this Spark that run on one host at the same time; `memory` is divided by it",
-            otherwise="what Spark says of its executors",
+            "number of tasks that run on one host at the same time; `memory` is divided by it",
+            otherwise="what Spark reports about its executors",
         ),
     )
     attempts: int = field(
         default=3,
         metadata=_about(
             value_types.whole_number(1, 100),
-            "how often the action of an epoch is tried, beyond the repetitions of single tasks that Spark makes",
+            "number of attempts at the Spark job of an epoch, in addition to Spark's own retries of single tasks",
         ),
     )
     epoch_timeout: dt.timedelta = field(
         default=dt.timedelta(hours=6),
         metadata=_about(
             value_types.duration(dt.timedelta(seconds=1)),
-            "an epoch that takes longer is cancelled, and the query ends with an error",
+            "an epoch that takes longer is cancelled, and the query fails",
         ),
     )
     idle_after: dt.timedelta = field(
         default=dt.timedelta(seconds=1),
         metadata=_about(
-            value_types.duration(_MOMENT), "after so long without a batch, timers fire and windows close without one"
+            value_types.duration(_MOMENT), "time without a batch after which timers fire and windows close anyway"
         ),
     )
     requests_every: dt.timedelta = field(
         default=dt.timedelta(seconds=1),
-        metadata=_about(value_types.duration(_MOMENT), "how often a running job looks for requests of tools, at most"),
+        metadata=_about(
+            value_types.duration(_MOMENT), "minimum interval at which a running job looks for requests of tools"
+        ),
     )
     heartbeat_every: dt.timedelta = field(
         default=dt.timedelta(seconds=20),
         metadata=_about(
             value_types.duration(dt.timedelta(milliseconds=100)),
-            "how often the driver writes a small object that says that the run is alive; a run that is silent for "
-            "three times as long is shown as vanished",
+            "interval of the driver's heartbeat; a run without one for three intervals is shown as vanished",
         ),
     )
     retained_epochs: int = field(
         default=DEFAULT_EPOCHS,
-        metadata=_about(value_types.whole_number(1, _MANY), "how many epochs of the present lineage are kept"),
+        metadata=_about(value_types.whole_number(1, _MANY), "number of epochs of the current lineage to retain"),
     )
     retained_age: dt.timedelta | None = field(
         default=None,
         metadata=_about(
             value_types.duration(_NONE),
-            "every epoch younger than this is kept, too",
-            otherwise="the number alone decides",
+            "also retain every epoch younger than this",
+            otherwise="only `retained_epochs` applies",
         ),
     )
     reader_grace: dt.timedelta = field(
         default=dt.timedelta(microseconds=DEFAULT_READER_GRACE_US),
         metadata=_about(
             value_types.duration(_NONE),
-            "files stay so much longer than the record that dropped them, for readers that opened it before",
+            "how long files stay after the record that dropped them, for readers that opened it earlier",
         ),
     )
     collect_every: int = field(
-        default=16, metadata=_about(value_types.whole_number(1, _MANY), "garbage is collected after so many epochs")
+        default=16, metadata=_about(value_types.whole_number(1, _MANY), "number of epochs between two clean-ups")
     )
     cache_folder: str | None = field(
         default=None,
         metadata=_about(
             value_types.FOLDER,
-            "where a host keeps state at hand between epochs, on a local disk",
-            otherwise="`statebed/host-cache` in XDG_CACHE_HOME of each host, else in `~/.cache`",
+            "folder of the host's cache, on a local disk",
+            otherwise="`statebed/host-cache` in `XDG_CACHE_HOME` of each host, else in `~/.cache`",
         ),
     )
     cache_share: float = field(
-        default=0.5, metadata=_about(value_types.share(0.9), "the part of `memory` that is left to the host's cache")
+        default=0.5, metadata=_about(value_types.share(0.9), "part of `memory` for the host's cache")
     )
     cache_limit: int = field(
         default=20 << 30,
-        metadata=_about(
-            value_types.size(1 << 20), "most that the host's cache takes on disk; never more than a quarter of the disk"
-        ),
+        metadata=_about(value_types.size(1 << 20), "disk space of the host's cache, at most a quarter of the disk"),
     )
     compaction_every: int = field(
         default=32,
-        metadata=_about(value_types.whole_number(1, _MANY), "files are merged beside the epochs after so many of them"),
+        metadata=_about(value_types.whole_number(1, _MANY), "number of epochs between two compactions"),
     )
     compaction_bytes: int = field(
         default=256 << 20,
-        metadata=_about(value_types.size(1 << 20), "bytes of files of one subtask that are merged at a time"),
+        metadata=_about(value_types.size(1 << 20), "bytes of files that one compaction of a subtask reads"),
     )
     preaggregate_below: float = field(
         default=0.25,
         metadata=_about(
             value_types.share(1.0),
-            "rows of an aggregation are added up in the JVM first where so many groups for each row are left, or "
-            "fewer; 0: never, 1: always",
+            "pre-aggregate rows in the JVM if there are at most this many groups per row; 0: never, 1: always",
         ),
     )
     probe_timeout: dt.timedelta = field(
         default=dt.timedelta(minutes=5),
-        metadata=_about(value_types.duration(_MOMENT), "how long the executors may take to answer when a job starts"),
+        metadata=_about(value_types.duration(_MOMENT), "timeout for the check of executors when a job starts"),
     )
     metrics_port: int | None = field(
         default=None,
         metadata=_about(
             value_types.whole_number(0, 65_535),
-            "where the driver serves metrics of its jobs for Prometheus, all at one endpoint; 0: any free port",
-            otherwise="they are not served",
+            "port of the driver's Prometheus endpoint, shared by all its jobs; 0 chooses a free port",
+            otherwise="no endpoint",
         ),
     )
     metrics_address: str = field(
         default="127.0.0.1",
-        metadata=_about(
-            value_types.TEXT, "the address of this host that metrics are served at; `0.0.0.0`: all of them"
-        ),
+        metadata=_about(value_types.TEXT, "address on which metrics are served; `0.0.0.0` for all"),
     )
     opentelemetry: bool = field(
         default=False,
         metadata=_about(
             value_types.FLAG,
-            "whether metrics and a span for each epoch are sent by OpenTelemetry, as its `OTEL_` variables say",
+            "send metrics and a span per epoch with OpenTelemetry, as configured by its `OTEL_` variables",
         ),
     )
     places: Mapping[str, SettingOrigin] = field(default_factory=dict, repr=False)

@@ -99,6 +99,8 @@ def parse_bytes(text: str, *, where: str) -> int:
     nbytes = int(match[1]) * _SIZE_UNITS[match[2].lower()] if match else 0
     if not nbytes:
         raise InputError(
-            f"{text!r} is not a number of bytes", where=where, fix="give bytes, or a number with k, m, g or t: 512m, 2g"
+            f"a size must be at least 1 byte, got {text!r}" if match else f"{text!r} is not a number of bytes",
+            where=where,
+            fix="give bytes, or a number with k, m, g or t: 512m, 2g",
         )
     return nbytes

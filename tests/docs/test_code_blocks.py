@@ -23,7 +23,10 @@ from docs.shared_java import SharedJava
 SHELLS = {"bash", "console"}
 RUN = {"python", *SHELLS}
 SHOWN = {"text"}
-HELD_BY_OTHER_TESTS = {"docs/format.md": "tests/unit/format/test_specification.py"}
+HELD_BY_OTHER_TESTS = {
+    "docs/contributing/recipes.md": "tests/docs/test_recipes.py",
+    "docs/format.md": "tests/unit/format/test_specification.py",
+}
 """Documents with blocks in other languages, and the test that compares them with the code."""
 MAX_NOT_RUN = 9
 """Blocks that cannot run here; each gives its reason. A cluster is had by tests/spark/test_packed_cluster.py."""

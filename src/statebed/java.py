@@ -1,6 +1,7 @@
-"""Finding Java: Spark starts whatever JAVA_HOME or the PATH names, so an old one there must be stepped over.
+"""Java discovery.
 
-The same places in the same order as `scripts/with-java`, which also installs Java where that can be done.
+Spark starts the Java that JAVA_HOME or PATH points to, which may be too old. This module searches the same places in
+the same order as `scripts/with-java`, which can also install Java.
 """
 
 import os
@@ -20,32 +21,32 @@ _TIMEOUT_SECONDS = 20
 
 @dataclass(frozen=True)
 class Java:
-    """One installed Java."""
+    """An installed Java."""
 
     home: Path
     major: int
     text: str
-    """The first line of `java -version`."""
+    """First line of `java -version`."""
 
 
 def find_java(system: Path = Path("/usr/lib/jvm")) -> Java | None:
-    """The first Java that is new enough: JAVA_HOME, the PATH, then the system's folder."""
-    found = (java for path in _candidates(system) if (java := _inspect(path)) is not None)
-    return next((java for java in found if java.major >= OLDEST), None)
+    """Return the first Java that is new enough, or None. Searches JAVA_HOME, then PATH, then `system`."""
+    installed = (java for path in _candidates(system) if (java := _inspect(path)) is not None)
+    return next((java for java in installed if java.major >= OLDEST), None)
 
 
 def use_java() -> Java:
-    """Find Java and let Spark find the same one."""
+    """Find Java and set JAVA_HOME, so that Spark uses the same one."""
     java = find_java()
     if java is None:
-        raise JavaMissingError(f"Spark needs Java {OLDEST} or newer, and none was found", fix=INSTALL)
+        raise JavaMissingError(f"Spark needs Java {OLDEST} or newer, but none was found", fix=INSTALL)
     os.environ["JAVA_HOME"] = str(java.home)
     return java
 
 
 def _candidates(system: Path) -> list[Path]:
     named = [Path(home, "bin", "java") for home in [os.environ.get("JAVA_HOME")] if home]
-    on_path = [Path(found) for found in [shutil.which("java")] if found]
+    on_path = [Path(binary) for binary in [shutil.which("java")] if binary]
     return [*named, *on_path, *sorted(system.glob("*/bin/java"))]
 
 

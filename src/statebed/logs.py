@@ -1,7 +1,7 @@
-"""Log lines with a field per id, and a formatter that writes them as JSON.
+"""Log records with ids as fields, and a formatter that writes them as JSON.
 
-All loggers are below `statebed`; no handler is installed, as libraries should not. The ids of what a line is about are
-attributes of its record: `job`, `run`, `epoch`, `operator`, `subtask`, `sink`, where they are known.
+All loggers are children of `statebed`. No handler is installed, as is usual for libraries. Each record has the ids it
+is about as attributes, as far as they are known: `job`, `run`, `epoch`, `operator`, `subtask`, `sink`.
 
     handler = logging.StreamHandler()
     handler.setFormatter(statebed.logs.JsonFormatter())
@@ -15,17 +15,17 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 FIELDS = ("job", "run", "epoch", "operator", "subtask", "sink")
-"""Ids that a line may have."""
+"""Names of the ids that a log record may have."""
 
 
 class IdLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger whose lines have ids; those of a single line are added to them."""
+    """Logger that adds its ids to every record; `extra` adds the ids of a single record."""
 
     def __init__(self, logger: logging.Logger, **ids: str | int) -> None:
         super().__init__(logger, ids)
 
     def about(self, **ids: str | int) -> "IdLogger":
-        """The same with more ids."""
+        """Return this logger with additional ids."""
         return IdLogger(self.logger, **{**(self.extra or {}), **ids})  # type: ignore[arg-type]  # ids are all it has
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
@@ -34,12 +34,15 @@ class IdLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def id_logger(name: str, **ids: str | int) -> IdLogger:
-    """The logger of a module; `ids` are those of all its lines."""
+    """Return the logger called `name`, which adds `ids` to every record."""
     return IdLogger(logging.getLogger(name), **ids)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the ids, and of an error its code, fix and traceback."""
+    """Formats a record as one line of JSON: time, level, logger, message and ids.
+
+    A record with an exception also has its type, code, message, fix and traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, Any] = {

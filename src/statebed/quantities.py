@@ -55,12 +55,12 @@ def parse_duration(text: str | dt.timedelta) -> int:
         total += int(match.group(1)) * _unit_us(match.group(2), text=text, fix=fix)
         position = match.end()
     if abs(total) > _MAX_DURATION_US:
-        raise InputError(f"the duration {text!r} is out of range", fix="choose one below 146000 years")
+        raise InputError(f"the duration {text!r} is out of range", fix="use a duration below 146000 years")
     return total
 
 
 def duration_text(span_us: int) -> str:
-    """Write a number of microseconds the way `parse_duration` reads it.
+    """Format a number of microseconds as text that `parse_duration` accepts.
 
     >>> duration_text(5_400_000_000), duration_text(-60_000_000), duration_text(0)
     ('1 hour 30 minutes', '-1 minute', '0 seconds')
@@ -81,7 +81,7 @@ def _unit_us(word: str, *, text: str, fix: str) -> int:
     unit = unit if unit in _UNITS_US or not unit.endswith("s") else unit[:-1]
     if unit in _CALENDAR:
         raise InputError(
-            f"the duration {text!r} has a calendar unit, whose length varies",
+            f"the duration {text!r} uses a calendar unit, whose length varies",
             fix="use days or weeks, for example '30 days'",
         )
     if unit not in _UNITS_US:
@@ -90,7 +90,7 @@ def _unit_us(word: str, *, text: str, fix: str) -> int:
 
 
 def parse_bytes(text: str, *, where: str) -> int:
-    """Return the number of bytes that a text such as 512m or 2g stands for.
+    """Return the number of bytes in a text such as '512m' or '2g'.
 
     >>> parse_bytes("512m", where="")
     536870912
@@ -101,6 +101,6 @@ def parse_bytes(text: str, *, where: str) -> int:
         raise InputError(
             f"a size must be at least 1 byte, got {text!r}" if match else f"{text!r} is not a number of bytes",
             where=where,
-            fix="give bytes, or a number with k, m, g or t: 512m, 2g",
+            fix="use a number of bytes, or a number with k, m, g or t: 512m, 2g",
         )
     return nbytes

@@ -74,7 +74,7 @@ def test_a_sink_that_left_the_job_with_undelivered_epochs_is_refused_before_anyt
     with pytest.raises(SinkError):
         rides.run(sink=sink)
     before = heads(rides)
-    with pytest.raises(SinkStartError, match=r"no longer has the sink extra, which has not got epoch"):
+    with pytest.raises(SinkStartError, match=r"no longer has the sink extra, which is still missing epoch"):
         rides.job().start(available_now=True)
     assert heads(rides) == before
     finish(rides.job(), abandon=["extra"])

@@ -1,4 +1,4 @@
-"""The commit protocol: pure decisions over observed facts. No module here does I/O."""
+"""Commit protocol: pure decisions over observed facts. No module here does I/O."""
 
 from statebed.protocol.base_choice import DamagePolicy, Origin, Recovery, RollbackPolicy, Skipped
 from statebed.protocol.cleanup import Licence

@@ -1,8 +1,8 @@
-"""Opening a run: find the head of the log, choose the base, and say what was skipped and why.
+"""Choice of the base of a new run: the head of the log, the epoch to build on, and what was skipped and why.
 
-The caller reads facts (which numbers have a folder, what their records say) and hands them in; nothing here does I/O.
-Damage is never stepped over in silence: an unreadable head refuses to open unless falling back was asked for, and then
-the run is a fork like any other.
+The caller reads the facts (which numbers have a folder, what their records contain) and passes them in; nothing here
+does I/O. Damage is never skipped silently: a run does not open on an unreadable head unless falling back was requested,
+and then it is a fork like any other.
 """
 
 import enum
@@ -22,18 +22,18 @@ from statebed.protocol.records import data_epoch_of
 
 
 class LogSlot(enum.Enum):
-    """What stands at one number of the log."""
+    """State of one number of the log."""
 
     RECORD = "record"
     NOTHING = "nothing"
     DAMAGE = "damage"
     LOST = "lost"
-    """No record, though an object exists that is only written after the record was committed."""
+    """There is no record, but an object exists that is only written after the record was committed."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One number of the log, as read."""
+    """One number of the log, as read from the store."""
 
     epoch: int
     found: LogSlot
@@ -43,7 +43,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A number that recovery passed over, and why."""
+    """A number that recovery skipped, and why."""
 
     epoch: int
     reason: str
@@ -51,17 +51,17 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Recovery:
-    """The end of the log: its last number, the newest readable record, what was skipped on the way."""
+    """End of the log: its last number, the newest readable record, and the numbers skipped above it."""
 
     last_number: int
     head: pb.CheckpointMetadata | None
     skipped: tuple[Skipped, ...]
     lost: tuple[int, ...] = ()
-    """Numbers above the head whose records were committed and are gone, ascending."""
+    """Numbers above the head whose committed records are missing, ascending."""
 
     @property
     def next_number(self) -> int:
-        """Number of the next run_start; lost numbers are filled first, so that no later start finds a hole."""
+        """Number of the next run_start. Lost numbers are used first, so that no later start finds a gap."""
         return self.lost[0] if self.lost else self.last_number + 1
 
     @property
@@ -75,14 +75,14 @@ class Recovery:
 
 
 class DamagePolicy(enum.Enum):
-    """What opening does when the newest epoch is damaged."""
+    """Whether to refuse or to fall back when a run opens and the newest epoch is damaged."""
 
     REFUSE = "refuse"
     FALL_BACK = "fall back"
 
 
 class RollbackPolicy(enum.Enum):
-    """What opening does when a fork would abandon epochs that sinks already have."""
+    """Whether to refuse or to allow a fork that abandons epochs which sinks already have."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
@@ -90,7 +90,7 @@ class RollbackPolicy(enum.Enum):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run starts from: the head (neither given), a retained epoch, or a savepoint."""
+    """Starting point of a run: a retained epoch, a savepoint, or the head if neither is set."""
 
     epoch: int | None = None
     savepoint: str | None = None
@@ -101,13 +101,13 @@ class Origin:
 
 
 def recover(observations: Sequence[Observation]) -> Recovery:
-    """The head of the log, from observations in descending order that end at the first readable record."""
+    """Return the head of the log. `observations` are in descending order and end at the first readable record."""
     skipped: list[Skipped] = []
     lost: list[int] = []
     last_number = 0
     for observation in observations:
         if observation.found is LogSlot.NOTHING:
-            skipped.append(Skipped(observation.epoch, "no record: an epoch that was begun and never committed"))
+            skipped.append(Skipped(observation.epoch, "no record: an epoch that was started and never committed"))
             continue
         last_number = last_number or observation.epoch
         if observation.found is LogSlot.RECORD:
@@ -119,7 +119,9 @@ def recover(observations: Sequence[Observation]) -> Recovery:
 
 
 def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> None:
-    """Refuse a damaged head, unless falling back was asked for and there is something to fall back to."""
+    """Raise CorruptRecordError if the head is damaged, unless the policy is to fall back and an older record is
+    readable.
+    """
     if not recovery.damaged:
         return
     reasons = "; ".join(f"{skip.epoch}: {skip.reason}" for skip in recovery.skipped)
@@ -130,7 +132,7 @@ def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> 
             fix="restore the records from a backup",
         )
     if policy is DamagePolicy.REFUSE:
-        trouble = "was committed and is gone" if recovery.last_number in recovery.lost else "cannot be read"
+        trouble = "was committed but is missing" if recovery.last_number in recovery.lost else "cannot be read"
         raise CorruptRecordError(
             f"the newest record, {recovery.last_number}, {trouble}",
             where=f"job {job_id}: {reasons}",
@@ -140,20 +142,23 @@ def check_readable(recovery: Recovery, *, job_id: str, policy: DamagePolicy) -> 
 
 
 def check_unbroken(head: pb.CheckpointMetadata, *, previous_exists: bool, last_look: bool) -> bool:
-    """The head's predecessor is never collected, so its absence means that somebody removed it."""
+    """Return whether the head's predecessor exists; raise BrokenLogError if it does not and `last_look` is set.
+
+    Clean-up never deletes the head's predecessor, so if it is missing, something other than statebed removed it.
+    """
     if not previous_exists and last_look:
         raise BrokenLogError(
-            f"record {head.epoch - 1}, the one before the head, is not there",
+            f"record {head.epoch - 1}, the one before the head, is missing",
             where=f"job {head.job_id}, head {head.epoch}",
-            fix="something outside statebed removed it; restore it from a backup, or see `statebed repair`",
+            fix="it was removed by something other than statebed; restore it from a backup, or see `statebed repair`",
         )
     return previous_exists
 
 
 def resolve_epoch(recovery: Recovery, epoch: int, *, job_id: str) -> int:
-    """Check that `epoch` can be restored, and give it back."""
+    """Return `epoch` if it can be restored; raise otherwise."""
     if recovery.head is None:
-        raise JobNotFoundError(f"job {job_id} has no epoch to restore", fix="start it without naming an epoch")
+        raise JobNotFoundError(f"job {job_id} has no epoch to restore", fix="start it without an epoch")
     lowest = recovery.head.min_epoch
     if not lowest <= epoch <= recovery.last_number:
         raise EpochNotRetainedError(
@@ -165,7 +170,7 @@ def resolve_epoch(recovery: Recovery, epoch: int, *, job_id: str) -> int:
 
 
 def resolve_savepoint(recovery: Recovery, name: str, *, job_id: str) -> pb.Pin:
-    """The pin of a savepoint, as the head names it."""
+    """Return the pin of the savepoint `name` from the head; raise SavepointError if there is none."""
     pins = recovery.head.pins if recovery.head else ()
     for pin in pins:
         if pin.savepoint == name:
@@ -175,15 +180,16 @@ def resolve_savepoint(recovery: Recovery, name: str, *, job_id: str) -> pb.Pin:
 
 
 def abandoned_epochs(chain: Collection[int], *, kept: Collection[int]) -> list[int]:
-    """The data epochs of the present lineage that a fork leaves behind, oldest first; `kept` leads to its base.
+    """Return the data epochs of the current lineage that a fork abandons, oldest first.
 
-    Not by comparing numbers: a fork back to an abandoned epoch leaves older ones behind.
+    `kept` are the epochs that lead to the base of the fork. Comparing numbers is not enough: a fork back to an
+    abandoned epoch also abandons older epochs.
     """
     return sorted(set(chain) - set(kept))
 
 
 def check_rollback(published: Mapping[int, Collection[str]], *, base: int, job_id: str, policy: RollbackPolicy) -> None:
-    """Refuse a fork that abandons epochs which a sink already has, unless it was asked for."""
+    """Raise RollbackError if a fork abandons epochs that a sink already has, unless the policy allows it."""
     delivered = {epoch: sinks for epoch, sinks in published.items() if sinks}
     if not delivered or policy is RollbackPolicy.ALLOW:
         return
@@ -191,6 +197,6 @@ def check_rollback(published: Mapping[int, Collection[str]], *, base: int, job_i
     raise RollbackError(
         f"going back to epoch {base} would abandon epochs {min(delivered)} to {max(delivered)}, which were published",
         where=f"job {job_id}, sinks: {', '.join(sinks)}",
-        fix="restart from a later epoch, or ask for it (rollback=RollbackPolicy.ALLOW) and correct the sinks: rows of "
-        "these epochs stay in sinks that cannot take them back",
+        fix="restart from a later epoch, or allow the rollback (rollback=RollbackPolicy.ALLOW) and correct the sinks: "
+        "sinks that cannot retract rows keep those of the abandoned epochs",
     )

@@ -1,7 +1,7 @@
-"""Committing: who owns a number of the log, and whether winning it still counts.
+"""Commit decisions: who owns a number of the log, and whether a won number still counts.
 
-A commit is one put-if-absent at the next number. Its answer may be lost; then it is repeated until it says created or
-exists, and the nonce tells whether the record found is one's own.
+A commit is one put-if-absent at the next number. If the response is lost, the put is repeated until the store reports
+created or exists; the nonce then tells whether the existing record is this run's own.
 """
 
 import enum
@@ -11,34 +11,34 @@ from statebed.format import checkpoint_pb2 as pb
 
 
 class Claim(enum.Enum):
-    """Whose record stands at the number."""
+    """Owner of the record at a number."""
 
     OURS = "ours"
     OTHERS = "others"
 
 
 def check_nonce(record: pb.CheckpointMetadata) -> None:
-    """A record without a nonce cannot be told from another's, so it is refused before it is written."""
+    """Raise InputError if the record has no nonce; without one, its writer could not recognise it."""
     if not record.nonce:
         raise InputError(
             f"record {record.epoch} has no nonce",
             where=f"job {record.job_id}",
-            fix="give every attempt to commit a nonce of its own, for example uuid.uuid4().hex",
+            fix="give every attempt to commit its own nonce, for example uuid.uuid4().hex",
         )
 
 
 def claim_of(existing: pb.CheckpointMetadata, *, nonce: str) -> Claim:
-    """Finding one's own record is success; any other means that the number is taken."""
+    """Return whether an existing record is this attempt's own. If it is not, the number is taken."""
     return Claim.OURS if existing.nonce == nonce else Claim.OTHERS
 
 
 def is_in_log(*, previous_stands: bool, later_exists: bool) -> bool:
-    """After winning a number: whether it was won at the end of the log.
+    """Return whether a number that was just won is at the end of the log.
 
-    Records are collected in ascending order and the head's predecessor never, so a missing predecessor means that the
-    number had been collected and was created again, or that the state is gone: `explain_loss` tells them apart. A
-    predecessor that another superseded run created again counts as missing. A run that opens has only read its
-    predecessor, perhaps long ago, and number 1 has none: for them any later record says the same.
+    Clean-up deletes records in ascending order and never the head's predecessor. A missing predecessor therefore means
+    that the number had been cleaned up and was created again, or that the state is gone; `explain_loss` distinguishes
+    the two. A predecessor that another superseded run created again counts as missing. A run that opens has only read
+    its predecessor, perhaps long ago, and number 1 has none: for both, a later record means the same.
     """
     return previous_stands and not later_exists
 
@@ -51,31 +51,32 @@ def explain_loss(
     later: int | None,
     newest: pb.CheckpointMetadata | None,
 ) -> ProtocolError:
-    """Why record `lost`, which a run relies on, is not there: a newer run collected it, or the state is gone.
+    """Return the error that explains why record `lost`, which a run relies on, is missing.
 
-    `known` is the newest record before `lost` was missed that the run knows, `later` a number beyond everything that
-    the run can have written, `newest` the last readable record up to there that the run did not just write itself.
-    Whatever moves the log on leaves a later record, because the head is never collected. A log that was removed and
-    begun anew is recognised by a record that is foreign and younger; the clock decides over the exit code only.
+    Either a newer run cleaned it up, or the state is gone. `known` is the newest record that the run knew before it
+    missed `lost`. `later` is a number beyond anything the run can have written. `newest` is the last readable record up
+    to there that the run did not just write itself. A log that has advanced always has a later record, because the head
+    is never deleted. A log that was removed and started again has a record that is foreign and younger; the clock only
+    affects the exit code.
     """
     where = f"job {job_id}"
     if later is not None:
         return FencedError(
-            f"this run is superseded: the log has moved on to record {later} and collected record {lost}",
+            f"this run is superseded: the log has advanced to record {later}, and record {lost} was cleaned up",
             where=where,
             fix="stop this process and do not restart it (exit code 86): the newer run continues the job",
         )
     if newest is not None and known is not None and _began_anew(newest, known):
         return FencedError(
-            f"this run is superseded: the state was removed, and run {newest.run} ({newest.written_by}) began anew",
+            f"this run is superseded: the state was removed, and run {newest.run} ({newest.written_by}) started again",
             where=where,
             fix="stop this process and do not restart it (exit code 86): the newer run owns the job",
         )
     left = f"the newest record left is {newest.epoch}" if newest is not None else "no record is left"
     return StateGoneError(
-        f"the state is gone: record {lost} is not there any more, and {left}; no newer run removed it",
+        f"the state is gone: record {lost} no longer exists, and {left}; no newer run removed it",
         where=where,
-        fix="check that the volume is mounted, and that nobody deleted or replaced the state folder; "
+        fix="check that the volume is mounted, and that the state folder was not deleted or replaced; "
         "restore it, then start the job again",
     )
 
@@ -85,10 +86,10 @@ def _began_anew(newest: pb.CheckpointMetadata, known: pb.CheckpointMetadata) -> 
 
 
 def fenced(number: int, *, run: int, by: pb.CheckpointMetadata | None = None) -> FencedError:
-    """The error of a run that found its next number taken."""
+    """Return the error of a run whose next number is already taken."""
     newer = f"run {by.run} ({by.written_by})" if by else "a newer run"
     return FencedError(
         f"run {run} is superseded: record {number} belongs to {newer}",
         where=f"job {by.job_id}" if by else "",
-        fix="stop this process and do not restart it (exit code 86): the newer run goes on with the job",
+        fix="stop this process and do not restart it (exit code 86): the newer run continues the job",
     )

@@ -1,8 +1,8 @@
-"""Spark's checkpoint folder is a projection of the record: what has to be in it, and when it cannot be built.
+"""Contents of Spark's checkpoint folder, which is a projection of the record, and when it cannot be built.
 
-Every run has a folder of its own, built from the record before its query starts: nothing lives there that the record
-does not hold, and two live drivers never write into one folder. Measured with a file source on Spark 4.3: a source log
-that is cut fails, or skips or repeats rows without a word, so no folder that another run left is trusted.
+Every run has its own folder, built from the record before its query starts. The folder contains nothing that the record
+does not hold, and two live drivers never write into the same folder. Measured with a file source on Spark 4.3: with a
+truncated source log, the query fails, or silently skips or repeats rows. No folder left by another run is trusted.
 """
 
 from collections import Counter
@@ -13,13 +13,13 @@ from statebed.format import checkpoint_pb2 as pb
 
 SPARK_KIND = "spark"
 _HEADER_LINES = 2
-"""Of an entry in Spark's offset log: its version, and what the batch was planned with."""
+"""Number of lines before the offsets in an entry of Spark's offset log: the version, and the metadata of the batch."""
 _NO_OFFSET = "-"
 _SOURCE_LOGS = "sources/"
 
 
 def check_position(position: pb.SourcePosition, *, where: str) -> None:
-    """Refuse a position that no checkpoint of Spark's can be built from."""
+    """Raise ReplayError if no Spark checkpoint can be built from the position."""
     if position.kind and position.kind != SPARK_KIND:
         raise _refused(f"the state was written by a program of kind {position.kind!r}, not by Spark", where)
     if not position.HasField("batch_id"):
@@ -31,10 +31,10 @@ def check_position(position: pb.SourcePosition, *, where: str) -> None:
 
 
 def offset_names(streams: Sequence[int], owners: Sequence[str]) -> tuple[str, ...]:
-    """A name for each offset of a query of Spark's, from the number of its stream and the source that it is of.
+    """Return a name for each offset of a Spark query, from its stream number and the source that owns it.
 
-    It is the source's name, numbered where the source has several streams. Where another source reads the same stream,
-    and does so first, that one's name stands behind: Spark has one log for both.
+    The name is the source's name, with a number if the source has several streams. If an earlier source reads the same
+    stream, its name follows after `=`, because Spark has one source log for both.
 
     >>> offset_names([0, 0, 1], ["rides", "rides", "fares"])
     ('rides', 'rides', 'fares')
@@ -55,34 +55,34 @@ def offset_names(streams: Sequence[int], owners: Sequence[str]) -> tuple[str, ..
 
 
 def rearranged(position: pb.SourcePosition, wanted: Sequence[str], *, where: str) -> pb.SourcePosition:
-    """The position with the offsets of these names, in their order: Spark knows sources by their places alone.
+    """Return the position with the offsets of `wanted`, in that order, because Spark knows sources only by position.
 
-    A source that is new has no offset, and begins where it would begin in a query of its own; one that is gone is left
-    out. Both are decided by name. One that is read once more goes on from where it is.
+    Sources are matched by name. A new source has no offset, and starts where it would start in a query of its own. A
+    removed source is left out. A source that the query reads in more places than before continues from its offset.
     """
     known = list(position.sources)
     if not position.HasField("batch_id") or known == list(wanted):
         return position
     lines = {entry.name: entry.content.decode().split("\n") for entry in position.offsets}
-    there = {len(some) - _HEADER_LINES for some in lines.values()}
-    if there != {len(known)}:
+    counts = {len(entry) - _HEADER_LINES for entry in lines.values()}
+    if counts != {len(known)}:
         raise _refused(
-            f"it holds {', '.join(map(str, sorted(there)))} offsets, and the names of {len(known)}; the job reads "
+            f"it holds {', '.join(map(str, sorted(counts)))} offsets, but {len(known)} names; the job reads "
             f"{len(wanted)}",
             where,
         )
     _check_numbers(known, wanted, where=where)
-    places = [_name(one) for one in known]
+    places = [_name(offset) for offset in known]
     made = pb.SourcePosition()
     made.CopyFrom(position)
     for entry in made.offsets:
         head, offsets = lines[entry.name][:_HEADER_LINES], lines[entry.name][_HEADER_LINES:]
         by_name = dict(zip(places, offsets, strict=True))
-        entry.content = "\n".join([*head, *(by_name.get(_name(one), _NO_OFFSET) for one in wanted)]).encode()
+        entry.content = "\n".join([*head, *(by_name.get(_name(offset), _NO_OFFSET) for offset in wanted)]).encode()
     logs_before, logs_now = list(dict.fromkeys(map(_log, known))), list(dict.fromkeys(map(_log, wanted)))
     log_of = dict(zip(places, map(_log, known), strict=True))
-    # The logs of a stream come from any of those that read it now.
-    came_from = {_log(one): log_of[_name(one)] for one in reversed(wanted) if _name(one) in log_of}
+    # A source log is copied from the first of its current readers that existed before.
+    came_from = {_log(offset): log_of[_name(offset)] for offset in reversed(wanted) if _name(offset) in log_of}
     del made.source_logs[:]
     for log in position.source_logs:
         place, _, rest = log.name.removeprefix(_SOURCE_LOGS).partition("/")
@@ -96,40 +96,43 @@ def rearranged(position: pb.SourcePosition, wanted: Sequence[str], *, where: str
     return made
 
 
-def _name(one: str) -> str:
-    """Of the source, and the number of its stream."""
-    return one.partition("=")[0]
+def _name(offset: str) -> str:
+    """Return the source's name and the number of its stream, without the log's name."""
+    return offset.partition("=")[0]
 
 
-def _log(one: str) -> str:
-    """The name by which the log of a stream is known."""
-    return one.rpartition("=")[2]
+def _log(offset: str) -> str:
+    """Return the name of the source log that the stream uses."""
+    return offset.rpartition("=")[2]
 
 
 def _check_numbers(known: Sequence[str], wanted: Sequence[str], *, where: str) -> None:
-    """Refuse a source that has more or fewer streams than it had: which of them is which, nobody can say."""
+    """Raise ReplayError if the number of streams of a source has changed: the old and new ones could not be matched."""
 
     def streams(names: Sequence[str]) -> dict[str, int]:
-        return Counter(_name(one).partition("#")[0] for one in dict.fromkeys(map(_name, names)))
+        return Counter(name.partition("#")[0] for name in dict.fromkeys(map(_name, names)))
 
     before, now = streams(known), streams(wanted)
     for source in now:
         if source in before and before[source] != now[source]:
             raise ReplayError(
-                f"the source {source!r} had {before[source]} streams, and has {now[source]}",
+                f"the source {source!r} had {before[source]} streams, but now has {now[source]}",
                 where=where,
-                fix="give each stream to job.source by itself, the new one with a name of its own",
+                fix="pass each stream to a separate job.source, and give the new one its own name",
             )
 
 
 def check_offsets(offsets: bytes, names: Sequence[str], *, where: str) -> None:
-    """Refuse to record an entry of Spark's offset log whose lines are not known by name: nobody could go on from it."""
+    """Raise ReplayError if the offsets in an entry of Spark's offset log do not match `names`.
+
+    No later run could continue from such an entry.
+    """
     lines = len(offsets.decode().split("\n")) - _HEADER_LINES
     if lines != len(names):
         raise ReplayError(
-            f"Spark's query has {lines} offsets, and the job knows the sources of {len(names)}",
+            f"Spark's query has {lines} offsets, but the job knows the sources of {len(names)}",
             where=where,
-            fix="nothing was recorded; read each stream in a source of its own, and report the plan of the job",
+            fix="nothing was recorded; read each stream in a separate source, and report the plan of the job",
         )
 
 
@@ -137,12 +140,12 @@ def _refused(reason: str, where: str) -> ReplayError:
     return ReplayError(
         f"Spark's checkpoint cannot be built from the record: {reason}",
         where=where,
-        fix="start another job name, or fork to an epoch that a Spark query committed",
+        fix="start a job with another name, or fork to an epoch that a Spark query committed",
     )
 
 
 def needed_source_logs(names: list[str]) -> list[str]:
-    """The files of source logs that a restart needs: of each log the newest compacted file and what follows it.
+    """Return the source log files that a restart needs: the newest compacted file of each log and all later files.
 
     >>> needed_source_logs(["sources/0/8", "sources/0/9.compact", "sources/0/10", "sources/1/0"])
     ['sources/0/9.compact', 'sources/0/10', 'sources/1/0']

@@ -1,7 +1,8 @@
-"""Publication: what a sink does with an epoch, decided in the same transaction that writes.
+"""Publication decisions: what a sink does with an epoch, decided in the same transaction that writes.
 
-A sink that keeps its position (the newest run that opened it, the newest epoch it has) is exactly once: it ignores what
-it has and refuses what comes from a superseded run. A marker per sink and epoch then tells later runs what is done.
+A sink that keeps its position (the newest run that opened it, the newest epoch it has) is exactly once: it ignores
+epochs that it has and refuses those of a superseded run. A marker per sink and epoch then tells later runs what was
+published.
 """
 
 import enum
@@ -10,14 +11,14 @@ from dataclasses import dataclass
 
 
 class Guarantee(enum.Enum):
-    """What a sink promises about an epoch's rows."""
+    """Delivery guarantee of a sink."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
 
 
 class PublishStep(enum.Enum):
-    """What to do with an epoch that is offered to a sink."""
+    """Decision about an epoch that is offered to a sink."""
 
     WRITE = "write"
     SKIP = "skip"
@@ -26,14 +27,14 @@ class PublishStep(enum.Enum):
 
 @dataclass(frozen=True)
 class SinkPosition:
-    """What a sink remembers, changed in the transaction that writes."""
+    """Position that a sink stores, updated in the transaction that writes."""
 
     run: int
     epoch: int
 
 
 def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> PublishStep:
-    """Write the epoch, skip it because it is there, or refuse it because the run is superseded."""
+    """Decide whether to write the epoch, skip it if the sink has it, or refuse it if the run is superseded."""
     if position is None:
         return PublishStep.WRITE
     if run < position.run:
@@ -42,20 +43,20 @@ def decide_delivery(position: SinkPosition | None, *, run: int, epoch: int) -> P
 
 
 def common_epoch(position: SinkPosition, *, held: Collection[int], lineage: Collection[int]) -> int:
-    """The newest epoch that the sink and the present lineage share; everything later must be offered to the sink.
+    """Return the newest epoch that the sink and the current lineage share; later epochs must be offered to the sink.
 
-    `held` are the data epochs that lead to the sink's newest, `lineage` those that lead to the run's, each as far back
-    as records are retained. What is older than all of these was in the lineage when the sink got it.
+    `held` are the data epochs that lead to the sink's newest epoch, `lineage` those that lead to the epoch of the run,
+    both as far back as records are retained. Older epochs were part of the lineage when the sink got them.
     """
     shared = set(held) & set(lineage)
     return max(shared) if shared else min(position.epoch, *held, min(lineage, default=0))
 
 
 def pending_sinks(wanted: Collection[str], markers: Collection[str]) -> list[str]:
-    """The sinks that an epoch must still be published to."""
+    """Return the sinks that an epoch has not been published to yet."""
     return [sink for sink in wanted if sink not in markers]
 
 
 def oldest_unpublished(pending: Mapping[int, Collection[str]]) -> int | None:
-    """The oldest epoch that some sink still waits for; retention must not pass it."""
+    """Return the oldest epoch with a pending sink, or None. Retention must not drop it."""
     return min((epoch for epoch, sinks in pending.items() if sinks), default=None)

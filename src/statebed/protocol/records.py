@@ -1,7 +1,7 @@
-"""How records are made: each is complete in itself and follows from the one before it.
+"""Builders of records. Each record is self-contained and follows from the one before it.
 
-A record names everything that its epoch consists of, so reading one never needs another. `previous` is always the
-number before; `base` is the data epoch whose state it builds on (never a run_start, which has no state of its own).
+A record refers to everything its epoch consists of, so reading one never requires another. `previous` is always the
+preceding number. `base` is the data epoch whose state it builds on, never a run_start, which has no state itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity, histories
 
 @dataclass(frozen=True)
 class EpochDraft:
-    """What an epoch consists of, before it has a place in the log."""
+    """Contents of an epoch before it has a number in the log."""
 
     operators: Sequence[pb.OperatorEntry]
     source_position: pb.SourcePosition = field(default_factory=pb.SourcePosition)
@@ -26,16 +26,16 @@ class EpochDraft:
     start_time_us: int = 0
     parallelism: int = 1
     chosen_parallelism: int | None = None
-    """For later runs that set none themselves; None: as before."""
+    """Default parallelism of later runs that do not set one, or None to keep the previous default."""
     status: pb.RecordStatus.ValueType = pb.COMPLETE
     """COMPLETE becomes STOPPED in the record if every operator was checkpointed with `then_stop`."""
     figures: pb.EpochFigures | None = None
-    """What it took, as far as that was measured."""
+    """Measurements of the epoch, if any."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What only this attempt at a commit knows: its nonce, its time, who writes, which requests it grants."""
+    """Data of one attempt to commit: its nonce, its time, its writer and the requests it grants."""
 
     nonce: str
     now_us: int
@@ -44,7 +44,7 @@ class Commit:
 
 
 def data_epoch_of(record: pb.CheckpointMetadata) -> int:
-    """The epoch whose state the record shows: its own, or for a run_start its base's."""
+    """Return the epoch whose state the record shows: its own, or the base's for a run_start."""
     return record.epoch if record.kind == pb.EPOCH else record.base
 
 
@@ -63,10 +63,10 @@ def build_run_start(
     min_epoch: int = 1,
     rollback_allowed: bool = False,
 ) -> pb.CheckpointMetadata:
-    """The record that opens run `number` on the state of `base`; `head` gives what belongs to the log itself.
+    """Build the record that opens run `number` on the state of `base`; `head` provides what belongs to the log itself.
 
-    `rollback_allowed`: sinks may take back what they have of epochs that are not of this lineage. Until a run has
-    committed an epoch, which it does after asking the sinks, those that follow it may do so, too.
+    With `rollback_allowed`, sinks may retract epochs that are not part of this lineage. The permission lasts until a
+    run has committed an epoch, which it does only after opening its sinks, so later runs inherit it until then.
     """
     record = pb.CheckpointMetadata(
         job_id=job_id,
@@ -111,7 +111,8 @@ def build_epoch(
 ) -> pb.CheckpointMetadata:
     """Build the record of the epoch that follows `head` in the same run.
 
-    By sink, `identities` say what it is, `published` which epoch it has, and `accepted` what the user gave up.
+    The mappings are by sink: `identities` describe it, `published` is the newest epoch it has, and `accepted` is what
+    the user gave up.
     """
     return pb.CheckpointMetadata(
         job_id=head.job_id,
@@ -122,7 +123,7 @@ def build_epoch(
         lineage=head.lineage,
         run=head.run,
         nonce=commit.nonce,
-        # A clock that was set back meanwhile would end the epoch before it began.
+        # The clock may have been set back since the epoch started; it must not end before it starts.
         start_time_us=min(draft.start_time_us or commit.now_us, commit.now_us),
         finish_time_us=commit.now_us,
         status=_status_of(draft),

@@ -1,7 +1,7 @@
-"""Replay: what to do with a micro-batch, decided against the head of this lineage.
+"""Replay decisions: what to do with a micro-batch, given the head of this lineage.
 
-Never by "a record exists": a fork reuses batch ids for other rows. The head says which batch it holds, of which query,
-with which offsets.
+The existence of a record is not enough, because a fork reuses batch ids for other rows. The head tells which batch it
+holds, of which query, with which offsets.
 """
 
 import enum
@@ -12,12 +12,12 @@ from statebed.format import checkpoint_pb2 as pb
 
 _FIX = (
     "stop the query and start the job again: Spark's checkpoint is rebuilt from the record. If its folder was given to "
-    "another query, give that query a folder of its own"
+    "another query, give that query a separate folder"
 )
 
 
 class Replay(enum.Enum):
-    """What to do with a batch."""
+    """Decision about a batch."""
 
     PROCESS = "process"
     ALREADY_COMMITTED = "already committed"
@@ -31,10 +31,11 @@ def decide_replay(
     offsets: bytes,
     committed: Mapping[int, bytes] | None = None,
 ) -> Replay:
-    """Process the batch, or only publish what it left unpublished; anything that does not fit is refused.
+    """Decide whether to process the batch, or only to publish what it left unpublished; raise ReplayError on a
+    mismatch.
 
-    `offsets` is the batch's entry in Spark's offset log; `committed` holds the entries of earlier batches of this
-    lineage as far as their records are retained.
+    `offsets` is the batch's entry in Spark's offset log. `committed` holds the entries of earlier batches of this
+    lineage whose records are retained.
     """
     if position.kind and position.kind != "spark":
         raise _disagree(f"the state was written by a program of kind {position.kind!r}, not by Spark")
@@ -48,7 +49,7 @@ def decide_replay(
         return Replay.PROCESS
     if batch_id > position.batch_id:
         raise _disagree(
-            f"the state holds batch {position.batch_id}, Spark offers batch {batch_id}: one is missing between"
+            f"the state holds batch {position.batch_id}, Spark offers batch {batch_id}: a batch in between is missing"
         )
     known = dict(committed or {})
     known.update({int(entry.name): entry.content for entry in position.offsets})

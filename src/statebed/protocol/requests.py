@@ -1,8 +1,8 @@
-"""Requests to the live run: what a tool may ask, and what each request changes in the next record.
+"""Requests to the live run: what a tool may request, and what each request changes in the next record.
 
-A request is granted or refused when it is read, takes effect with the next record, which lists its id, and is
-answered only after that record is committed, refusals too: a superseded run never answers. A run that finds an
-unanswered request in a record of the log answers it and does nothing twice.
+A request is granted or refused when it is read. A granted request takes effect with the next record, which lists its
+id. Every request, even a refused one, is answered only after that record is committed, so a superseded run never
+answers. A run that finds an unanswered request listed in the log answers it without performing it again.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class AddSavepoint:
 
 @dataclass(frozen=True)
 class DropSavepoint:
-    """Leave a pin out from the next record on."""
+    """Drop a pin from the next record."""
 
     name: str
 
@@ -38,21 +38,21 @@ class Stop:
 
 @dataclass(frozen=True)
 class Collect:
-    """Collect garbage after the next record."""
+    """Clean up after the next record."""
 
 
 @dataclass(frozen=True)
 class Compact:
-    """Merge files soon, whether or not it is time."""
+    """Compact files soon, even if compaction is not due."""
 
 
 Effect = AddSavepoint | DropSavepoint | Stop | Collect | Compact
 
 
 def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting: Sequence[Effect] = ()) -> Effect:
-    """What the request changes, or a typed error that says why it is refused.
+    """Return the effect of a request; raise a typed error if it is refused.
 
-    `waiting` are the effects already granted for the next record, so that two requests read together agree.
+    `waiting` are the effects already granted for the next record, so that requests read together do not conflict.
     """
     match request.WhichOneof("action"):
         case "savepoint":
@@ -67,7 +67,7 @@ def decide_request(request: pb.Request, *, head: pb.CheckpointMetadata, waiting:
             return Compact()
         case _:
             raise ProtocolError(
-                "the request asks for nothing that this run knows",
+                "this run does not know the requested action",
                 fix="upgrade the job to the tool's version of statebed",
             )
 
@@ -76,10 +76,10 @@ def _add_savepoint(wanted: pb.SavepointRequest, head: pb.CheckpointMetadata, wai
     name = check_name("savepoint", wanted.name)
     taken = {pin.savepoint for pin in head.pins} | {e.name for e in waiting if isinstance(e, AddSavepoint)}
     if name in taken:
-        raise SavepointError(f"there is a savepoint {name!r} already", fix="choose another name, or drop it first")
+        raise SavepointError(f"savepoint {name!r} already exists", fix="choose another name, or drop it first")
     epoch = wanted.epoch if wanted.HasField("epoch") else data_epoch_of(head)
     if epoch == 0:
-        raise EpochNotRetainedError("the job has no epoch to save yet", fix="ask again after its first epoch")
+        raise EpochNotRetainedError("the job has no epoch to save yet", fix="repeat the request after its first epoch")
     if not head.min_epoch <= epoch <= head.epoch:
         raise EpochNotRetainedError(
             f"epoch {epoch} cannot be saved: the retained epochs are {head.min_epoch} to {head.epoch}"
@@ -95,6 +95,6 @@ def _drop_savepoint(name: str, head: pb.CheckpointMetadata, waiting: Sequence[Ef
 
 
 def next_pins(pins: Sequence[pb.Pin], *, added: Sequence[pb.Pin], effects: Sequence[Effect]) -> list[pb.Pin]:
-    """The pins of the next record: those of the head, less the dropped, and the added ones."""
+    """Return the pins of the next record: those of the head without the dropped ones, then the added ones."""
     dropped = {effect.name for effect in effects if isinstance(effect, DropSavepoint)}
     return [pin for pin in pins if pin.savepoint not in dropped] + list(added)

@@ -1,8 +1,8 @@
-"""What records know about sinks: identity, target, newest output and newest published epoch, carried along a lineage.
+"""Sink histories in records: identity, target, newest output and newest published epoch, carried along a lineage.
 
-A sink's own position only says what the target holds. Whether epochs are missing there is decided by comparing it with
-this history, which outlives the records of the epochs: retention drops those, and most sinks do not move their position
-for an epoch without rows.
+A sink's own position only tells what the target holds. Whether epochs are missing there is decided by comparing it with
+this history, which outlives the records of the epochs: retention drops those, and most sinks do not advance their
+position for an epoch without rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,49 +11,49 @@ from dataclasses import dataclass
 from statebed.format import checkpoint_pb2 as pb
 
 MAX_ABSENT = 100
-"""Histories kept of sinks that the job no longer has; the ones that left first are dropped."""
+"""Maximum number of histories of sinks that the job no longer has; those removed first are dropped."""
 
 
 @dataclass(frozen=True)
 class SinkIdentity:
-    """What a sink says about itself."""
+    """Identity of a sink, as reported by the sink."""
 
     kind: str = ""
-    """"parquet", "sqlite", ...; empty for a sink of the user's own."""
+    """"parquet", "sqlite", ...; empty for a user-defined sink."""
     target: str = ""
-    """Where it writes, in one spelling and without secrets; empty if it cannot say."""
+    """Where the sink writes, normalised and without secrets; empty if unknown."""
     keeps_position: bool = False
-    """Whether it remembers run and epoch in its target, so that a missing position means a missing target."""
+    """Whether the sink stores run and epoch in its target, so that a missing position means a missing target."""
 
 
 @dataclass(frozen=True)
 class AcceptedLoss:
-    """Epochs that the user gave up: a target that holds `held` does not need those up to `until`."""
+    """Epochs that the user gave up: a target at epoch `held` does not need those up to `until`."""
 
     held: int
     until: int
 
 
 def has_rows(record: pb.CheckpointMetadata, operator_id: str, stream: str) -> bool:
-    """Whether the epoch has output files for a sink that listens to this stream."""
+    """Return whether the epoch has output files for a sink of this stream."""
     return any(file.stream == stream and operator_id in {"", file.operator_id} for file in record.outbox)
 
 
 def mentions(record: pb.CheckpointMetadata, sink_id: str) -> bool:
-    """Whether the record knows a sink of this name."""
+    """Return whether the record has a sink or a sink history called `sink_id`."""
     known = {history.sink_id for history in record.sink_histories} | {entry.sink_id for entry in record.sinks}
     return sink_id in known
 
 
 def history_of(histories: Iterable[pb.SinkHistory], sink_id: str) -> pb.SinkHistory | None:
-    """Return the history of one sink."""
+    """Return the history of a sink, or None."""
     return next((history for history in histories if history.sink_id == sink_id), None)
 
 
 def histories_after(record: pb.CheckpointMetadata) -> list[pb.SinkHistory]:
-    """Return the histories of `record` with its own output added, as the next record carries them.
+    """Return the histories of `record`, updated with its own output, as the next record carries them.
 
-    A record of an older statebed has sinks without histories: theirs begin here.
+    Records of older versions have sinks without histories: theirs start here.
     """
     known = {history.sink_id for history in record.sink_histories}
     histories = [
@@ -85,9 +85,9 @@ def next_histories(
     published: Mapping[str, int],
     accepted: Mapping[str, AcceptedLoss],
 ) -> list[pb.SinkHistory]:
-    """Return the histories of the record of `epoch`, which follows `head` and goes to `sinks`.
+    """Return the histories of the record of `epoch`, which follows `head` and is published to `sinks`.
 
-    A record without sinks only carries the state over, so no sink misses anything by it.
+    A record without sinks only carries the state over, so no sink becomes absent because of it.
     """
     histories = {history.sink_id: history for history in histories_after(head)}
     entries = {entry.sink_id: entry for entry in sinks}

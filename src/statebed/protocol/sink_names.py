@@ -1,8 +1,8 @@
-"""Names of sinks that were given none: which of them is a sink that the job had before.
+"""Names of sinks that the user did not name: which of them is a sink that the job had before.
 
-A derived name comes from the operator that the rows come from, never from a position in the program. Programs change
-all the same (a second sink is added, two lines change places), and old jobs have names that were derived from positions
-(`rows_2`). So the target decides where it can: a sink that writes where a known one wrote is that sink.
+A derived name comes from the operator that produces the rows, never from a position in the program. Programs change
+nevertheless (a second sink is added, two lines are swapped), and old jobs have names that were derived from positions
+(`rows_2`). The target therefore decides where possible: a sink that writes where a known sink wrote is that sink.
 """
 
 import hashlib
@@ -19,20 +19,20 @@ _DIGITS = 8
 
 @dataclass(frozen=True)
 class DerivedSink:
-    """A sink without a given name."""
+    """A sink without a user-defined name."""
 
     sink_id: str
-    """Its derived name."""
+    """Derived name."""
     operator_id: str
-    """The operator whose rows it gets; empty: several."""
+    """Operator whose rows it gets; empty if there are several."""
     kind: str = ""
     target: str = ""
     owner: str = ""
-    """The sink of this job that its target belongs to; empty: none, or it cannot say."""
+    """Sink of this job that the target belongs to; empty if there is none or it is unknown."""
 
 
 def derived_name(operators: Sequence[str], label: str = "", *, told_apart_by: str = "") -> str:
-    """Name a sink by the operators it listens to, what it is, and if need be a digest of what tells it apart.
+    """Derive the name of a sink from its operators and its label, with a digest of `told_apart_by` if that is set.
 
     >>> derived_name(["per_minute"], "sqlite")
     'per_minute_sqlite'
@@ -47,10 +47,10 @@ def derived_name(operators: Sequence[str], label: str = "", *, told_apart_by: st
 def settled_names(
     derived: Sequence[DerivedSink], *, given: Collection[str], known: Sequence[pb.SinkHistory]
 ) -> dict[str, str]:
-    """Map each derived name to the one that the sink has in the log; `given` are the names that users chose.
+    """Map each derived name to the sink's name in the log; `given` are the names chosen by the user.
 
-    A sink is a known one by its target, else by what the target itself says, else by its name, else, for names
-    that were derived from positions, if it is the only one behind its operator.
+    A sink is matched with a known one by its target, else by the owner stored in the target, else by its name. A name
+    that was derived from a position also matches if it is the only one of its operator.
     """
     free = {history.sink_id: history for history in known if history.sink_id not in given}
     names: dict[str, str] = {}
@@ -84,7 +84,9 @@ def _with_target(sink: DerivedSink, free: Mapping[str, pb.SinkHistory]) -> str:
 def _only_one_of_operator(
     sink: DerivedSink, free: Mapping[str, pb.SinkHistory], unsettled: Sequence[DerivedSink]
 ) -> str:
-    """Return the free positional name behind the sink's operator if both are the only ones there; else empty."""
+    """Return the positional name of the sink's operator if it is the only free one and the sink has no rival, else
+    empty.
+    """
     rivals = [other for other in unsettled if other.operator_id == sink.operator_id]
     old = [
         name

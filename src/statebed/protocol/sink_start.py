@@ -1,8 +1,8 @@
-"""How a run begins with a sink: go on, publish what it lacks, take epochs back, or refuse.
+"""Decision how a run starts with a sink: continue, publish what it lacks, retract epochs, or refuse.
 
-A sink that holds fewer epochs than were published to it (restored from a backup, deleted, emptied, given another path,
-away from the job for some time) can be brought up to date only while the epochs are retained. Otherwise the start is
-refused and names the epochs that are gone, unless the user chose what to do about it.
+A sink may hold fewer epochs than were published to it: it was restored from a backup, deleted, emptied, moved to
+another path, or was not part of the job for some time. It can be brought up to date only while the epochs are retained.
+Otherwise the start is refused with the list of missing epochs, unless the user chose what to do.
 """
 
 import enum
@@ -14,86 +14,86 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.publication import SinkPosition
 from statebed.protocol.sink_history import AcceptedLoss, SinkIdentity
 
-NOT_IN_STATE = "results that are only added are not kept in state"
+NOT_IN_STATE = "append-only results are not kept in state"
 
 
 class SinkStart(enum.Enum):
-    """What to do with a sink that lacks epochs. Without such a choice, and only then, the start is refused."""
+    """Choice for a sink that lacks epochs which are no longer retained. Without a choice, the start is refused."""
 
     REBUILD = "rebuild"
-    """Empty the sink and write it anew: from retained epochs if they are all there, else from finished state."""
+    """Empty the sink and write it again, from retained epochs if they are complete, else from finished state."""
     START_EMPTY = "start_empty"
-    """Go on in the empty place with what was never published; earlier epochs are left out."""
+    """Continue in the empty target with what was never published; earlier epochs are left out."""
     ACCEPT_GAP = "accept_gap"
-    """Keep what the sink has, publish what is retained, and go on without the epochs in between."""
+    """Keep what the sink has, publish what is retained, and continue without the epochs in between."""
 
 
 @dataclass(frozen=True)
 class SinkFacts:
-    """One sink, and what the log knows of it."""
+    """Facts about a sink, from the sink and from the log."""
 
     sink_id: str
     identity: SinkIdentity
     position: SinkPosition | None
-    """What the sink remembers; epoch 0 means that it is empty."""
+    """Position stored in the sink; epoch 0 if it is empty, None if the sink keeps no position."""
     history: pb.SinkHistory | None
-    """As of the epoch that the run builds on."""
+    """History as of the base epoch of the run."""
     common: int
     """Newest epoch that the sink and the lineage share."""
     base: int
-    """The epoch that the run builds on."""
+    """Epoch that the run builds on."""
     last_number: int
-    """Newest number of the log before the run, whether its record is there or was lost."""
+    """Newest number of the log before the run, whether its record exists or was lost."""
     outputs: Sequence[int]
-    """Retained epochs of the lineage with rows for it, ascending."""
+    """Retained epochs of the lineage with rows for the sink, ascending."""
     gone_output: int
-    """Newest epoch with rows for it that is no longer retained; 0: none."""
+    """Newest epoch with rows for the sink that is no longer retained, or 0."""
     oldest: int
-    """Oldest retained epoch of the lineage; 0: none is."""
+    """Oldest retained epoch of the lineage, or 0."""
     published: int
-    """Newest epoch that was published to it; 0: none."""
+    """Newest epoch that was published to the sink, or 0."""
     foreign: bool = False
-    """Whether the log shows that what the target holds was not published by this job."""
+    """Whether the log shows that the target's contents were not published by this job."""
 
     @property
     def absent_since(self) -> int:
-        """First epoch that was committed without the sink; 0: none was."""
+        """First epoch that was committed without the sink, or 0."""
         return self.history.absent_since if self.history is not None else 0
 
     @property
     def excused(self) -> int:
-        """Up to this epoch the user gave up what a target at this epoch lacks; at another one nothing is excused."""
+        """Newest epoch that the user gave up for a target at this position, or 0."""
         history = self.history
         return history.accepted if history is not None and history.accepted_from == self.common else 0
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the target should hold rows: some were published to it that nobody gave up."""
+        """Whether the target should hold rows: some were published to it and not given up."""
         return self.gone_output > self.excused or any(self.excused < one <= self.published for one in self.outputs)
 
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What to do with the sink before the first epoch."""
+    """Steps to take with the sink before the first epoch."""
 
     after: int | None
-    """It gets every retained epoch of the lineage after this one; None: those without a published marker."""
+    """Publish every retained epoch of the lineage after this one, or those without a published marker if None."""
     roll_back_to: int | None = None
-    """Take back everything after this epoch first."""
+    """Retract everything after this epoch first."""
     clear: bool = False
-    """Take back everything first."""
+    """Retract everything first."""
     from_state: bool = False
-    """Then write the finished results of the base epoch."""
+    """Write the finished results of the base epoch after clearing."""
     problem: str = ""
-    """What the user gave up, for the log."""
+    """Description of what the user gave up, for the log."""
     accepted: AcceptedLoss | None = None
-    """What the user gave up, for later starts."""
+    """Epochs that the user gave up, for later starts."""
 
 
 def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: bool, no_rebuild: str) -> SinkPlan:
-    """Decide how the run begins with the sink; SinkStartError if it would lose epochs that nobody gave up.
+    """Decide how the run starts with the sink; raise SinkStartError if it would lose epochs the user has not given up.
 
-    `no_rebuild` says why its results cannot be computed from state; empty if they can.
+    `no_rebuild` tells why the sink's results cannot be computed from state; empty if they can.
     """
     _check_of_this_log(facts)
     held = facts.position.epoch if facts.position else 0
@@ -106,11 +106,10 @@ def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: b
         raise RollbackError(
             f"sink {facts.sink_id} already has epoch {held}, which this lineage (at epoch {facts.base}) does not "
             "contain",
-            fix="ask for the rollback (rollback=RollbackPolicy.ALLOW), and correct the sink where it cannot take rows "
-            "back",
+            fix="allow the rollback (rollback=RollbackPolicy.ALLOW), and correct the sink if it cannot retract rows",
         )
     if roll_back_to is not None and choice is SinkStart.REBUILD and not no_rebuild:
-        what = f"sink {facts.sink_id} goes back from epoch {held} to {facts.common} by being written anew"
+        what = f"sink {facts.sink_id} is rolled back from epoch {held} to {facts.common} by writing it again"
         return SinkPlan(after=facts.base, clear=True, from_state=True, problem=what)
     if facts.absent_since:
         what = (
@@ -135,26 +134,26 @@ def plan_sink(facts: SinkFacts, *, choice: SinkStart | None, rollback_allowed: b
 def check_removed(
     waiting: Mapping[str, Sequence[int]], *, sinks: Collection[str], abandon: Collection[str], job_id: str
 ) -> None:
-    """Refuse a job without a sink that still waits for epochs, unless the user gave these up."""
+    """Raise SinkStartError if the job lacks a sink with pending epochs, unless the user gave these up."""
     for sink_id, epochs in sorted(waiting.items()):
         if sink_id in sinks or sink_id in abandon or not epochs:
             continue
         raise SinkStartError(
-            f"the job no longer has the sink {sink_id}, which has not got {_epochs(epochs)}",
+            f"the job no longer has the sink {sink_id}, which is still missing {_epochs(epochs)}",
             where=f"job {job_id}; its sinks are {', '.join(sorted(sinks)) or 'none'}",
-            fix=f"write it as before, or under its old name if it was renamed: write(..., name={sink_id!r}); to give "
-            f"these epochs up: job.start(abandon=[{sink_id!r}]), without Spark Publisher(..., abandon=[{sink_id!r}])",
+            fix=f"add the sink again, under its old name if renamed: write(..., name={sink_id!r}); to give these "
+            f"epochs up: job.start(abandon=[{sink_id!r}]), or without Spark Publisher(..., abandon=[{sink_id!r}])",
         )
 
 
 def check_choices(
     choices: Mapping[str, SinkStart], abandon: Collection[str], *, sinks: Collection[str], job_id: str
 ) -> None:
-    """Refuse choices for sinks that the job does not have, and sinks to abandon that it has."""
+    """Raise InputError for a choice whose sink the job does not have, or a sink to abandon that it still has."""
     for sink_id in choices:
         if sink_id not in sinks:
             raise InputError(
-                f"sinks= names {sink_id!r}, which is no sink of this job",
+                f"sinks= names {sink_id!r}, which is not a sink of this job",
                 where=f"job {job_id}",
                 fix=f"its sinks are {', '.join(sorted(sinks))}",
             )
@@ -181,7 +180,7 @@ def _check_of_this_log(facts: SinkFacts) -> None:
 
 
 def _without_position(facts: SinkFacts, choice: SinkStart | None) -> SinkPlan:
-    """Plan a sink that cannot say what it has: published markers count, as long as it writes to the same place."""
+    """Plan a sink without a position: published markers count, as long as the target is unchanged."""
     moved = _old_target(facts)
     if not facts.is_delivered or not moved:
         return SinkPlan(after=None)
@@ -210,7 +209,7 @@ def _chosen(
     *,
     no_rebuild: str,
 ) -> SinkPlan:
-    """Do what the user chose, or refuse and list what can be chosen."""
+    """Apply the user's choice, or raise SinkStartError with the possible choices."""
     replays = not facts.absent_since and not facts.gone_output and facts.identity.keeps_position
     if choice is not None and choice in ways:
         until = facts.published if choice is SinkStart.START_EMPTY else _last_gone(facts)
@@ -225,9 +224,9 @@ def _chosen(
         if choice is SinkStart.REBUILD:
             what += f": {no_rebuild}, and not all epochs are retained"
     texts = {
-        SinkStart.REBUILD: "write it anew",
-        SinkStart.START_EMPTY: "go on there without the earlier epochs",
-        SinkStart.ACCEPT_GAP: "publish what is retained and go on without the rest",
+        SinkStart.REBUILD: "write it again",
+        SinkStart.START_EMPTY: "continue there without the earlier epochs",
+        SinkStart.ACCEPT_GAP: "publish what is retained and continue without the rest",
     }
     listed = ", or ".join(f"sinks={{{facts.sink_id!r}: {way.value!r}}} to {texts[way]}" for way in offered)
     raise SinkStartError(
@@ -238,7 +237,7 @@ def _chosen(
 
 
 def _old_target(facts: SinkFacts) -> str:
-    """Return where the sink wrote before, if that is another place than now."""
+    """Return the sink's previous target if it differs from the current one, else empty."""
     history = facts.history
     if history is None or not history.target:
         return ""
@@ -251,7 +250,7 @@ def _gone(first: int, facts: SinkFacts) -> str:
 
 
 def _last_gone(facts: SinkFacts) -> int:
-    """Return the newest epoch that the sink can no longer get."""
+    """Return the newest epoch that can no longer be published to the sink."""
     if facts.absent_since:
         return facts.base
     return max(facts.oldest - 1, facts.gone_output)

@@ -1,4 +1,4 @@
-"""A head record that was committed and is gone is never stepped over: its number is not free."""
+"""A head record that was committed but is missing is never stepped over: its number is not free."""
 
 import pytest
 from unit.checkpoint.place import Place, TableSink
@@ -30,7 +30,7 @@ def test_p7_a_lost_head_is_refused_because_its_published_marker_proves_it(place:
     head = published(place, table, 3)
     lose(place, head)
     before = place.contents()
-    with pytest.raises(CorruptRecordError, match=f"the newest record, {head}, was committed and is gone") as refused:
+    with pytest.raises(CorruptRecordError, match=f"the newest record, {head}, was committed but is missing") as refused:
         place.open()
     assert "published-table" in refused.value.where
     assert place.contents() == before
@@ -39,7 +39,7 @@ def test_p7_a_lost_head_is_refused_because_its_published_marker_proves_it(place:
 def test_p7_several_lost_records_are_refused_though_an_older_one_can_be_read(place: Place, table: TableSink) -> None:
     head = published(place, table, 4)
     lose(place, head, head - 1)
-    with pytest.raises(CorruptRecordError, match=f"record, {head}, was committed and is gone"):
+    with pytest.raises(CorruptRecordError, match=f"record, {head}, was committed but is missing"):
         place.open()
 
 
@@ -67,7 +67,7 @@ def test_p7_files_of_a_compaction_prove_a_lost_run_start(place: Place) -> None:
     run = place.open()
     place.store.put(names.compacted_file(run.number, "op", "t", 0, "0" * 32), b"rows")
     lose(place, run.number)
-    with pytest.raises(CorruptRecordError, match=f"record, {run.number}, was committed and is gone"):
+    with pytest.raises(CorruptRecordError, match=f"record, {run.number}, was committed but is missing"):
         place.open()
 
 
@@ -107,6 +107,6 @@ def test_a_process_that_dies_while_it_fills_lost_numbers_leaves_the_refusal_stan
     assert run.number == head
     lose(place, head)
     place.store.put(names.published(head, "table"), b"marker of the lost epoch")
-    with pytest.raises(CorruptRecordError, match="was committed and is gone"):
+    with pytest.raises(CorruptRecordError, match="was committed but is missing"):
         place.open()
     assert place.open(damage=DamagePolicy.FALL_BACK, rollback=RollbackPolicy.ALLOW).number == head

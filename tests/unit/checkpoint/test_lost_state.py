@@ -86,7 +86,7 @@ def test_p3_a_log_that_was_removed_and_begun_anew_by_another_run_fences(place: P
     remove_everything(place)
     place.now_us += 1
     newer = place.open()
-    with pytest.raises(FencedError, match="began anew"):
+    with pytest.raises(FencedError, match="started again"):
         run.check_live()
     place.commit(newer)
 

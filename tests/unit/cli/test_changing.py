@@ -158,7 +158,7 @@ def test_savepoints_are_made_listed_and_dropped(statebed: Call, state: str) -> N
     assert (listed["name"], listed["epoch"], listed["made_in"]) == ("monday", 3, 7)
     assert documents(statebed("verify", state, JOB, "--savepoint", "monday", "--json").out)["savepoints"] == ["monday"]
     taken = statebed("savepoint", "create", state, JOB, "monday", "--offline", "--yes")
-    assert (taken.code, "there is a savepoint 'monday' already" in taken.err) == (1, True)
+    assert (taken.code, "savepoint 'monday' already exists" in taken.err) == (1, True)
     dropped = statebed("savepoint", "drop", state, JOB, "monday", "--offline", "--yes", "--json")
     assert documents(dropped.out)["through"] == "a run of its own"
     assert "no savepoint 'monday'" in statebed("savepoint", "drop", state, JOB, "monday", "--offline", "--yes").err

@@ -12,6 +12,7 @@ _UNREAD_FILE = re.compile(
     r"(?:SQLSTATE: \w+)?\s*(?:\n|$)"
 )
 _PATH_GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>\S+?)\.(?=\s|$)")
+_PATH_CHANGED = re.compile(r"Wrong basePath (?P<now>\S+) for the root path: (?P<before>\S+)")
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)')
 _OF_SPARK = re.compile(r"[/\\]pyspark[/\\]|pyspark\.zip")
@@ -27,6 +28,12 @@ def source_problem(text: str) -> str | None:
     gone = _PATH_GONE.search(text)
     if gone is not None:
         return f"the path of a source does not exist: {gone['path']}"
+    changed = _PATH_CHANGED.search(text)
+    if changed is not None:
+        return (
+            f"the path of a source has changed: it is {changed['now']}, and the job has read files up to "
+            f"{changed['before']}, which are told apart by their paths"
+        )
     unread = _UNREAD_FILE.search(text)
     if unread is None:
         return None

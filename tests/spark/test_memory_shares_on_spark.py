@@ -14,7 +14,7 @@ from statebed.inspect.records import record_at
 
 def test_shares_are_explained_and_shown_by_the_record_of_a_run(rides: Any, tmp_path: Path) -> None:
     rides.add_files(1)
-    shares = {"counts": "40%", "best.standing": 0.1}
+    shares: dict[str, str | float] = {"counts": "40%", "best.standing": 0.1}
     job = sb.Job("rides", state=rides.state, spark=rides.spark, parallelism=2, memory="1 GiB", memory_shares=shares)
     source = job.source(rides.frame(), name="rides", watermark=("ts", "1 minute"))
     source.key_by("driver", name="counts").agg(ttl="1 day", n=sb.count()).write(

@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         names = " and ".join(missing)
         sys.stderr.write(f"statebed: the command line needs {names}. Run: pip install 'statebed[cli]'\n")
         return UNAVAILABLE_EXIT_CODE
-    from statebed.cli.app import app  # noqa: PLC0415 - typer is an extra, looked for above
+    from statebed.cli.app import app
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a letter that the terminal's encoding lacks is shown as its code

@@ -1,7 +1,5 @@
 """The command `statebed`: all commands, grouped. Each imports what it needs when it runs, so that `--help` is fast."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Options that the changing commands have in common, and how a change is asked for and told."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 from typing import TYPE_CHECKING, Annotated
 
 import typer

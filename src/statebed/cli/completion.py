@@ -3,8 +3,6 @@
 A shell that asks gets an answer or nothing: errors are not shown where they would mix with what is being typed.
 """
 
-# ruff: noqa: PLC0415 - imports inside keep the start short
-
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 

@@ -47,8 +47,8 @@ def subtask_bar(what: str) -> "Iterator[OnSubtask]":
 
 @contextmanager
 def _bar(what: str, *, in_bytes: bool) -> Iterator[Callable[[int, int, str], None]]:
-    from rich import progress  # noqa: PLC0415 - slow to import, and most commands show no bar
-    from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands show no bar
+    from rich import progress
+    from rich.console import Console
 
     amount = (
         (progress.DownloadColumn(), progress.TimeRemainingColumn()) if in_bytes else (progress.MofNCompleteColumn(),)

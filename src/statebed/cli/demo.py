@@ -111,7 +111,7 @@ def _batches(record: pb.CheckpointMetadata | None) -> int:
 
 
 def _show_results(screen: Console, folder: DemoFolder) -> None:
-    import duckdb  # noqa: PLC0415 - an extra, looked for by the command
+    import duckdb
 
     files = [str(path) for path in sorted(folder.results.rglob("*.parquet"))]
     if not files:

@@ -55,7 +55,7 @@ def answered(
     With `results`, tables are finished where they can be.
     """
     require("duckdb")
-    import duckdb  # noqa: PLC0415 - an extra
+    import duckdb
 
     scanned: list[_Scanned] = []
     with duckdb.connect() as connection:

@@ -81,8 +81,8 @@ def _keys() -> Iterator[bool]:
     if not sys.stdin.isatty():
         yield False
         return
-    import termios  # noqa: PLC0415 - for terminals alone
-    import tty  # noqa: PLC0415
+    import termios
+    import tty
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)

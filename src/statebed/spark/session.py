@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark import __version__ as spark_version
 from pyspark.errors import PySparkException

@@ -1,7 +1,5 @@
 """The commands that check, mend and change state."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """The commands that look at logs and epochs: ls, show, top."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 from typing import Annotated
 
 import typer

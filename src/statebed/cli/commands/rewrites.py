@@ -1,7 +1,5 @@
 """The commands that write state anew: other ranges, fewer files, newer columns."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """The commands that look at rows: state, get, diff, export."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,7 +1,5 @@
 """`statebed savepoint`: make, drop and list."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """The commands that serve state to a browser."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The commands that set up and try: doctor, config, pack, demo, bench."""
 
-# ruff: noqa: PLC0415 - imports inside the commands keep the start short
-
 import dataclasses
 from pathlib import Path
 from typing import Annotated

@@ -156,7 +156,7 @@ class SqlTableSink(BaseSink):
             if self._table.epoch_column is None or self._table.key:
                 raise self._cannot_go_back(position.epoch, epoch)
             later = f"{quoted(self._table.epoch_column)} > {self._database.parameter(1)}"
-            transaction.run(f"delete from {self._table.name.sql} where {later}", epoch)  # noqa: S608 - quoted
+            transaction.run(f"delete from {self._table.name.sql} where {later}", epoch)
             self._remember(transaction, SinkPosition(run=run, epoch=epoch))
 
         self._transacted(rolled_back)
@@ -168,7 +168,7 @@ class SqlTableSink(BaseSink):
             position = self._position(transaction)
             if position is not None and position.run != run:
                 raise self.fenced(run, position.run, where=self._where)
-            transaction.run(f"delete from {self._table.name.sql}")  # noqa: S608 - quoted
+            transaction.run(f"delete from {self._table.name.sql}")
             self._remember(transaction, SinkPosition(run=run, epoch=0))
 
         self._transacted(cleared)
@@ -304,7 +304,7 @@ class SqlTableSink(BaseSink):
     def _commit_rows(self, transaction: Transaction) -> list[tuple[str, str, int, int]]:
         """Read the rows of this table, under whichever spelling of its name they were written."""
         which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
-        statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"  # noqa: S608 - quoted
+        statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"
         found = transaction.run(statement, self._folded_name)
         return [(str(name), str(owner), int(run), int(epoch)) for name, owner, run, epoch in found]
 
@@ -317,7 +317,7 @@ class SqlTableSink(BaseSink):
         marks = [self._database.parameter(number) for number in range(1, 5)]
         columns = ("table_name", "owner", "run", "epoch")
         transaction.run(
-            f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "  # noqa: S608 - quoted
+            f"insert into {self._commits} ({listed(columns)}) values ({', '.join(marks)}) "
             "on conflict (table_name) do update set run = excluded.run, epoch = excluded.epoch",
             rows[0][0] if rows else self._table.name.table,
             self._owner,

@@ -126,7 +126,7 @@ class SQLiteTransaction:
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
         marks = ", ".join("?" * len(columns))
         values = zip(*(_values(one_chunk(column)) for column in rows.columns), strict=True)
-        statement = f"insert into {table} ({listed(columns)}) values ({marks})"  # noqa: S608 - names are quoted
+        statement = f"insert into {table} ({listed(columns)}) values ({marks})"
         self._connection.executemany(statement, values)
 
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:

@@ -39,7 +39,7 @@ class SqlKeyedTable:
         """What the epoch changes: each row once, with its net weight."""
         columns, weight = listed(self.columns), quoted(WEIGHT)
         return (
-            f"create temporary table {NET}{self.temporary_ends} as select {columns}, sum({weight}) as {weight} "  # noqa: S608 - quoted
+            f"create temporary table {NET}{self.temporary_ends} as select {columns}, sum({weight}) as {weight} "
             f"from {STAGED} group by {columns} having sum({weight}) <> 0"
         )
 
@@ -47,7 +47,7 @@ class SqlKeyedTable:
         """The keys that had a row and have none after the epoch."""
         key, weight = listed(self.key), quoted(WEIGHT)
         return (
-            f"create temporary table {GONE}{self.temporary_ends} as "  # noqa: S608 - quoted
+            f"create temporary table {GONE}{self.temporary_ends} as "
             f"select {key} from {NET} where {weight} < 0 except select {key} from {NET} where {weight} > 0"
         )
 
@@ -55,14 +55,13 @@ class SqlKeyedTable:
         """One key that has several rows after the epoch, if the declared key is none."""
         key, weight = listed(self.key), quoted(WEIGHT)
         return (
-            f"select {key}, sum({weight}) from {NET} where {weight} > 0 "  # noqa: S608 - quoted
-            f"group by {key} having sum({weight}) > 1 limit 1"
+            f"select {key}, sum({weight}) from {NET} where {weight} > 0 group by {key} having sum({weight}) > 1 limit 1"
         )
 
     def null_patterns(self) -> str:
         """Which columns of the key are null together; a row of flags for each combination."""
         flags = ", ".join(f"{quoted(name)} is null" for name in self.key)
-        return f"select distinct {flags} from {NET}"  # noqa: S608 - quoted
+        return f"select distinct {flags} from {NET}"
 
     def changes(self, nulls: Sequence[bool]) -> list[str]:
         """Delete, update and insert the rows whose key has its nulls there."""
@@ -77,7 +76,7 @@ class SqlKeyedTable:
         added = f"{NET}.{quoted(WEIGHT)} > 0"
         if others:
             sets = ", ".join(f"{quoted(name)} = {NET}.{quoted(name)}" for name in others)
-            statements.append(f"update {self.table} set {sets} from {NET} where {matches} and {added}")  # noqa: S608
+            statements.append(f"update {self.table} set {sets} from {NET} where {matches} and {added}")
         of_pattern = " and ".join(
             [added]
             + [f"{NET}.{quoted(name)} is not null" for name in valued]
@@ -85,7 +84,7 @@ class SqlKeyedTable:
         )
         columns = listed(self.columns)
         statements.append(
-            f"insert into {self.table} ({columns}) select {listed(self.columns, f'{NET}.')} from {NET} "  # noqa: S608
+            f"insert into {self.table} ({columns}) select {listed(self.columns, f'{NET}.')} from {NET} "
             f"where {of_pattern} and not exists (select 1 from {self.table} where {matches})"
         )
         return statements
@@ -95,7 +94,7 @@ class SqlKeyedTable:
         if valued:
             names = listed(valued)
             asked = " where " + " and ".join(null) if null else ""
-            found = f"({names}) in (select {names} from {GONE}{asked})"  # noqa: S608 - quoted
+            found = f"({names}) in (select {names} from {GONE}{asked})"
         else:
-            found = f"exists (select 1 from {GONE} where {' and '.join(null)})"  # noqa: S608 - quoted
-        return f"delete from {self.table} where {' and '.join([found, *null])}"  # noqa: S608 - quoted
+            found = f"exists (select 1 from {GONE} where {' and '.join(null)})"
+        return f"delete from {self.table} where {' and '.join([found, *null])}"

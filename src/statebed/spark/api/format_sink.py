@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from statebed.checkpoint import Publication

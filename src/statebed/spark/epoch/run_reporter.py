@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from statebed.checkpoint import Run

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.protocol import Py4JError
 
 from statebed.errors import InputError
 from statebed.expressions import FUNCTIONS

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession

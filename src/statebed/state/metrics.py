@@ -34,6 +34,10 @@ class TableStatistics:
     """Merges whose results took the place of their inputs."""
     edits_discarded: int = 0
     """Merges whose inputs had left by then."""
+    prefetches: int = 0
+    """Loads in the background, before the rows were wanted."""
+    prefetch_hits: int = 0
+    """Prefetched segments that a read then found in memory."""
     encoded_rows: int = 0
     """Appended rows that checkpoints encoded."""
     reused_bytes: int = 0

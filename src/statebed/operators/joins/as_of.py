@@ -156,6 +156,9 @@ class AsOfJoin:
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         columns = replace(self.columns, right=self.right)
+        if clock.watermark_us is not None:
+            for name in (WAITING, PENDING):  # while the rows of the epoch come in
+                tables.get_time_keyed(name).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
         rows = gathered_sides(columns, batches, where=operator_label(self))
         sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         waiting = self._due(tables.get_time_keyed(WAITING), self.left, sides.admitted[JoinSide.LEFT].rows, clock)

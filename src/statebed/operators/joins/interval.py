@@ -47,6 +47,8 @@ BINS = 4
 LEAST_BIN_US = 1_000_000
 ROWS_AT_ONCE = 1 << 18
 """About so many older rows are looked at together."""
+MANY_ROWS = 1_000
+"""With fewer rows, only few parts of the state's files are read for them, and no file is prefetched."""
 TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
 """The table of each side."""
 
@@ -130,9 +132,13 @@ class IntervalJoin:
         return event_time_us
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
+        for side in SIDES:
+            span = self.settled_times(side, clock)
+            if span is not None and self.how.gives_unmatched(side):
+                views[side].prefetch(*span, spare=True)  # while the rows of the epoch come in
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
-        views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}
         epoch = _JoinEpoch(self, views, new, clock)
         results = [self.outputs[MAIN].schema.empty_table(), *epoch.results()]
@@ -141,6 +147,14 @@ class IntervalJoin:
         made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
         # An anti join looks for partners of rows that leave alone, so it cannot tell.
         return made if self.how is JoinKind.ANTI else replace(made, matches=sides.matches(epoch.pairs))
+
+    def settled_times(self, side: JoinSide, clock: Clock) -> tuple[int | None, int] | None:
+        """The times of stored rows of a side that can get no partner any more since this epoch; None: no times."""
+        if clock.watermark_us is None:
+            return None
+        first = None if clock.late_us is None else clock.late_us - self.reach(side) + 1
+        last = clock.watermark_us - self.reach(side)
+        return None if first is not None and first > last else (first, min(last + 1, END))
 
     def reach(self, side: JoinSide) -> int:
         """How long after its own time a row of a side may get a new partner."""
@@ -203,6 +217,7 @@ class _JoinEpoch:
 
     def results(self) -> Iterator[pa.Table]:
         """Pairs with a new row; left rows at their first match; rows that can be in no pair any more."""
+        self._prefetch_partners(self._indexed[JoinSide.RIGHT])
         yield from self._pairs(JoinSide.LEFT, self._state_partners(self._indexed[JoinSide.LEFT]))
         yield from self._pairs(JoinSide.LEFT, [self._new[JoinSide.RIGHT]], mark=self._indexed[JoinSide.RIGHT].matched)
         if self._join.how is JoinKind.SEMI:
@@ -263,14 +278,20 @@ class _JoinEpoch:
         reach = self._join.reach(side)
         new, last = self._new[side], watermark_us - reach
         yield self._alone(new, ~self._indexed[side].matched & (new.numbers <= last))
-        first = None if self._clock.late_us is None else self._clock.late_us - reach + 1
-        if first is not None and first > last:
-            return
-        for piece in _together(self._views[side].scan(first, min(last + 1, END))):
+        span = self._join.settled_times(side, self._clock)
+        for piece in _together(self._views[side].scan(*span)) if span is not None else ():
             old = self._matching.index(SideRows.timed(side, piece))
             for others in itertools.chain(self._state_partners(old), [self._new[side.other]]):
                 old.ask(others)
             yield self._alone(old.rows, ~old.matched)
+
+    def _prefetch_partners(self, asking: Indexed) -> None:
+        """Load rows of the state in the background that many rows will ask for."""
+        if len(asking.rows) >= MANY_ROWS:
+            lows, highs = self._matching.partners(asking.rows)
+            behind = int(highs.max()) + 1
+            other = self._views[asking.rows.side.other]
+            other.prefetch(int(lows.min()), behind if behind < END else None, spare=True)
 
     def _state_partners(self, asking: Indexed) -> Iterator[SideRows]:
         """Rows of the other side in the state that may be in a pair with these."""

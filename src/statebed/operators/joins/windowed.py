@@ -110,11 +110,15 @@ class WindowJoin:
         return self.window.newest_end(event_time_us) - 1
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
+        closes = clock.watermark_us is not None and self.is_due(clock.late_us, clock.watermark_us)
+        if clock.watermark_us is not None and closes:
+            for view in views.values():  # while the rows of the epoch come in
+                view.prefetch(None, self.window.last_closed_end(clock.watermark_us), spare=True)
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}
-        views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         results, pairs = [self.outputs[MAIN].schema.empty_table()], 0
-        if clock.watermark_us is not None and self.is_due(clock.late_us, clock.watermark_us):
+        if clock.watermark_us is not None and closes:
             ends = (clock.late_us, clock.watermark_us)
             closing = {side: self._closing(side, views[side], admitted[side].rows, *ends) for side in SIDES}
             for windows in _some_windows([closing[side].ends for side in SIDES]):

@@ -29,7 +29,7 @@ from statebed.operators.process.context import BatchKeys, Context
 from statebed.operators.process.definition import Process, check_process
 from statebed.operators.process.returned_rows import RAISED_TIMES, gathered_output, output_rows
 from statebed.operators.process.states import ListState, MapState, State
-from statebed.operators.process.timers import AT, TimerKind, next_time, take_due, timer_tables
+from statebed.operators.process.timers import AT, TimerKind, next_time, prefetch_due, take_due, timer_tables
 from statebed.operators.time_to_live import by_event_time, described_ttl
 from statebed.state import Combine, KeyedView, TableConfig
 
@@ -129,6 +129,11 @@ class ProcessOperator:
         )
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        if self.process.has_timers():
+            for kind in TimerKind:
+                now_us = kind.now_us(clock)
+                if now_us is not None:
+                    prefetch_due(tables.get_time_keyed(kind.value), now_us)
         rows = gathered(batches[0], self.input, where=self.where)
         late_us = None if self.input.changes is Changes.CHANGELOG else clock.late_us
         needs_time = any(by_event_time(one.time_to_live) for one in self.states.values())

@@ -104,6 +104,11 @@ def next_time(view: TimeKeyedView, after_us: int) -> int | None:
     return None
 
 
+def prefetch_due(view: TimeKeyedView, now_us: int) -> None:
+    """Load timers that are due in the background."""
+    view.prefetch(None, min(now_us + 1, END), spare=True)
+
+
 def take_due(view: TimeKeyedView, now_us: int) -> pa.Table:
     """Take the timers that are due out of the table: `_key_hash`, keys, `_time`, by time and key."""
     behind = min(now_us + 1, END)

@@ -81,6 +81,9 @@ class WindowAggregate(WindowedAggregation):
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         view = tables.get_time_keyed(PARTIALS)
+        closed = self._closed_panes(clock)
+        if closed is not None:
+            view.prefetch(*closed, spare=True)  # while the rows of the epoch are folded
         folder = Folder(self.inputs[0], self.partials, self.window, self._first_kept(clock.late_us), self.where)
         for batch in batches[0]:
             folder.add(batch)
@@ -93,9 +96,8 @@ class WindowAggregate(WindowedAggregation):
         output = [self.outputs[MAIN].schema.empty_table()]
         if self.outputs[MAIN].changes is Changes.CHANGELOG and new.num_rows:
             output.append(self._updated(tables, new, clock))
-        if clock.watermark_us is not None and self.emit is Emit.AT_CLOSE:
-            until = self.window.last_closed_end(clock.watermark_us)
-            start = None if clock.late_us is None else self.window.first_open(clock.late_us)
+        if closed is not None:
+            start, until = closed
             old = view.read(start, until, hashed=True)
             closing = pa.concat_tables([old, new.slice(0, int(np.searchsorted(panes, until)))])
             output.append(self._results(self._by_window(closing, after_us=clock.late_us, until_us=clock.watermark_us)))
@@ -188,6 +190,13 @@ class WindowAggregate(WindowedAggregation):
             return rows
         firsts = rows.take(from_numpy(grouping.first_rows, pa.int64())).select([KEY_HASH, *self.key_names, TIME])
         return pa.Table.from_arrays([*firsts.columns, *self.partials.merge(rows, grouping)], schema=rows.schema)
+
+    def _closed_panes(self, clock: Clock) -> tuple[int | None, int] | None:
+        """The times whose panes are in windows that this epoch closes; None where it shows none at their close."""
+        if clock.watermark_us is None or self.emit is not Emit.AT_CLOSE:
+            return None
+        start = None if clock.late_us is None else self.window.first_open(clock.late_us)
+        return start, self.window.last_closed_end(clock.watermark_us)
 
     def _first_kept(self, watermark_us: int | None) -> int | None:
         """The start of the first window that is kept; times before it are in windows alone that are over for good."""

@@ -90,15 +90,28 @@ class WindowRows:
         placed = rows.set_column(1, TIME, from_numpy(panes, TIMESTAMP))
         return Admitted(filtered(placed, admitted), filtered(rows, ~admitted))
 
+    def prefetch(self, view: TimeKeyedView, clock: Clock) -> None:
+        """Load rows of windows that the clock closes, in the background, while the rows of the epoch come in."""
+        closed = self._closed_panes(clock)
+        if closed is not None:
+            view.prefetch(*closed, spare=True)
+
+    def _closed_panes(self, clock: Clock) -> tuple[int | None, int] | None:
+        """The times whose panes are in windows that the clock closes; None: it closes none."""
+        if clock.watermark_us is None or not closing_is_due(self.window, clock.late_us, clock.watermark_us):
+            return None
+        start = None if clock.late_us is None else self.window.first_open(clock.late_us)
+        return start, self.window.last_closed_end(clock.watermark_us)
+
     def close(self, view: TimeKeyedView, rows: pa.Table, clock: Clock) -> ClosedRows:
         """Keep admitted rows, and give those of the windows that the clock closes."""
         rows = rows.select([KEY_HASH, *view.row_schema.names])
-        if clock.watermark_us is None or not closing_is_due(self.window, clock.late_us, clock.watermark_us):
+        closed = self._closed_panes(clock)
+        if closed is None or clock.watermark_us is None:
             view.append(rows.drop_columns([KEY_HASH]))
             return self.sorted(self._by_window(rows.slice(0, 0), after_us=None, until_us=0))
         panes = int64_values(rows[TIME])
-        until = self.window.last_closed_end(clock.watermark_us)
-        start = None if clock.late_us is None else self.window.first_open(clock.late_us)
+        start, until = closed
         old = view.read(start, until, hashed=True)
         closing = pa.concat_tables([old, filtered(rows, panes < until).cast(old.schema)])
         kept_from = self.window.first_open(clock.watermark_us)

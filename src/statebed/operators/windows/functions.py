@@ -87,8 +87,10 @@ class WindowFunctions:
         )
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        view = tables.get_time_keyed(KEPT)
+        self._rows.prefetch(view, clock)
         admitted = self._rows.admit(batches[0], clock.late_us, where=self._where)
-        closed = self._rows.close(tables.get_time_keyed(KEPT), admitted.rows, clock)
+        closed = self._rows.close(view, admitted.rows, clock)
         columns = [
             *(closed.rows[field.name] for field in self._rows.leading),
             *(call.evaluate(closed.rows, closed.shape) for _, call in self.calls),

@@ -99,6 +99,8 @@ class SessionAggregate(WindowedAggregation):
         return event_time_us + self.window.gap_us - 1
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        if clock.watermark_us is not None:  # while the rows of the epoch come in
+            tables.get_time_keyed(TIMERS).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
         rows = gathered(batches[0], self.inputs[0], where=self.where)
         over = None if clock.late_us is None else clock.late_us - self.window.gap_us - self.lateness_us
         admitted = admit(rows, over)

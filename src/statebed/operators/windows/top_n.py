@@ -82,9 +82,11 @@ class WindowTopN:
         )
 
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
+        view = tables.get_time_keyed(KEPT)
+        self._rows.prefetch(view, clock)
         admitted = self._rows.admit(batches[0], clock.late_us, where=self._where)
         rows = self._first(admitted.rows) if self._prunes else admitted.rows
-        closed = self._rows.close(tables.get_time_keyed(KEPT), rows, clock)
+        closed = self._rows.close(view, rows, clock)
         numbers = closed.shape.numbers(self.numbering)
         first = np.flatnonzero(numbers <= self.n)
         found = taken(closed.rows, first)

@@ -15,6 +15,7 @@ is in use at the moment says so when it is asked to move, and another segment mo
 room before its next step.
 """
 
+import contextlib
 import enum
 import itertools
 import threading
@@ -242,6 +243,15 @@ class MemoryController:
         reservation = Reservation(self, (owner, purpose))
         reservation.resize(nbytes)
         return reservation
+
+    @contextlib.contextmanager
+    def try_reserve(self, owner: str, purpose: Purpose, nbytes: int) -> Iterator[bool]:
+        """Charge a number of bytes only if they fit below the low watermark; nothing leaves memory for them."""
+        with self._changed:
+            fits = not self._under_pressure and self._used + nbytes <= self.low_bytes
+            reservation = self.charge(owner, purpose, nbytes if fits else 0)
+        with reservation:
+            yield fits
 
     def offer(self, owner: str, nbytes: int, spill: Spill) -> Offer:
         """Offer a segment for eviction. `spill` moves it and releases its charges, answers False because it is in use,

@@ -7,7 +7,7 @@ time costs nothing. Who reads it in parts pins it: a pinned segment that is clos
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,9 @@ from statebed.state.tiers.spill_files import ParquetFile, RowGroups, StoredFile,
 from statebed.state.tiers.tier import Tier, Uses, spanned
 from statebed.state.upload import Upload
 from statebed.storage import ObjectStore, put_verified
+
+UNPACKED = 4
+"""About how many times the bytes of its Parquet file a segment takes in memory."""
 
 if TYPE_CHECKING:
     from statebed.state.tiers.tiers import Tiers
@@ -46,6 +49,8 @@ class Segment:
         self._counted: ParquetFile | None = None
         self._cached: CachedFile | None = None
         self._stored: StoredFile | None = None
+        self._loading: Future[bool] | None = None
+        self._prefetched = False
         self._pins = 0
         self._closing = False
         self._closed = False
@@ -93,6 +98,10 @@ class Segment:
 
     def read(self, selection: Selection = ALL_ROWS) -> pa.Table:
         """The wanted rows, in order, from the nearest tier."""
+        self._join_prefetch()
+        return self._read(selection)
+
+    def _read(self, selection: Selection) -> pa.Table:
         while True:
             with self._lock:
                 resident, local, stored = self._resident, self._local, self._stored
@@ -100,7 +109,7 @@ class Segment:
                     self._offer.touch()
                 if self._cached is not None:
                     self._tiers.cache.touch(self._cached)
-            self.uses.count(in_memory=resident is not None)
+            self._count_read(in_memory=resident is not None)
             if resident is not None:
                 return resident.read(selection)
             if local is None:
@@ -156,14 +165,20 @@ class Segment:
         """Be in memory; colder segments leave for it. Its file stays."""
         if self.tier is Tier.MEMORY:
             return
-        rows = self.read()
+        rows = self._read(ALL_ROWS)
         hold = self._tiers.memory.hold(self.owner, Purpose.SEGMENTS, rows)
         self._install(rows, hold)
 
-    def prefetch(self) -> "Future[bool]":
-        """Come nearer in the background: from the store to local disk, and to memory."""
+    def prefetch(self, *, spare: bool = False) -> "Future[bool]":
+        """Come nearer in the background: from the store to local disk, and to memory.
+
+        `spare`: to memory only, and only if that is free, so that nothing else leaves it. A read that comes meanwhile
+        waits for such a load instead of reading the file a second time, or cancels it if it has not begun.
+        """
         self.pin()
-        loading = self._tiers.load_soon(self._come_nearer, owner=self.owner)
+        loading = self._tiers.load_soon(self._use_spare_memory if spare else self._come_nearer, owner=self.owner)
+        if spare:
+            self._loading = loading
         loading.add_done_callback(lambda _: self.unpin())
         return loading
 
@@ -237,6 +252,7 @@ class Segment:
         return encoded.data, encoded.file_entry(encoded.digest, owned=owned)
 
     def _nearest_row_groups(self, selection: Selection) -> RowGroups:
+        self._join_prefetch()
         while True:
             with self._lock:
                 resident, local, stored = self._resident, self._local, self._stored
@@ -244,7 +260,7 @@ class Segment:
                     self._offer.touch()
                 if self._cached is not None:
                     self._tiers.cache.touch(self._cached)
-            self.uses.count(in_memory=resident is not None)
+            self._count_read(in_memory=resident is not None)
             if resident is not None:
                 return iter([(0, partial(resident.read, selection))])
             if local is None:
@@ -266,6 +282,36 @@ class Segment:
         if stored is not None and self.tier is Tier.STORE:
             self._fetch(stored)
         self.load()
+
+    def _use_spare_memory(self) -> None:
+        """Load the rows if they fit below the low watermark of the budget and are no cheap read where they are."""
+        with self._lock:
+            local, stored = self._local, self._stored
+            resident = self._resident is not None
+        if resident or self._closing or (local is None and stored is not None and stored.is_near):
+            return
+        nbytes = UNPACKED * (self.nbytes if local is None else local.size)
+        with self._tiers.memory.try_reserve(self.owner, Purpose.READS, nbytes) as reserved:
+            if not reserved:
+                return
+            # The reservation stands for the rows while they are read.
+            source = local or self._checked(stored)
+            rows = with_row_schema(source.read(ALL_ROWS), self._schema)
+        self._install(rows, self._tiers.memory.pin(self.owner, Purpose.SEGMENTS, rows))
+        self.uses.prefetches += 1
+        self._prefetched = True
+
+    def _join_prefetch(self) -> None:
+        """Wait for a load that has begun; cancel one that has not."""
+        loading, self._loading = self._loading, None
+        if loading is not None and not loading.cancel():
+            wait([loading], timeout=self._tiers.memory.wait_seconds)
+
+    def _count_read(self, *, in_memory: bool) -> None:
+        self.uses.count(in_memory=in_memory)
+        if self._prefetched:
+            self._prefetched = False
+            self.uses.prefetch_hits += in_memory
 
     def _fetch(self, stored: StoredFile) -> None:
         """Have a local copy of the stored file, unless the cache is too small for it."""

@@ -114,6 +114,11 @@ class StoredFile:
         self._store = store
         self._ranges = ranges
 
+    @property
+    def is_near(self) -> bool:
+        """Whether a copy on this host can be mapped, so that reading it costs little."""
+        return False
+
     def read(self, selection: Selection) -> pa.Table:
         return read_parquet(self.entry, self._get_range(selection), selection, forget=self._forget)
 

@@ -31,6 +31,10 @@ class Uses:
     """Reads from local disk or the store."""
     hits: int = 0
     """Reads from memory."""
+    prefetches: int = 0
+    """Loads into memory by a prefetch."""
+    prefetch_hits: int = 0
+    """Prefetched segments that were read from memory before they left it."""
 
     def count(self, *, in_memory: bool) -> None:
         """A read."""
@@ -44,6 +48,8 @@ class Uses:
         self.spills += other.spills
         self.loads += other.loads
         self.hits += other.hits
+        self.prefetches += other.prefetches
+        self.prefetch_hits += other.prefetch_hits
 
 
 def spanned(rows: pa.Table, spec: SegmentSpec) -> pb.FileEntry:

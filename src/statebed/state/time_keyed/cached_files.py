@@ -105,6 +105,12 @@ class _CopiedFile(StoredFile):
         self._images = images
         self._batches: list[pa.RecordBatch] | None = None
 
+    @property
+    def is_near(self) -> bool:
+        if self._batches is None:
+            self._batches = self._images.rows(self.entry, make=False)
+        return self._batches is not None
+
     def read(self, selection: Selection) -> pa.Table:
         batches = self._copy(selection)
         if not batches:

@@ -70,6 +70,12 @@ class WantedRows:
                 return False
         return bool((self.endless or file.min_time_us < self.end_us) and file.max_time_us >= self.start_us)
 
+    def covers_half_of(self, file: pb.FileEntry) -> bool:
+        """Whether at least half of the file's span of time is wanted."""
+        last = file.max_time_us if self.endless else min(file.max_time_us, self.end_us - 1)
+        wanted = last - max(file.min_time_us, self.start_us) + 1
+        return bool(2 * wanted >= file.max_time_us - file.min_time_us + 1)
+
     def files_of(self, live: LiveFiles) -> list[pb.FileEntry]:
         return [file for file in live.files if self.may_be_in(file)]
 

@@ -30,6 +30,8 @@ def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
             file.size for file in all_due_files(live, bin_us=state.table.bin_us, full_bytes=full_bytes(state.tiers))
         ),
         late_rows=late_rows,
+        prefetches=state.gone.prefetches + sum(segment.uses.prefetches for segment in segments),
+        prefetch_hits=state.gone.prefetch_hits + sum(segment.uses.prefetch_hits for segment in segments),
         encoded_rows=state.encoded_rows,
         reused_bytes=state.reused_bytes,
     )

@@ -30,6 +30,7 @@ from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.tombstones import Deleted
 from statebed.state.memory.sizes import ArrowRows
 from statebed.state.metrics import TableStatistics
+from statebed.state.tiers.tier import Tier
 from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.checkpoint import metadata_of, written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
@@ -139,10 +140,17 @@ class TimeKeyedView:
         return self._scanned(snapshot, wanted)
 
     def prefetch(
-        self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
+        self,
+        start_us: int | None = None,
+        end_us: int | None = None,
+        *,
+        keys: ArrowRows | None = None,
+        spare: bool = False,
     ) -> "list[Future[bool]]":
-        """Bring what may hold rows of this range (with `keys`: and of these keys) nearer, in the background; waiting
-        for it is optional.
+        """Bring what may hold rows of this range (with `keys`: and of these keys) nearer, in the background.
+
+        Waiting for it is optional. `spare`: only into memory that is free, so that nothing else leaves it, and only
+        files that have more wanted times than others.
         """
         wanted = self._wanted(start_us, end_us, keys)
         state = self._state
@@ -153,10 +161,12 @@ class TimeKeyedView:
         most = state.tiers.memory.low_bytes
         nearer: list[Future[bool]] = []
         for segment in segments:
+            if spare and (segment.tier is Tier.MEMORY or not wanted.covers_half_of(segment.entry)):
+                continue
             most -= segment.nbytes
             if most < 0:
                 break  # the first ones would leave again for the last
-            nearer.append(segment.prefetch())
+            nearer.append(segment.prefetch(spare=spare))
         return nearer
 
     # ---- deletions -------------------------------------------------------------------------------------------

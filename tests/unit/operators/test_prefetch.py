@@ -12,10 +12,10 @@ from unit.operators.test_subtask_compaction import grown, node_of
 
 from statebed.flow.graph import OperatorNode
 from statebed.operators.operator import Clock
-from statebed.operators.subtask import OPTIONS
 from statebed.state import MemoryController, TableManager, TaskInfo, Tiers, TimeKeyedView
 from statebed.state.memory.controller import Purpose
 from statebed.storage import MemoryStore
+from statebed.subtasks.subtask import OPTIONS
 
 BUDGET = 64 << 20
 LOADER = "statebed-load"

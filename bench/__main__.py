@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from bench import checkpoints, engine, hotkeys, memory, operators, process, spark, subtask
+from bench import checkpoints, engine, hotkeys, memory, operators, prefetch, process, spark, subtask
 from bench.report import Report
 
 Benchmark = Callable[..., int | None]
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "hotkeys": (hotkeys.run, "one more row for a key with up to 2,000,000 values, by operator"),
     "memory": (memory.run, "state ten times the memory budget: peak memory, speed, and life under a cap"),
     "operators": (operators.run, "rows/s of each operator, in memory and with a tenth, against DuckDB and pandas"),
+    "prefetch": (prefetch.run, "an epoch that closes windows in the store or on disk, with and without prefetching"),
     "process": (process.run, "a process over whole batches against the same one written for one key at a time"),
     "spark": (spark.run, "jobs on Spark against Spark's own state stores and transformWithState, in turns"),
     "subtask": (subtask.run, "an epoch of one subtask, restored anew each time, by how much state there is"),

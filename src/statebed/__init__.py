@@ -227,6 +227,10 @@ _OTHER_NAMES = {
 """Names of other engines, and ours."""
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _FROM_SPARK:
         ours = _OTHER_NAMES.get(name)

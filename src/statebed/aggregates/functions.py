@@ -73,24 +73,40 @@ COARSEST = 1 / 3
 
 
 def count(column: Any = None, *, where: Any = None) -> Aggregate:
-    """Rows; or rows in which `column` is not null; only those for which `where` holds."""
+    """Count rows, or rows in which `column` is not null; with `where`, only rows for which it is true.
+
+    >>> rows = [{"x": 3}, {"x": 1}, {"x": None}]
+    >>> sb.testing.evaluate(rows, n=sb.count(), values=sb.count("x"), large=sb.count(where="x > 2"))
+    {'n': 3, 'values': 2, 'large': 1}
+    """
     return Aggregate(Function.COUNT, () if column is None else (column,), where)
 
 
 def count_if(condition: Any) -> Aggregate:
-    """Rows for which `condition` holds: count(where=condition)."""
+    """Count the rows for which `condition` is true: the same as count(where=condition).
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 1}, {"x": None}], large=sb.count_if("x > 2"))
+    {'large': 1}
+    """
     return count(where=condition)
 
 
 def count_distinct(column: Any, *, where: Any = None) -> Aggregate:
-    """How many different values `column` has; 0 for none. Exact: the state keeps them all."""
+    """Count the distinct values of `column`; 0 if there are none. Exact: the state keeps every distinct value.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], n=sb.count_distinct("x"))
+    {'n': 2}
+    """
     return Aggregate(Function.COUNT_DISTINCT, (column,), where)
 
 
 def approx_count_distinct(column: Any, *, precision: int = 12, where: Any = None) -> Aggregate:
-    """About how many different values `column` has (HyperLogLog); 0 for none.
+    """Estimate the number of distinct values of `column` with HyperLogLog; 0 if there are none.
 
-    The standard error is 1.04 / sqrt(2 ** precision): 1.6 % for 12. The state takes at most 4 * 2 ** precision bytes.
+    The standard error is 1.04 / sqrt(2 ** precision): 1.6 % at 12. The state takes at most 4 * 2 ** precision bytes.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], n=sb.approx_count_distinct("x"))
+    {'n': 2}
     """
     if not LEAST_PRECISION <= precision <= MOST_PRECISION:
         raise InputError(
@@ -101,90 +117,161 @@ def approx_count_distinct(column: Any, *, precision: int = 12, where: Any = None
 
 
 def sum(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (the name SQL and Spark give it)
-    """Sum of `column` over the rows for which `where` holds; null when there is no value.
+    """Sum `column` over the rows for which `where` is true; null if there is no value.
 
-    A sum of integers that does not fit 64 bits when its window closes raises SumOverflowError; it never wraps.
+    If a sum of integers does not fit into 64 bits when its window closes, SumOverflowError is raised; it never wraps.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 1}, {"x": None}], total=sb.sum("x"), large=sb.sum("x", where="x > 2"))
+    {'total': 4, 'large': 3}
     """
     return Aggregate(Function.SUM, (column,), where)
 
 
 def sum_distinct(column: Any, *, where: Any = None) -> Aggregate:
-    """Sum of the different values of `column`, each once. The state keeps them all."""
+    """Sum the distinct values of `column`. The state keeps every distinct value.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], total=sb.sum_distinct("x"))
+    {'total': 4}
+    """
     return Aggregate(Function.SUM_DISTINCT, (column,), where)
 
 
 def mean(column: Any, *, where: Any = None) -> Aggregate:
-    """Mean of `column`: a double, or for decimals a decimal with four digits more."""
+    """Average `column`: a double, or for decimals a decimal with four more digits.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 1}, {"x": None}], mean=sb.mean("x"))
+    {'mean': 2.0}
+    """
     return Aggregate(Function.MEAN, (column,), where)
 
 
 def min(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (as sum)
-    """The smallest value of `column`."""
+    """Return the smallest value of `column`.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 1}, {"x": None}], least=sb.min("x"))
+    {'least': 1}
+    """
     return Aggregate(Function.MIN, (column,), where)
 
 
 def max(column: Any, *, where: Any = None) -> Aggregate:  # noqa: A001 (as sum)
-    """The largest value of `column`; NaN is larger than every number."""
+    """Return the largest value of `column`; NaN is larger than every number.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 1}, {"x": None}], most=sb.max("x"))
+    {'most': 3}
+    """
     return Aggregate(Function.MAX, (column,), where)
 
 
 def any_value(column: Any, *, where: Any = None) -> Aggregate:
-    """Some value of `column` that is not null: the smallest, so that it is the same one every time."""
+    """Return a non-null value of `column`: always the smallest, so that a replay gives the same one.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 1}, {"x": None}], value=sb.any_value("x"))
+    {'value': 1}
+    """
     return Aggregate(Function.ANY_VALUE, (column,), where)
 
 
 def mode(column: Any, *, where: Any = None) -> Aggregate:
-    """The most frequent value of `column`; of several such the smallest. The state keeps the distinct values."""
+    """Return the most frequent value of `column`, the smallest one in a tie. The state keeps the distinct values.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], mode=sb.mode("x"))
+    {'mode': 3}
+    """
     return Aggregate(Function.MODE, (column,), where)
 
 
 def min_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
-    """The value of `column` in the row where `by` is smallest; of several such rows the smallest value."""
+    """Return `column` of the row in which `by` is smallest; in a tie the smallest value.
+
+    >>> rows = [{"driver": "ann", "fare": 7}, {"driver": "bob", "fare": 5}]
+    >>> sb.testing.evaluate(rows, cheapest=sb.min_by("driver", "fare"))
+    {'cheapest': 'bob'}
+    """
     return Aggregate(Function.MIN_BY, (column, by), where)
 
 
 def max_by(column: Any, by: Any, *, where: Any = None) -> Aggregate:
-    """The value of `column` in the row where `by` is largest; of several such rows the smallest value."""
+    """Return `column` of the row in which `by` is largest; in a tie the smallest value.
+
+    >>> rows = [{"driver": "ann", "fare": 7}, {"driver": "bob", "fare": 5}]
+    >>> sb.testing.evaluate(rows, dearest=sb.max_by("driver", "fare"))
+    {'dearest': 'ann'}
+    """
     return Aggregate(Function.MAX_BY, (column, by), where)
 
 
 def first(column: Any, *, where: Any = None) -> Aggregate:
-    """The value of `column` in the row with the earliest event time; of several such rows the smallest value."""
+    """Return `column` of the row with the earliest event time; in a tie the smallest value.
+
+    >>> from datetime import datetime as at
+    >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
+    >>> sb.testing.evaluate(rows, first=sb.first("x"))
+    {'first': 1}
+    """
     return Aggregate(Function.FIRST, (column, EventTime.EVENT_TIME), where)
 
 
 def last(column: Any, *, where: Any = None) -> Aggregate:
-    """The value of `column` in the row with the latest event time; of several such rows the smallest value."""
+    """Return `column` of the row with the latest event time; in a tie the smallest value.
+
+    >>> from datetime import datetime as at
+    >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
+    >>> sb.testing.evaluate(rows, last=sb.last("x"))
+    {'last': 3}
+    """
     return Aggregate(Function.LAST, (column, EventTime.EVENT_TIME), where)
 
 
 def collect_list(column: Any, *, where: Any = None) -> Aggregate:
-    """All values that are not null, by event time and then by value; empty for none."""
+    """Collect all non-null values into a list, by event time and then by value; empty if there are none.
+
+    >>> from datetime import datetime as at
+    >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
+    >>> sb.testing.evaluate(rows, xs=sb.collect_list("x"))
+    {'xs': [1, 3]}
+    """
     return Aggregate(Function.COLLECT_LIST, (column, EventTime.EVENT_TIME), where)
 
 
 def collect_set(column: Any, *, where: Any = None) -> Aggregate:
-    """The different values, in their order; empty for none."""
+    """Collect the distinct values into a sorted list; empty if there are none.
+
+    >>> sb.testing.evaluate([{"x": 3}, {"x": 3}, {"x": 1}], xs=sb.collect_set("x"))
+    {'xs': [1, 3]}
+    """
     return Aggregate(Function.COLLECT_SET, (column,), where)
 
 
 def string_agg(column: Any, delimiter: str = "", *, where: Any = None) -> Aggregate:
-    """All texts that are not null, by event time and then by value, with `delimiter` between them."""
+    """Join all non-null texts, by event time and then by value, with `delimiter` between them.
+
+    >>> from datetime import datetime as at
+    >>> rows = [{"x": 3, "s": "b", "ts": at(2026, 1, 2)}, {"x": 1, "s": "a", "ts": at(2026, 1, 1)}]
+    >>> sb.testing.evaluate(rows, names=sb.string_agg("s", "+"))
+    {'names': 'a+b'}
+    """
     return Aggregate(Function.STRING_AGG, (column, EventTime.EVENT_TIME), where, (str(delimiter),))
 
 
 def percentile(column: Any, at: float, *, where: Any = None) -> Aggregate:
-    """The value below which the share `at` (0 to 1) of the values lies, between two values in proportion.
+    """Return the value at the share `at` (0 to 1) of the sorted values, interpolated between neighbours.
 
     Exact: the state keeps the distinct values.
+
+    >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], p75=sb.percentile("x", 0.75))
+    {'p75': 3.0}
     """
     return Aggregate(Function.PERCENTILE, (column,), where, (_share(at),))
 
 
 def approx_percentile(column: Any, at: float, *, accuracy: float = 0.01, where: Any = None) -> Aggregate:
-    """About the value below which the share `at` of the values lies, from a small histogram.
+    """Estimate the value at the share `at` of the sorted values from a small histogram.
 
-    It differs from the value at rank floor(at * (n - 1)) by at most `accuracy` (up to 1/3) times that value.
+    The estimate differs from the value at rank floor(at * (n - 1)) by at most `accuracy` (up to 1/3) times that value.
+
+    >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], least=sb.approx_percentile("x", 0.0))
+    {'least': 1.01}
     """
     if not FINEST <= accuracy <= COARSEST:
         raise InputError(
@@ -196,7 +283,11 @@ def approx_percentile(column: Any, at: float, *, accuracy: float = 0.01, where: 
 
 
 def median(column: Any, *, where: Any = None) -> Aggregate:
-    """The value in the middle: percentile(column, 0.5)."""
+    """Return the value in the middle: the same as percentile(column, 0.5).
+
+    >>> sb.testing.evaluate([{"x": 1}, {"x": 2}, {"x": 4}], middle=sb.median("x"))
+    {'middle': 2.0}
+    """
     return percentile(column, 0.5, where=where)
 
 
@@ -207,9 +298,23 @@ def _share(at: float) -> float:
 
 
 def aggregate(user: UserAggregate, *columns: Any, where: Any = None) -> Aggregate:
-    """An aggregate of your own over `columns`: an object with `state`, `output`, accumulate, merge and finish.
+    """Use an aggregate of your own over `columns`: an object with `state`, `output`, accumulate, merge and finish.
 
-    Rows in which every column is null are left out. Give it a `version` and change that when it computes otherwise.
+    Rows in which every column is null are left out. Give it a `version`, and change that when it computes something
+    else.
+
+    >>> import numpy as np, pyarrow as pa
+    >>> class Product:
+    ...     state, output = "product double", "double"
+    ...     def accumulate(self, groups, n_groups, values):
+    ...         product = np.ones(n_groups)
+    ...         np.multiply.at(product, np.asarray(groups), np.asarray(values))
+    ...         return [pa.array(product)]
+    ...     merge = accumulate
+    ...     def finish(self, product):
+    ...         return product
+    >>> sb.testing.evaluate([{"x": 2.0}, {"x": 3.0}], product=sb.aggregate(Product(), "x"))
+    {'product': 6.0}
     """
     check_user_aggregate(user)
     if not columns:
@@ -218,31 +323,53 @@ def aggregate(user: UserAggregate, *columns: Any, where: Any = None) -> Aggregat
 
 
 def bool_and(column: Any, *, where: Any = None) -> Aggregate:
-    """Whether `column` is true in every row in which it is not null."""
+    """Return whether `column` is true in every row in which it is not null.
+
+    >>> sb.testing.evaluate([{"paid": True}, {"paid": False}], all=sb.bool_and("paid"))
+    {'all': False}
+    """
     return Aggregate(Function.BOOL_AND, (column,), where)
 
 
 def bool_or(column: Any, *, where: Any = None) -> Aggregate:
-    """Whether `column` is true in some row."""
+    """Return whether `column` is true in at least one row.
+
+    >>> sb.testing.evaluate([{"paid": True}, {"paid": False}], any=sb.bool_or("paid"))
+    {'any': True}
+    """
     return Aggregate(Function.BOOL_OR, (column,), where)
 
 
 def bit_and(column: Any, *, where: Any = None) -> Aggregate:
-    """The bits that all values of an integer column have."""
+    """Return the bits set in every value of an integer column.
+
+    >>> sb.testing.evaluate([{"x": 6}, {"x": 3}], bits=sb.bit_and("x"))
+    {'bits': 2}
+    """
     return Aggregate(Function.BIT_AND, (column,), where)
 
 
 def bit_or(column: Any, *, where: Any = None) -> Aggregate:
-    """The bits that some value of an integer column has."""
+    """Return the bits set in at least one value of an integer column.
+
+    >>> sb.testing.evaluate([{"x": 6}, {"x": 3}], bits=sb.bit_or("x"))
+    {'bits': 7}
+    """
     return Aggregate(Function.BIT_OR, (column,), where)
 
 
 def bit_xor(column: Any, *, where: Any = None) -> Aggregate:
-    """The bits that an odd number of values of an integer column have."""
+    """Return the bits set in an odd number of values of an integer column.
+
+    >>> sb.testing.evaluate([{"x": 6}, {"x": 3}], bits=sb.bit_xor("x"))
+    {'bits': 5}
+    """
     return Aggregate(Function.BIT_XOR, (column,), where)
 
 
-def _moment(function: Function, meaning: str) -> Callable[..., Aggregate]:
+def _moment(function: Function, meaning: str, example: float) -> Callable[..., Aggregate]:
+    """Make the function that users call. `example` is its result for the rows in the example of its docstring."""
+
     def of_one(column: Any, *, where: Any = None) -> Aggregate:
         return Aggregate(function, (column,), where)
 
@@ -251,23 +378,35 @@ def _moment(function: Function, meaning: str) -> Callable[..., Aggregate]:
 
     made = of_one if MomentFunction(function.value).columns == 1 else of_two
     made.__name__ = made.__qualname__ = function.value
-    made.__doc__ = meaning
+    inputs = '"y"' if made is of_one else '"y", "x"'
+    made.__doc__ = f"""{meaning}
+
+    >>> rows = [{{"y": 1, "x": 1}}, {{"y": 2, "x": 2}}, {{"y": 6, "x": 3}}]
+    >>> sb.testing.evaluate(rows, result=sb.{function.value}({inputs}))
+    {{'result': {example!r}}}
+    """
     return made
 
 
-var_pop = _moment(Function.VAR_POP, "Variance of the values as the whole population.")
-var_samp = _moment(Function.VAR_SAMP, "Variance of the values as a sample; null for one value.")
-stddev_pop = _moment(Function.STDDEV_POP, "Square root of var_pop.")
-stddev_samp = _moment(Function.STDDEV_SAMP, "Square root of var_samp.")
-covar_pop = _moment(Function.COVAR_POP, "Covariance of two columns as the whole population.")
-covar_samp = _moment(Function.COVAR_SAMP, "Covariance of two columns as a sample; null for one row.")
-corr = _moment(Function.CORR, "Pearson's correlation of two columns.")
-regr_count = _moment(Function.REGR_COUNT, "Rows in which neither y nor x is null.")
-regr_avgx = _moment(Function.REGR_AVGX, "Mean of x, of rows in which neither is null.")
-regr_avgy = _moment(Function.REGR_AVGY, "Mean of y, of rows in which neither is null.")
-regr_sxx = _moment(Function.REGR_SXX, "Sum of squared distances of x from its mean.")
-regr_syy = _moment(Function.REGR_SYY, "Sum of squared distances of y from its mean.")
-regr_sxy = _moment(Function.REGR_SXY, "Sum of products of the distances of x and y from their means.")
-regr_slope = _moment(Function.REGR_SLOPE, "Slope of the line that fits y by x; null where x is constant.")
-regr_intercept = _moment(Function.REGR_INTERCEPT, "Where that line meets x = 0.")
-regr_r2 = _moment(Function.REGR_R2, "How much of the variance of y that line explains, 0 to 1.")
+var_pop = _moment(Function.VAR_POP, "Population variance of the values.", 4.666666666666667)
+var_samp = _moment(Function.VAR_SAMP, "Sample variance of the values; null for a single value.", 7.0)
+stddev_pop = _moment(
+    Function.STDDEV_POP, "Population standard deviation: the square root of var_pop.", 2.160246899469287
+)
+stddev_samp = _moment(
+    Function.STDDEV_SAMP, "Sample standard deviation: the square root of var_samp.", 2.6457513110645907
+)
+covar_pop = _moment(Function.COVAR_POP, "Population covariance of two columns.", 1.6666666666666667)
+covar_samp = _moment(Function.COVAR_SAMP, "Sample covariance of two columns; null for a single row.", 2.5)
+corr = _moment(Function.CORR, "Pearson correlation of two columns.", 0.944911182523068)
+regr_count = _moment(Function.REGR_COUNT, "Number of rows in which neither y nor x is null.", 3)
+regr_avgx = _moment(Function.REGR_AVGX, "Mean of x over rows in which neither is null.", 2.0)
+regr_avgy = _moment(Function.REGR_AVGY, "Mean of y over rows in which neither is null.", 3.0)
+regr_sxx = _moment(Function.REGR_SXX, "Sum of squared deviations of x from its mean.", 2.0)
+regr_syy = _moment(Function.REGR_SYY, "Sum of squared deviations of y from its mean.", 14.0)
+regr_sxy = _moment(Function.REGR_SXY, "Sum of products of the deviations of x and y from their means.", 5.0)
+regr_slope = _moment(Function.REGR_SLOPE, "Slope of the least-squares line of y over x; null if x is constant.", 2.5)
+regr_intercept = _moment(Function.REGR_INTERCEPT, "Intercept of the least-squares line of y over x.", -2.0)
+regr_r2 = _moment(
+    Function.REGR_R2, "Coefficient of determination of the least-squares line, 0 to 1.", 0.8928571428571429
+)

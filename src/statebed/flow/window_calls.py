@@ -2,79 +2,139 @@
 
 from typing import Any
 
-from statebed.operators.windows.function_calls import FunctionCall, WindowCall
+from statebed.operators.windows.function_calls import WindowCall, WindowFunction
 
 
 def row_number() -> WindowCall:
-    """1, 2, 3, ...; rows that the order does not tell apart are numbered in the order of all their columns."""
-    return WindowCall(FunctionCall.ROW_NUMBER)
+    """Number the rows 1, 2, 3, ... in order; ties are broken by all columns.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.row_number())
+    {'r': [3, 1, 2]}
+    """
+    return WindowCall(WindowFunction.ROW_NUMBER)
 
 
 def rank() -> WindowCall:
-    """As row_number, but peers share the number of the first of them, and numbers are left out after them."""
-    return WindowCall(FunctionCall.RANK)
+    """Number the rows like row_number, but give peers the number of the first of them and skip numbers after them.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.rank())
+    {'r': [3, 1, 1]}
+    """
+    return WindowCall(WindowFunction.RANK)
 
 
 def dense_rank() -> WindowCall:
-    """As rank, and none is left out."""
-    return WindowCall(FunctionCall.DENSE_RANK)
+    """Number the rows like rank, without skipping numbers.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.dense_rank())
+    {'r': [2, 1, 1]}
+    """
+    return WindowCall(WindowFunction.DENSE_RANK)
 
 
 def percent_rank() -> WindowCall:
-    """(rank - 1) / (rows - 1)."""
-    return WindowCall(FunctionCall.PERCENT_RANK)
+    """Return (rank - 1) / (rows - 1).
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.percent_rank())
+    {'r': [1.0, 0.0, 0.0]}
+    """
+    return WindowCall(WindowFunction.PERCENT_RANK)
 
 
 def cume_dist() -> WindowCall:
-    """The share of rows up to this one and its peers."""
-    return WindowCall(FunctionCall.CUME_DIST)
+    """Return the share of rows up to this row and its peers.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.cume_dist())
+    {'r': [1.0, 0.6666666666666666, 0.6666666666666666]}
+    """
+    return WindowCall(WindowFunction.CUME_DIST)
 
 
 def ntile(buckets: int) -> WindowCall:
-    """Into which of so many buckets of (nearly) the same size a row falls."""
-    return WindowCall(FunctionCall.NTILE, number=buckets)
+    """Distribute the rows over `buckets` buckets of nearly equal size and return the number of the bucket.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.ntile(2))
+    {'r': [2, 1, 1]}
+    """
+    return WindowCall(WindowFunction.NTILE, number=buckets)
 
 
 def lag(column: str, rows: int = 1, default: Any = None) -> WindowCall:
-    """The value so many rows before."""
-    return WindowCall(FunctionCall.LAG, column, rows, default)
+    """Return `column` of the row `rows` rows before this one, or `default`.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.lag("x"))
+    {'r': [9, None, 9]}
+    """
+    return WindowCall(WindowFunction.LAG, column, rows, default)
 
 
 def lead(column: str, rows: int = 1, default: Any = None) -> WindowCall:
-    """The value so many rows after."""
-    return WindowCall(FunctionCall.LEAD, column, rows, default)
+    """Return `column` of the row `rows` rows after this one, or `default`.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.lead("x", default=0))
+    {'r': [0, 9, 5]}
+    """
+    return WindowCall(WindowFunction.LEAD, column, rows, default)
 
 
 def first_value(column: str) -> WindowCall:
-    """That of the first row."""
-    return WindowCall(FunctionCall.FIRST_VALUE, column)
+    """Return `column` of the first row.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.first_value("x"))
+    {'r': [9, 9, 9]}
+    """
+    return WindowCall(WindowFunction.FIRST_VALUE, column)
 
 
 def last_value(column: str) -> WindowCall:
-    """That of the last row."""
-    return WindowCall(FunctionCall.LAST_VALUE, column)
+    """Return `column` of the last row.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.last_value("x"))
+    {'r': [5, 5, 5]}
+    """
+    return WindowCall(WindowFunction.LAST_VALUE, column)
 
 
 def running_count(column: str | None = None) -> WindowCall:
-    """Rows up to this one; of a column those that are not null."""
-    return WindowCall(FunctionCall.RUNNING_COUNT, column)
+    """Count the rows up to this one; with `column`, only rows in which it is not null.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.running_count())
+    {'r': [3, 1, 2]}
+    """
+    return WindowCall(WindowFunction.RUNNING_COUNT, column)
 
 
 def running_sum(column: str) -> WindowCall:
-    """The sum up to this row."""
-    return WindowCall(FunctionCall.RUNNING_SUM, column)
+    """Sum `column` up to this row.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.running_sum("x"))
+    {'r': [23, 9, 18]}
+    """
+    return WindowCall(WindowFunction.RUNNING_SUM, column)
 
 
 def running_min(column: str) -> WindowCall:
-    """The least value up to this row."""
-    return WindowCall(FunctionCall.RUNNING_MIN, column)
+    """Return the smallest value of `column` up to this row.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.running_min("x"))
+    {'r': [5, 9, 9]}
+    """
+    return WindowCall(WindowFunction.RUNNING_MIN, column)
 
 
 def running_max(column: str) -> WindowCall:
-    """The greatest value up to this row."""
-    return WindowCall(FunctionCall.RUNNING_MAX, column)
+    """Return the largest value of `column` up to this row.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.running_max("x"))
+    {'r': [9, 9, 9]}
+    """
+    return WindowCall(WindowFunction.RUNNING_MAX, column)
 
 
 def running_mean(column: str) -> WindowCall:
-    """The mean up to this row."""
-    return WindowCall(FunctionCall.RUNNING_AVG, column)
+    """Average `column` up to this row.
+
+    >>> sb.testing.evaluate_over([{"x": 5}, {"x": 9}, {"x": 9}], "x desc", r=sb.running_mean("x"))
+    {'r': [7.666666666666667, 9.0, 9.0]}
+    """
+    return WindowCall(WindowFunction.RUNNING_AVG, column)

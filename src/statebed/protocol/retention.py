@@ -1,14 +1,15 @@
-"""Retention: which epochs a new record keeps, expressed as one number, `min_epoch`.
+"""Retention: which epochs a new record keeps, as one number, `min_epoch`.
 
-Epochs are counted along the current lineage, from the new epoch back through `base`. Run_starts and abandoned epochs do
-not count, so neither a crash loop nor a fork displaces history. The number never decreases, and never exceeds an epoch
-that a sink has not got yet.
+Counted along the present lineage, from the new epoch back over `base`: run_starts and abandoned epochs do not count,
+so neither a crash loop nor a fork pushes history out. The number never falls, and never passes an epoch that some sink
+still waits for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from statebed.errors import InputError
+from statebed.quantities import Duration, parse_duration
 
 DEFAULT_EPOCHS = 10
 DEFAULT_READER_GRACE_US = 10 * 60 * 1_000_000
@@ -16,37 +17,49 @@ DEFAULT_READER_GRACE_US = 10 * 60 * 1_000_000
 
 @dataclass(frozen=True)
 class Retention:
-    """Keeps the last `epochs` data epochs, and those younger than `max_age_us` if it is set.
+    """Epochs to keep: the last `epochs` ones, and those younger than `max_age` if it is given.
 
-    Files outlive the record that dropped them by `reader_grace_us`, for readers that opened an earlier record.
+    Files remain for `reader_grace` after the record that dropped them, for readers that opened an earlier one. Both
+    times are text such as "30 days" or a timedelta; the fields hold microseconds and can be given as such, too.
+
+    >>> Retention(epochs=100, max_age="30 days").max_age_us
+    2592000000000
     """
 
     epochs: int = DEFAULT_EPOCHS
     max_age_us: int | None = None
     reader_grace_us: int = DEFAULT_READER_GRACE_US
+    max_age: InitVar[Duration | None] = None
+    reader_grace: InitVar[Duration | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, max_age: Duration | None, reader_grace: Duration | None) -> None:
+        if max_age is not None:
+            object.__setattr__(self, "max_age_us", parse_duration(max_age))
+        if reader_grace is not None:
+            object.__setattr__(self, "reader_grace_us", parse_duration(reader_grace))
         if self.epochs < 1:
-            raise InputError(
-                f"`epochs` of the retention must be at least 1, got {self.epochs}", fix="keep at least 1 epoch"
-            )
+            raise InputError(f"`epochs` must be at least 1, got {self.epochs}", fix="keep at least 1 epoch")
         if self.reader_grace_us < 0 or (self.max_age_us is not None and self.max_age_us < 0):
-            raise InputError("retention times must not be negative", fix="use 0 or more microseconds")
+            raise InputError(
+                f"retention times cannot be negative, got max_age_us={self.max_age_us}, "
+                f"reader_grace_us={self.reader_grace_us}",
+                fix="write max_age='30 days', reader_grace='10 minutes'",
+            )
 
 
 @dataclass(frozen=True)
 class Link:
-    """One data epoch of the current lineage."""
+    """One data epoch of the present lineage."""
 
     epoch: int
     finish_time_us: int
 
 
 def settled_times(finish_times_us: Sequence[int], *, now_us: int) -> list[int]:
-    """Return the finish times of records, ascending by number, with times in the future corrected.
+    """When records ended, ascending by number, with times from the future corrected.
 
-    A record with a time in the future was written while the clock was ahead. It finished no later than the next record
-    with a time in the past, or than now.
+    A record from the future was written while the clock was ahead. It ended no later than the next one that is not
+    from the future, or than now.
 
     >>> settled_times([10, 999, 20], now_us=30)
     [10, 20, 20]
@@ -62,9 +75,9 @@ def settled_times(finish_times_us: Sequence[int], *, now_us: int) -> list[int]:
 def next_min_epoch(
     chain: Sequence[Link], *, policy: Retention, now_us: int, current: int, oldest_unpublished: int | None
 ) -> int:
-    """Return `min_epoch` of the record about to be written. `chain` is ascending and ends with its epoch."""
+    """`min_epoch` of the record about to be written; `chain` is ascending and ends with its epoch."""
     if len(chain) < policy.epochs:
-        return current  # after a start from a savepoint or past a damaged record: keep everything until it suffices
+        return current  # begun at a savepoint, or behind a damaged record: what is there stays until there are enough
     kept = list(chain[-policy.epochs :])
     if policy.max_age_us is not None:
         times = settled_times([link.finish_time_us for link in chain], now_us=now_us)

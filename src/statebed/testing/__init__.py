@@ -11,6 +11,6 @@ The operators, the state engine and the protocol are those that run everywhere e
 store is given.
 """
 
-from statebed.testing.run import TestRun, run
+from statebed.testing.run import TestRun, evaluate, evaluate_over, run
 
-__all__ = ["TestRun", "run"]
+__all__ = ["TestRun", "evaluate", "evaluate_over", "run"]

@@ -10,14 +10,17 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from statebed.aggregates import Aggregate
 from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError
-from statebed.flow import Edge, Graph, OperatorNode, SourceNode
+from statebed.flow import Edge, Flow, Graph, OperatorNode, SourceNode
 from statebed.flow.clocks import SourceClock, next_clocks
 from statebed.format.schema import TIMESTAMP
 from statebed.format.stream_schema import WEIGHT, Changes
 from statebed.operators.changelog import consolidated
 from statebed.operators.input_rows import exact_cast
+from statebed.operators.window_definition import tumbling
+from statebed.operators.windows.function_calls import WindowCall
 from statebed.state import CompactionMode, ManagerOptions, MemoryController, Purpose, Tiers
 from statebed.state.memory.budget import guarantees_of
 from statebed.storage import MemoryStore, ObjectStore
@@ -36,6 +39,10 @@ class Runnable(Protocol):
 
     @property
     def graph(self) -> Graph: ...
+
+
+_NUMBER, _AT = "row_number", "row_time"
+"""Columns that `evaluate_over` adds to the rows."""
 
 
 @contextmanager
@@ -65,6 +72,44 @@ def run(
             if cluster is not None:
                 cluster.close()
             tiers.close()
+
+
+def evaluate(rows: Sequence[Mapping[str, Any]], /, **aggregates: Aggregate) -> dict[str, Any]:
+    """Return the results of aggregates over a few rows: a way to try one out.
+
+    Types are inferred from the rows. A column `ts` with timestamps is the event time.
+
+    >>> evaluate([{"fare": 7.5}, {"fare": 5.0}], trips=sb.count(), earned=sb.sum("fare"))
+    {'trips': 2, 'earned': 12.5}
+    """
+    table = pa.Table.from_pylist([dict(row) for row in rows])
+    timed = "ts" in table.column_names and pa.types.is_timestamp(table.schema.field("ts").type)
+    flow = Flow("evaluate")
+    source = flow.source("rows", table.schema, watermark=("ts", "0s") if timed else None)
+    source.key_by(name="results").agg(**aggregates)
+    with run(flow) as test:
+        test.feed("rows", table)
+        (result,) = test.output("results")
+    return {name: result[name] for name in aggregates}
+
+
+def evaluate_over(rows: Sequence[Mapping[str, Any]], by: str, /, **calls: WindowCall) -> dict[str, list[Any]]:
+    """Return the results of window functions over a few rows ordered by `by`, in the order in which they are given.
+
+    >>> evaluate_over([{"price": 5}, {"price": 9}], "price desc", place=sb.row_number())
+    {'place': [2, 1]}
+    """
+    table = pa.Table.from_pylist([dict(row) for row in rows])
+    numbers, times = pa.array(range(len(rows)), pa.int64()), pa.array([0] * len(rows), TIMESTAMP)
+    table = table.append_column(_NUMBER, numbers).append_column(_AT, times)
+    flow = Flow("evaluate")
+    source = flow.source("rows", table.schema, watermark=(_AT, "0s"))
+    source.group_by(tumbling("1 day"), name="results").over(by, **calls)
+    with run(flow) as test:
+        test.feed("rows", table)
+        test.watermark("1970-01-03T00:00:00Z")
+        results = sorted(test.output("results"), key=lambda row: int(row[_NUMBER]))
+    return {name: [row[name] for row in results] for name in calls}
 
 
 class TestRun:

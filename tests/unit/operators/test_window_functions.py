@@ -22,7 +22,7 @@ from statebed.operators.changelog import UNKNOWN_RETRACTIONS
 from statebed.operators.operator import LATE, MAIN
 from statebed.operators.window_definition import Window, cumulative, sliding, tumbling
 from statebed.operators.windows.buffered_rows import KEPT
-from statebed.operators.windows.function_calls import FunctionCall, WindowCall
+from statebed.operators.windows.function_calls import WindowCall, WindowFunction
 from statebed.operators.windows.functions import WindowFunctions
 from statebed.operators.windows.top_n import WindowTopN
 from statebed.state import MemoryController, Tiers
@@ -39,23 +39,23 @@ WINDOWS = [
     cumulative("40 us", "10 us"),
 ]
 CALLS = {
-    "row_number": WindowCall(FunctionCall.ROW_NUMBER),
-    "rank": WindowCall(FunctionCall.RANK),
-    "dense_rank": WindowCall(FunctionCall.DENSE_RANK),
-    "percent_rank": WindowCall(FunctionCall.PERCENT_RANK),
-    "cume_dist": WindowCall(FunctionCall.CUME_DIST),
-    "ntile": WindowCall(FunctionCall.NTILE, number=3),
-    "lag": WindowCall(FunctionCall.LAG, "name"),
-    "lead": WindowCall(FunctionCall.LEAD, "price", number=2, default=-1),
-    "first": WindowCall(FunctionCall.FIRST_VALUE, "name"),
-    "last": WindowCall(FunctionCall.LAST_VALUE, "price"),
-    "rows_so_far": WindowCall(FunctionCall.RUNNING_COUNT),
-    "count": WindowCall(FunctionCall.RUNNING_COUNT, "price"),
-    "sum": WindowCall(FunctionCall.RUNNING_SUM, "price"),
-    "sum_x": WindowCall(FunctionCall.RUNNING_SUM, "x"),
-    "least": WindowCall(FunctionCall.RUNNING_MIN, "name"),
-    "most": WindowCall(FunctionCall.RUNNING_MAX, "x"),
-    "avg": WindowCall(FunctionCall.RUNNING_AVG, "price"),
+    "row_number": WindowCall(WindowFunction.ROW_NUMBER),
+    "rank": WindowCall(WindowFunction.RANK),
+    "dense_rank": WindowCall(WindowFunction.DENSE_RANK),
+    "percent_rank": WindowCall(WindowFunction.PERCENT_RANK),
+    "cume_dist": WindowCall(WindowFunction.CUME_DIST),
+    "ntile": WindowCall(WindowFunction.NTILE, number=3),
+    "lag": WindowCall(WindowFunction.LAG, "name"),
+    "lead": WindowCall(WindowFunction.LEAD, "price", number=2, default=-1),
+    "first": WindowCall(WindowFunction.FIRST_VALUE, "name"),
+    "last": WindowCall(WindowFunction.LAST_VALUE, "price"),
+    "rows_so_far": WindowCall(WindowFunction.RUNNING_COUNT),
+    "count": WindowCall(WindowFunction.RUNNING_COUNT, "price"),
+    "sum": WindowCall(WindowFunction.RUNNING_SUM, "price"),
+    "sum_x": WindowCall(WindowFunction.RUNNING_SUM, "x"),
+    "least": WindowCall(WindowFunction.RUNNING_MIN, "name"),
+    "most": WindowCall(WindowFunction.RUNNING_MAX, "x"),
+    "avg": WindowCall(WindowFunction.RUNNING_AVG, "price"),
 }
 QUERY = """
 select k, window_start, window_end, price, x, name,
@@ -226,7 +226,7 @@ def test_a_memory_budget_smaller_than_the_state_changes_no_window(tmp_path: Path
         for _ in range(4)
     ]  # fmt: skip
     operator = WindowFunctions(
-        "rows", BIDS, tumbling("20 us"), ORDER, (("number", WindowCall(FunctionCall.ROW_NUMBER)),)
+        "rows", BIDS, tumbling("20 us"), ORDER, (("number", WindowCall(WindowFunction.ROW_NUMBER)),)
     )
     tiers = Tiers(MemoryController(1 << 18), folder=tmp_path)
     try:
@@ -239,7 +239,7 @@ def test_a_memory_budget_smaller_than_the_state_changes_no_window(tmp_path: Path
 
 def test_a_run_over_many_windows_keeps_the_rows_of_open_ones_only() -> None:
     operator = WindowFunctions(
-        "rows", BIDS, tumbling("10 us"), ORDER, (("number", WindowCall(FunctionCall.ROW_NUMBER)),)
+        "rows", BIDS, tumbling("10 us"), ORDER, (("number", WindowCall(WindowFunction.ROW_NUMBER)),)
     )
     with Epochs(operator) as stream:
         for start in range(0, 2000, 20):
@@ -250,7 +250,7 @@ def test_a_run_over_many_windows_keeps_the_rows_of_open_ones_only() -> None:
 
 def test_a_running_sum_that_leaves_its_type_is_an_error_and_near_it_exact() -> None:
     operator = WindowFunctions(
-        "rows", BIDS, tumbling("10 us"), ORDER, (("sum", WindowCall(FunctionCall.RUNNING_SUM, "price")),)
+        "rows", BIDS, tumbling("10 us"), ORDER, (("sum", WindowCall(WindowFunction.RUNNING_SUM, "price")),)
     )
     near = [{"k": "a", "price": price} for price in (2**62, 2**62 - 1, -(2**63))]
     with Epochs(operator) as stream:
@@ -267,17 +267,17 @@ def test_definitions_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match="no function"):
         functions()
     with pytest.raises(InputError, match="twice"):
-        functions(price=WindowCall(FunctionCall.RANK))
+        functions(price=WindowCall(WindowFunction.RANK))
     with pytest.raises(InputError, match="no column"):
-        functions(one=WindowCall(FunctionCall.LAG, "nothing"))
+        functions(one=WindowCall(WindowFunction.LAG, "nothing"))
     with pytest.raises(InputError, match="of the type string"):
-        functions(one=WindowCall(FunctionCall.RUNNING_SUM, "name"))
+        functions(one=WindowCall(WindowFunction.RUNNING_SUM, "name"))
     with pytest.raises(InputError, match="default"):
-        functions(one=WindowCall(FunctionCall.LEAD, "price", default="text"))
+        functions(one=WindowCall(WindowFunction.LEAD, "price", default="text"))
     with pytest.raises(InputError, match="buckets"):
-        WindowCall(FunctionCall.NTILE, number=0)
+        WindowCall(WindowFunction.NTILE, number=0)
     with pytest.raises(InputError, match="look back"):
-        WindowCall(FunctionCall.LAG, "price", number=-1)
+        WindowCall(WindowFunction.LAG, "price", number=-1)
     edge = Input("bids", pa.schema([("k", pa.string()), ("window_end", pa.int64())]), ("k",))
     with pytest.raises(InputError, match="twice"):
         WindowTopN("top", edge, WINDOWS[0], 1, order_by("k"))

@@ -1,5 +1,8 @@
 """Specifications of what is kept, what may be deleted, and in which order."""
 
+import datetime as dt
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,10 +89,18 @@ def test_p5_retention_keeps_enough_whatever_the_chain(
         assert unpublished is None or found <= unpublished
 
 
-@pytest.mark.parametrize("bad", [{"epochs": 0}, {"reader_grace_us": -1}, {"max_age_us": -1}])
-def test_retention_that_would_keep_nothing_is_refused(bad: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "bad", [{"epochs": 0}, {"reader_grace_us": -1}, {"max_age_us": -1}, {"max_age": "-1 day"}, {"max_age": "soon"}]
+)
+def test_retention_that_would_keep_nothing_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         Retention(**bad)
+
+
+def test_retention_takes_durations() -> None:
+    assert Retention(max_age="2 days", reader_grace=dt.timedelta(seconds=5)) == Retention(
+        max_age_us=2 * 86_400_000_000, reader_grace_us=5_000_000
+    )
 
 
 def record(epoch: int, *, finished: int, min_epoch: int, pins: tuple[str, ...] = ()) -> pb.CheckpointMetadata:

@@ -23,7 +23,7 @@ _LARGE = 64
 """Partitions of more rows are summed one by one, others place by place, all at once."""
 
 
-class FunctionCall(enum.Enum):
+class WindowFunction(enum.Enum):
     """What is asked."""
 
     ROW_NUMBER = "row_number"
@@ -44,19 +44,19 @@ class FunctionCall(enum.Enum):
 
 
 _NUMBERINGS = {
-    FunctionCall.ROW_NUMBER: Numbering.ROW_NUMBER,
-    FunctionCall.RANK: Numbering.RANK,
-    FunctionCall.DENSE_RANK: Numbering.DENSE_RANK,
+    WindowFunction.ROW_NUMBER: Numbering.ROW_NUMBER,
+    WindowFunction.RANK: Numbering.RANK,
+    WindowFunction.DENSE_RANK: Numbering.DENSE_RANK,
 }
-_SHARES = {FunctionCall.PERCENT_RANK, FunctionCall.CUME_DIST}
-_ADDED = {FunctionCall.RUNNING_SUM, FunctionCall.RUNNING_AVG}
+_SHARES = {WindowFunction.PERCENT_RANK, WindowFunction.CUME_DIST}
+_ADDED = {WindowFunction.RUNNING_SUM, WindowFunction.RUNNING_AVG}
 
 
 @dataclass(frozen=True)
 class WindowCall:
     """One function, of one column where it takes one."""
 
-    call: FunctionCall
+    call: WindowFunction
     column: str | None = None
     number: int = 1
     """Buckets of ntile; how many rows lag and lead look away."""
@@ -64,25 +64,25 @@ class WindowCall:
     """Of lag and lead, where there is no such row."""
 
     def __post_init__(self) -> None:
-        if self.number < 1 and self.call is FunctionCall.NTILE:
+        if self.number < 1 and self.call is WindowFunction.NTILE:
             raise InputError(f"ntile of {self.number} buckets", fix="ask for at least one bucket")
         if self.number < 0:
             raise InputError(f"{self.call.value} of {self.number} rows", fix="use lead to look ahead, lag to look back")
 
     def type_in(self, columns: pa.Schema) -> pa.DataType:
         """The type of what it gives; an input that it cannot take is refused."""
-        if self.call in _NUMBERINGS or self.call is FunctionCall.NTILE:
+        if self.call in _NUMBERINGS or self.call is WindowFunction.NTILE:
             return pa.int32()
         if self.call in _SHARES:
             return pa.float64()
-        if self.call is FunctionCall.RUNNING_COUNT and self.column is None:
+        if self.call is WindowFunction.RUNNING_COUNT and self.column is None:
             return pa.int64()
         if self.column not in columns.names:
             raise InputError(
                 f"{self.call.value} of {self.column!r}, which is no column", fix=f"use one of {columns.names}"
             )
         kind = columns.field(self.column).type
-        if self.call is FunctionCall.RUNNING_COUNT:
+        if self.call is WindowFunction.RUNNING_COUNT:
             return pa.int64()
         if self.call not in _ADDED:
             return kind
@@ -91,18 +91,18 @@ class WindowCall:
                 f"{self.call.value} of the column {self.column!r} of the type {kind}",
                 fix="cast it to bigint or double first",
             )
-        whole = pa.types.is_integer(kind) and self.call is FunctionCall.RUNNING_SUM
+        whole = pa.types.is_integer(kind) and self.call is WindowFunction.RUNNING_SUM
         return pa.int64() if whole else pa.float64()
 
     def evaluate(self, rows: pa.Table, shape: Partitions) -> pa.Array:
         """The answer for each of the sorted rows."""
         if self.call in _NUMBERINGS:
             return from_numpy(shape.numbers(_NUMBERINGS[self.call]).astype(np.int32), pa.int32())
-        if self.call is FunctionCall.NTILE:
+        if self.call is WindowFunction.NTILE:
             return from_numpy(shape.ntile(self.number).astype(np.int32), pa.int32())
         if self.call in _SHARES:
             return from_numpy(
-                shape.percent_rank() if self.call is FunctionCall.PERCENT_RANK else shape.cume_dist(), pa.float64()
+                shape.percent_rank() if self.call is WindowFunction.PERCENT_RANK else shape.cume_dist(), pa.float64()
             )
         if self.column is None:
             return from_numpy(shape.place + 1, pa.int64())
@@ -110,19 +110,19 @@ class WindowCall:
 
     def _of_column(self, column: pa.Array, shape: Partitions) -> pa.Array:
         match self.call:
-            case FunctionCall.LAG | FunctionCall.LEAD:
+            case WindowFunction.LAG | WindowFunction.LEAD:
                 return self._away(column, shape)
-            case FunctionCall.FIRST_VALUE:
+            case WindowFunction.FIRST_VALUE:
                 return column.take(from_numpy(shape.starts[shape.partition], pa.int64()))
-            case FunctionCall.LAST_VALUE:
+            case WindowFunction.LAST_VALUE:
                 return column.take(from_numpy(shape.starts[shape.partition] + shape.size - 1, pa.int64()))
-            case FunctionCall.RUNNING_MIN | FunctionCall.RUNNING_MAX:
-                return _running_extreme(column, shape, greatest=self.call is FunctionCall.RUNNING_MAX)
+            case WindowFunction.RUNNING_MIN | WindowFunction.RUNNING_MAX:
+                return _running_extreme(column, shape, greatest=self.call is WindowFunction.RUNNING_MAX)
             case _:
                 return self._running(column, shape)
 
     def _away(self, column: pa.Array, shape: Partitions) -> pa.Array:
-        away = self.number if self.call is FunctionCall.LEAD else -self.number
+        away = self.number if self.call is WindowFunction.LEAD else -self.number
         place = shape.place + away
         there = (place >= 0) & (place < shape.size)
         at = np.where(there, shape.starts[shape.partition] + place, len(column))
@@ -132,16 +132,16 @@ class WindowCall:
     def _running(self, column: pa.Array, shape: Partitions) -> pa.Array:
         valid = validity(column)
         counts = _since_start(np.cumsum(valid.astype(np.int64)), valid.astype(np.int64), shape)
-        if self.call is FunctionCall.RUNNING_COUNT:
+        if self.call is WindowFunction.RUNNING_COUNT:
             return from_numpy(counts, pa.int64())
         some = counts > 0
         if pa.types.is_integer(column.type):
             whole = _running_integers(column.cast(pa.int64()), valid, shape, name=str(self.column))
-            if self.call is FunctionCall.RUNNING_SUM:
+            if self.call is WindowFunction.RUNNING_SUM:
                 return from_numpy(whole, pa.int64(), valid=some)
             return from_numpy(whole / np.maximum(counts, 1), pa.float64(), valid=some)
         sums = _running_floats(np.where(valid, float64_values(column.cast(pa.float64())), 0.0), shape)
-        if self.call is FunctionCall.RUNNING_AVG:
+        if self.call is WindowFunction.RUNNING_AVG:
             sums = sums / np.maximum(counts, 1)
         return from_numpy(sums, pa.float64(), valid=some)
 

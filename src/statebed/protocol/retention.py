@@ -1,8 +1,8 @@
-"""Retention: which epochs a new record keeps, as one number, `min_epoch`.
+"""Retention: which epochs a new record keeps, expressed as one number, `min_epoch`.
 
-Counted along the present lineage, from the new epoch back over `base`: run_starts and abandoned epochs do not count,
-so neither a crash loop nor a fork pushes history out. The number never falls, and never passes an epoch that some sink
-still waits for.
+Epochs are counted along the current lineage, from the new epoch back through `base`. Run_starts and abandoned epochs do
+not count, so neither a crash loop nor a fork displaces history. The number never decreases, and never exceeds an epoch
+that a sink has not got yet.
 """
 
 from collections.abc import Sequence
@@ -49,17 +49,17 @@ class Retention:
 
 @dataclass(frozen=True)
 class Link:
-    """One data epoch of the present lineage."""
+    """One data epoch of the current lineage."""
 
     epoch: int
     finish_time_us: int
 
 
 def settled_times(finish_times_us: Sequence[int], *, now_us: int) -> list[int]:
-    """When records ended, ascending by number, with times from the future corrected.
+    """Return the finish times of records, ascending by number, with times in the future corrected.
 
-    A record from the future was written while the clock was ahead. It ended no later than the next one that is not
-    from the future, or than now.
+    A record with a time in the future was written while the clock was ahead. It finished no later than the next record
+    with a time in the past, or than now.
 
     >>> settled_times([10, 999, 20], now_us=30)
     [10, 20, 20]
@@ -75,9 +75,9 @@ def settled_times(finish_times_us: Sequence[int], *, now_us: int) -> list[int]:
 def next_min_epoch(
     chain: Sequence[Link], *, policy: Retention, now_us: int, current: int, oldest_unpublished: int | None
 ) -> int:
-    """`min_epoch` of the record about to be written; `chain` is ascending and ends with its epoch."""
+    """Return `min_epoch` of the record about to be written. `chain` is ascending and ends with its epoch."""
     if len(chain) < policy.epochs:
-        return current  # begun at a savepoint, or behind a damaged record: what is there stays until there are enough
+        return current  # after a start from a savepoint or past a damaged record: keep everything until it suffices
     kept = list(chain[-policy.epochs :])
     if policy.max_age_us is not None:
         times = settled_times([link.finish_time_us for link in chain], now_us=now_us)

@@ -102,7 +102,7 @@ SHOWN_BY = {
     "get": "bids_per_auction.partials of nexmark at epoch",
     "diff": "inserted",
     "export": "rows of bids_per_auction.partials",
-    "verify": "everything is whole",
+    "verify": "everything is intact",
     "python": "auction",
 }
 

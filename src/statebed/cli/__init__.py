@@ -1,7 +1,7 @@
-"""The command line: `statebed --help` lists its commands.
+"""The `statebed` command line; `statebed --help` lists the commands.
 
-An error that statebed raises on purpose is printed as its text, and its exit code is the process's; `--debug`
-shows the traceback as well. Wrong usage exits with 2.
+Errors that statebed raises are printed as text, and the process exits with the error's exit code. `--debug` also shows
+the traceback. Wrong usage exits with code 2.
 """
 
 import importlib.util
@@ -20,13 +20,13 @@ UNAVAILABLE_EXIT_CODE = 69
 
 @dataclass
 class Invocation:
-    """What the options before the command said."""
+    """Values of the options given before the command."""
 
     debug: bool = False
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and give back the process's exit code."""
+    """Run one command and return the exit code of the process."""
     missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     from statebed.cli.app import app
 
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a letter that the terminal's encoding lacks is shown as its code
+        if isinstance(stream, io.TextIOWrapper):  # characters that the terminal's encoding lacks are shown as escapes
             stream.reconfigure(errors="backslashreplace")
     invocation = Invocation()
     try:

@@ -1,4 +1,6 @@
-"""The command `statebed`: all commands, grouped. Each imports what it needs when it runs, so that `--help` is fast."""
+"""The `statebed` command with all its subcommands, grouped. Each subcommand imports its code when it runs, to keep
+`--help` fast.
+"""
 
 from typing import Annotated
 
@@ -11,7 +13,7 @@ PANELS = {
     "Check and change state": (changes,),
     "Set up and try": (setup,),
 }
-"""How `--help` groups the commands."""
+"""Groups of commands in the output of `--help`."""
 
 
 def _show_in(panel: str, some: typer.Typer) -> None:
@@ -19,7 +21,9 @@ def _show_in(panel: str, some: typer.Typer) -> None:
         command.rich_help_panel = panel
     for group in some.registered_groups:
         group.rich_help_panel = panel
-        if group.typer_instance is not None and not isinstance(group.name, str):  # its commands are ours
+        if group.typer_instance is not None and not isinstance(
+            group.name, str
+        ):  # an unnamed group adds its commands to the app itself
             _show_in(panel, group.typer_instance)
 
 

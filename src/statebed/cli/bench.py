@@ -1,4 +1,6 @@
-"""`statebed bench`: runs the benchmarks of a checkout; they compare with stores that an install does not have."""
+"""`statebed bench` runs the benchmarks of a source checkout. They need other state stores, which an installation of
+statebed does not include.
+"""
 
 import subprocess
 import sys
@@ -11,11 +13,11 @@ PROJECT = 'name = "statebed"'
 
 
 def run(arguments: list[str]) -> int:
-    """Run `python -m bench` where the benchmarks are, and give back its exit code."""
+    """Run `python -m bench` in the checkout and return its exit code."""
     root = find(Path.cwd(), Path(statebed.__file__).resolve().parents[2])
     if root is None:
         raise InputError(
-            "the benchmarks are part of the source distribution, and not of what is installed",
+            "the benchmarks are part of the source distribution and are not installed",
             where=str(Path(statebed.__file__).parent),
             fix="unpack the source distribution (pip download --no-binary statebed --no-deps statebed) or a checkout, "
             'and run there: make bench BENCH="engine --quick"',
@@ -25,7 +27,7 @@ def run(arguments: list[str]) -> int:
 
 
 def find(*places: Path) -> Path | None:
-    """The first of these folders that is a checkout with benchmarks."""
+    """Return the first of these folders that is a checkout with benchmarks, or None."""
     for place in places:
         project = place / "pyproject.toml"
         if (place / "bench" / "__main__.py").is_file() and project.is_file() and PROJECT in project.read_text():

@@ -1,4 +1,4 @@
-"""Options that the changing commands have in common, and how a change is asked for and told."""
+"""Options shared by the commands that change state, and how a change is confirmed and reported."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,26 +12,28 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Offline = Annotated[
     bool,
-    typer.Option("--offline", help="With a run of the tool's own, which fences the live one; asks first (--yes)."),
+    typer.Option(
+        "--offline", help="Make the change in a separate run, which fences a live one; asks for confirmation (--yes)."
+    ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=0.1, help="Seconds to wait for the live run's answer, which comes with an epoch."),
+    typer.Option(
+        "--timeout", min=0.1, help="Seconds to wait for the answer of the live run, which comes with an epoch."
+    ),
 ]
 SomeEpoch = Annotated[
     int | None,
-    typer.Option("--epoch", min=1, help="This epoch; the newest if left out.", autocompletion=completion.epochs),
+    typer.Option("--epoch", min=1, help="Epoch to use; default: the newest.", autocompletion=completion.epochs),
 ]
 SomeSavepoint = Annotated[
-    str | None, typer.Option("--savepoint", help="This savepoint.", autocompletion=completion.savepoints)
+    str | None, typer.Option("--savepoint", help="Savepoint to use.", autocompletion=completion.savepoints)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Memory = Annotated[
-    str | None, typer.Option("--memory", help="Most memory to use, e.g. 2g; as STATEBED_MEMORY if left out.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would be done.")]
+Memory = Annotated[str | None, typer.Option("--memory", help="Memory limit, e.g. 2g; default: STATEBED_MEMORY.")]
 
 
 def through(*, offline: bool, yes: bool) -> "Through":
@@ -39,7 +41,7 @@ def through(*, offline: bool, yes: bool) -> "Through":
 
     if not offline:
         return Through.LIVE_RUN
-    confirm(f"{FENCES} Go on?", yes=yes)
+    confirm(f"{FENCES} Continue?", yes=yes)
     return Through.OWN_RUN
 
 

@@ -1,6 +1,6 @@
-"""What the shell offers when Tab is pressed: jobs, epochs, operators, tables, savepoints of the location that is typed.
+"""Shell completion of jobs, epochs, operators, tables and savepoints at the location typed so far.
 
-A shell that asks gets an answer or nothing: errors are not shown where they would mix with what is being typed.
+Errors are suppressed, because they would be mixed with what the user is typing.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from statebed.format import checkpoint_pb2 as pb
 
 MOST_EPOCHS = 50
-"""The newest, so that a long log does not make the shell wait."""
+"""Maximum number of epochs offered, the newest first. It keeps completion fast for long logs."""
 
 
 def jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Jobs of the location."""
+    """Complete names of jobs."""
     from statebed.inspect.jobs import job_names
     from statebed.storage import get_storage_provider
 
@@ -25,22 +25,22 @@ def jobs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def epochs(context: typer.Context, incomplete: str) -> list[str]:
-    """The newest epochs of the job, the newest first."""
+    """Complete the newest epochs of the job, newest first."""
     return _offered(lambda: map(str, reversed(_log(context).numbers()[-MOST_EPOCHS:])), incomplete)
 
 
 def epochs_and_savepoints(context: typer.Context, incomplete: str) -> list[str]:
-    """What can be compared."""
+    """Complete epochs and savepoints of the job."""
     return [*savepoints(context, incomplete), *epochs(context, incomplete)]
 
 
 def operators(context: typer.Context, incomplete: str) -> list[str]:
-    """Operators of the job."""
+    """Complete operators of the job."""
     return _offered(lambda: (entry.operator_id for entry in _head(context).operators), incomplete)
 
 
 def tables(context: typer.Context, incomplete: str) -> list[str]:
-    """Tables of the job, or of the operator that is given."""
+    """Complete tables of the job, or of the operator given on the command line."""
     from statebed.inspect.contents import metadata_of
 
     def found() -> Iterable[str]:
@@ -52,7 +52,7 @@ def tables(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def savepoints(context: typer.Context, incomplete: str) -> list[str]:
-    """Savepoints of the job."""
+    """Complete savepoints of the job."""
     return _offered(lambda: (pin.savepoint for pin in _head(context).pins), incomplete)
 
 
@@ -63,7 +63,9 @@ def _log(context: typer.Context) -> "CheckpointLog":
 
 
 def _typed(context: typer.Context) -> tuple[str, str | None]:
-    """Location and job. While the value of an option is still to come, arguments are left as they were typed."""
+    """Return the location and the job typed so far. While an option still lacks its value, click leaves arguments
+    unparsed.
+    """
     if context.args:
         return context.args[0], context.args[1] if len(context.args) > 1 else None
     return context.params["state"], context.params.get("job")

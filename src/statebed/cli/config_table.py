@@ -1,7 +1,7 @@
-"""`statebed config`: every setting with its value and the place that it came from, as a job started here would see it.
+"""`statebed config`: every setting with its value and origin, as a job started here would see it.
 
-Spark's own configuration is known to a running Spark alone, so `spark.statebed.*` is not part of it. What the stores
-read from the environment is listed too, without values that could be secrets.
+`spark.statebed.*` is not included, because only a running Spark knows its configuration. Environment variables of
+object stores are listed too, without values that may be secrets.
 """
 
 import re
@@ -19,7 +19,7 @@ MASK = "(set, not shown)"
 
 @dataclass(frozen=True)
 class Line:
-    """One setting or variable."""
+    """One setting or environment variable."""
 
     name: str
     value: str
@@ -28,7 +28,7 @@ class Line:
 
 
 def setting_lines(environ: Mapping[str, str], folder: Path) -> list[Line]:
-    """What every setting is, for a job that is started in `folder`."""
+    """Return the value of every setting for a job started in `folder`."""
     settings = resolve({}, spark_conf={}, environ=environ, folder=folder)
     return [
         Line(name, declared.shown(getattr(settings, name)), settings.place_of(name).text, declared.text)
@@ -37,7 +37,7 @@ def setting_lines(environ: Mapping[str, str], folder: Path) -> list[Line]:
 
 
 def store_lines(environ: Mapping[str, str]) -> list[Line]:
-    """What object stores find in the environment; a value is shown only where it can be no secret."""
+    """Return the environment variables of object stores; a value is shown only if it cannot be a secret."""
     return [
         Line(name, _masked(name, environ[name]), "environment", "")
         for name in sorted(environ)

@@ -1,4 +1,4 @@
-"""Before and while something is changed: whether people want it, and how far it is. Both speak on standard error."""
+"""Confirmation prompt and progress bars of commands that change state, both on standard error."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from statebed.inspect.verification.verify import OnProgress
     from statebed.maintain.rewrite import OnSubtask
 
-FENCES = "A run of the job that still goes on is fenced by this, and ends with exit code 86."
+FENCES = "This fences a run of the job that is still live; it ends with exit code 86."
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Go on when people say so; who cannot be asked must have said it before."""
+    """Ask for confirmation, and exit if the user declines. Raise InputError if stdin is not a terminal and `yes` is not
+    set.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("this asks first, and here is nobody to ask", fix="give --yes if you are sure")
+        raise InputError("confirmation needed, but stdin is not a terminal", fix="pass --yes")
     if not typer.confirm(question, err=True):
         typer.echo("nothing was changed", err=True)
         raise typer.Exit(1)
@@ -29,7 +31,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def verification_bar() -> "Iterator[OnProgress]":
-    """A bar on a terminal; nothing elsewhere."""
+    """Show the progress of a verification on a terminal; show nothing elsewhere."""
     with _bar("verifying", in_bytes=True) as update:
         yield lambda at: update(
             at.done_bytes,
@@ -40,7 +42,7 @@ def verification_bar() -> "Iterator[OnProgress]":
 
 @contextmanager
 def subtask_bar(what: str) -> "Iterator[OnSubtask]":
-    """The same, over subtasks."""
+    """Show progress by subtask on a terminal; show nothing elsewhere."""
     with _bar(what, in_bytes=False) as update:
         yield lambda done, total, last: update(done, total, f"{what}: {last}")
 

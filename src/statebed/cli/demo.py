@@ -1,4 +1,4 @@
-"""`statebed demo`: runs the demo job and shows what became of it: results, state, epochs, what to try next."""
+"""`statebed demo`: runs the demo job and shows its results, state and epochs, and what to try next."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ _TOP = """
 
 
 def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
-    """Make the next slice of events, process it, and show everything."""
+    """Generate the next event files, process them, and show the outcome."""
     screen = console()
     before = records.newest(folder.log())
     if before is not None and data_epoch_of(before):
@@ -45,7 +45,7 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
         waiting = len(events.existing()) - done
         working = progress.add_task("starting Spark", total=waiting)
         if not screen.is_terminal:
-            screen.print(f"new files of {events_per_file:,} Nexmark events: {files}; starting Spark")
+            screen.print(f"generating {files} files of {events_per_file:,} Nexmark events; starting Spark")
         reported = done
 
         def look(log: CheckpointLog) -> bool:
@@ -67,34 +67,34 @@ def show_run(folder: DemoFolder, *, files: int, events_per_file: int) -> None:
 
 
 def show_crash(folder: DemoFolder, *, kills: int, events_per_file: int) -> bool:
-    """Run the crash demo and show what was compared; False when the result is wrong."""
+    """Run the crash demo and show the comparison. Return False if the result is wrong."""
     screen = console()
-    records.newest(folder.log())  # a damaged state is told before anything is made
+    records.newest(folder.log())  # reports damaged state before any file is generated
     with told_when_stopped(screen):
         outcome = run_crash_demo(
             folder, kills=kills, events_per_file=events_per_file, tell=lambda line: screen.print(f"  {line}")
         )
     screen.print(_kills_table(outcome))
     screen.print(_comparison_table(outcome.comparison))
-    missed = f" ({outcome.misses} more came too late to be inside an epoch)" if outcome.misses else ""
+    missed = f" ({outcome.misses} more hit the job outside an epoch)" if outcome.misses else ""
     lost = sum(kill.epochs_lost for kill in outcome.kills)
     screen.print(f"{len(outcome.kills)} kills inside an epoch{missed}; committed epochs lost: {lost}")
     if outcome.right:
-        screen.print("EQUAL: the job's result is what one batch over the same files gives")
+        screen.print("EQUAL: the result of the job equals that of a batch over the same files")
         return True
     comparison = outcome.comparison
-    screen.print(f"DIFFERENT: {comparison.missing} rows are missing, {comparison.unexpected} should not be there")
+    screen.print(f"DIFFERENT: {comparison.missing} rows are missing, {comparison.unexpected} rows are unexpected")
     return False
 
 
 @contextmanager
 def told_when_stopped(screen: Console) -> Iterator[None]:
-    """Ctrl-C, a closed terminal or a plain kill: the job goes down with us, and the user learns that it can go on."""
+    """On Ctrl-C, a closed terminal or SIGTERM, tell the user that the job can be resumed."""
     try:
         with interrupted_by_signals():
             yield
     except KeyboardInterrupt:
-        screen.print("stopped: what is committed stays, and the next demo on this folder goes on from there")
+        screen.print("stopped: committed epochs are kept, and the next demo in this folder resumes from there")
         raise
 
 
@@ -104,7 +104,7 @@ def _progress(screen: Console) -> Progress:
 
 
 def _batches(record: pb.CheckpointMetadata | None) -> int:
-    """How many micro-batches, and so files, the record's state has seen."""
+    """Return the number of micro-batches, and so of files, that the record's state includes."""
     if record is None or not record.source_position.HasField("batch_id"):
         return 0
     return record.source_position.batch_id + 1
@@ -115,7 +115,7 @@ def _show_results(screen: Console, folder: DemoFolder) -> None:
 
     files = [str(path) for path in sorted(folder.results.rglob("*.parquet"))]
     if not files:
-        screen.print("no window is closed yet: run the demo again, with more events")
+        screen.print("no window is closed yet: run the demo again with more events")
         return
     with duckdb.connect() as db:
         rows = db.execute(_TOP, [files, files]).fetchall()
@@ -154,7 +154,7 @@ def _comparison_table(comparison: Comparison) -> object:
         return (name, number(totals.rows), number(totals.windows), number(totals.bids), number(totals.volume))
 
     return table(
-        "the job's result against a batch recomputation by DuckDB",
+        "result of the job compared with a batch recomputation by DuckDB",
         ["", "rows", "windows", "bids", "volume (cents)"],
         [
             row("closed windows, from the sink", comparison.closed),

@@ -1,4 +1,4 @@
-"""What to try after the demo: commands to be pasted into a shell, each of which works as it is printed."""
+"""Commands to try after the demo, printed so that they can be pasted into a shell."""
 
 import os
 import shlex
@@ -26,14 +26,14 @@ _TOP_OF_ALL = (
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One command, and what it is for."""
+    """A command and its purpose."""
 
     what: str
     command: str
 
 
 def show_next(screen: Console, folder: DemoFolder) -> None:
-    """Print the way from here."""
+    """Print the suggested commands."""
     screen.print("next:")
     for suggestion in suggestions(folder):
         screen.print(f"  # {suggestion.what}", markup=False)
@@ -41,23 +41,23 @@ def show_next(screen: Console, folder: DemoFolder) -> None:
 
 
 def suggestions(folder: DemoFolder) -> list[Suggestion]:
-    """What to try next, for a shell that stands where this process stands."""
+    """Return the suggested commands, for a shell in the current folder of this process."""
     program, state = _program("statebed"), shlex.quote(str(folder.state))
     option = "" if str(folder.root) == "demo-state" else f" --state {shlex.quote(str(folder.root))}"
     return [
         Suggestion("the epochs of the job", f"{program} ls {state} {JOB}"),
-        Suggestion("what the newest consists of; more with --files, --schema", f"{program} show {state} {JOB}"),
+        Suggestion("contents of the newest epoch; more with --files, --schema", f"{program} show {state} {JOB}"),
         *_of_rows(folder, program, state),
-        Suggestion("is every byte of it as it was written?", f"{program} verify {state} {JOB}"),
+        Suggestion("verify every checksum", f"{program} verify {state} {JOB}"),
         *_of_results(folder),
         *_in_a_browser(program, state),
-        Suggestion("more events: it goes on where it ended", f"{program} demo{option}"),
-        Suggestion("kill it in mid-epoch, and compare the result", f"{program} demo{option} --crash"),
+        Suggestion("process more events, resuming where it ended", f"{program} demo{option}"),
+        Suggestion("kill the job in mid-epoch, and compare the result", f"{program} demo{option} --crash"),
     ]
 
 
 def _of_rows(folder: DemoFolder, program: str, state: str) -> Iterator[Suggestion]:
-    """Of state that is there: the windows that are still open."""
+    """Yield suggestions that need rows of state: the windows that are still open."""
     try:
         head = newest(folder.log())
         epoch = data_epoch_of(head) if head else 0
@@ -69,33 +69,35 @@ def _of_rows(folder: DemoFolder, program: str, state: str) -> Iterator[Suggestio
         return
     yield Suggestion("the windows that are still open", f"{program} state {state} {JOB}")
     query = _quoted(_BUSIEST)
-    yield Suggestion("the same in SQL: the busiest auctions", f"{program} state {state} {JOB} --sql {query}")
+    yield Suggestion("the busiest auctions, in SQL", f"{program} state {state} {JOB} --sql {query}")
     key = rows.column("auction")[0].as_py()
-    yield Suggestion("one key, in every table that has it", f"{program} get {state} {JOB} {key}")
+    yield Suggestion("look up a key in every table", f"{program} get {state} {JOB} {key}")
     if base:
         yield Suggestion("what the newest epoch changed", f"{program} diff {state} {JOB} {base} {epoch} --rows")
     target = shlex.quote(f"{folder.root / 'export' / f'epoch_{epoch}'}.parquet")
-    yield Suggestion("the rows in a file", f"{program} export {state} {JOB} {target}")
+    yield Suggestion("export the rows to a file", f"{program} export {state} {JOB} {target}")
 
 
 def _of_results(folder: DemoFolder) -> Iterator[Suggestion]:
     if any(folder.results.rglob("*.parquet")):
         code = _TOP_OF_ALL.format(files=f"{folder.results}/epoch=*/*.parquet")
-        yield Suggestion("the results: plain Parquet, for any program", f"{_program('python')} -c {_quoted(code)}")
+        yield Suggestion(
+            "the results are plain Parquet files, for any program", f"{_program('python')} -c {_quoted(code)}"
+        )
 
 
 def _in_a_browser(program: str, state: str) -> Iterator[Suggestion]:
     if is_installed("starlette"):
-        yield Suggestion("all of this in a browser (Ctrl-C ends it)", f"{program} ui {state}")
+        yield Suggestion("the dashboard in a browser (Ctrl-C stops it)", f"{program} ui {state}")
 
 
 def _quoted(code: str) -> str:
-    """For the shell; in double quotes where they do, because the code has single ones."""
+    """Quote code for the shell, in double quotes if possible because the code contains single ones."""
     return shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
 
 
 def _program(name: str) -> str:
-    """How the user can call a program of this environment from here."""
+    """Return how to call a program of this environment from the current folder."""
     here = Path(sys.executable).parent / name
     found = shutil.which(name)
     if found and Path(found) == here:

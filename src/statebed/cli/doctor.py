@@ -1,4 +1,4 @@
-"""`statebed doctor`: will statebed run here, and if not, what to do. Each check looks at one thing."""
+"""`statebed doctor`: checks whether statebed runs here, and says what to do if not. Each check covers one thing."""
 
 import enum
 import importlib.metadata
@@ -25,7 +25,7 @@ FEW_CORES = 2
 
 
 class Verdict(enum.Enum):
-    """How a check went; only FAIL makes the command fail."""
+    """Outcome of a check; only FAIL makes the command fail."""
 
     OK = "ok"
     WARN = "warn"
@@ -34,7 +34,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check: what was found, and what to do about it."""
+    """Result of one check: its finding and the fix."""
 
     name: str
     verdict: Verdict
@@ -43,7 +43,7 @@ class Check:
 
 
 def examine(state: str) -> Iterator[Check]:
-    """Run every check, cheapest first."""
+    """Run every check, the cheapest first."""
     yield _python()
     yield from _packages()
     yield _java()
@@ -56,7 +56,7 @@ def examine(state: str) -> Iterator[Check]:
 
 
 def local_folder(state: str) -> Path | None:
-    """The folder that a state location means, or None for an object store."""
+    """Return the folder of a state location, or None for an object store."""
     parts = urlsplit(state)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -94,7 +94,7 @@ def _package(name: str, if_missing: Verdict, fix: str) -> Check:
 def _java() -> Check:
     java = find_java()
     if java is None:
-        # Without Spark nothing here needs Java.
+        # Only Spark needs Java.
         verdict = Verdict.FAIL if is_installed("pyspark") else Verdict.WARN
         return Check("java", verdict, f"no Java {OLDEST} or newer, which Spark needs", INSTALL)
     return Check("java", Verdict.OK, f"{java.text} ({java.home})")
@@ -103,7 +103,7 @@ def _java() -> Check:
 def _cores() -> Check:
     count = machine.cores()
     if count < FEW_CORES:
-        return Check("cores", Verdict.WARN, f"{count:g}", "subtasks share one core: it works, slowly")
+        return Check("cores", Verdict.WARN, f"{count:g}", "subtasks share one core: jobs run, but slowly")
     return Check("cores", Verdict.OK, f"{count:g}")
 
 
@@ -114,7 +114,9 @@ def _memory() -> Check:
         return Check("memory", Verdict.OK, found)
     found = f"{found}, {size(available)} of it free"
     if available < 2 * GIGABYTE:
-        return Check("memory", Verdict.WARN, found, "a local Spark wants 2 GB: close something, or use memory=")
+        return Check(
+            "memory", Verdict.WARN, found, "local Spark needs about 2 GB: close other programs, or set memory="
+        )
     return Check("memory", Verdict.OK, found)
 
 
@@ -149,11 +151,15 @@ def _put_if_absent(state: str) -> Check:
     finally:
         if folder is not None and not was_there:
             _remove_empty(folder)
-    return Check("put-if-absent", Verdict.OK, f"{store.url} takes one of several writers, as commits need it")
+    return Check(
+        "put-if-absent",
+        Verdict.OK,
+        f"{store.url} accepts exactly one of several concurrent writers, as commits require",
+    )
 
 
 def _remove_empty(folder: Path) -> None:
-    """Take away what the probe made; a folder that holds anything stays."""
+    """Remove the folders that the probe created; a folder that is not empty stays."""
     for path in (*folder.glob(".statebed-tmp"), folder):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
@@ -165,4 +171,4 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
     except StatebedError as error:
         return Check(name, Verdict.FAIL, error.what if not error.where else f"{error.what}: {error.where}", error.fix)
     except OSError as error:
-        return Check(name, Verdict.FAIL, str(error), "make the location writable, or name another with --state")
+        return Check(name, Verdict.FAIL, str(error), "make the location writable, or pass another with --state")

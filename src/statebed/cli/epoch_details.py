@@ -1,4 +1,4 @@
-"""`statebed show`: reads what was asked for about one epoch, and prints it."""
+"""`statebed show`: reads the requested details of one epoch and prints them."""
 
 import dataclasses
 import time
@@ -23,25 +23,25 @@ from statebed.inspect.sizes import size_of_folder
 from statebed.inspect.sources import sources_of
 
 ATTEMPTS = 3
-"""How often the newest epoch is looked for again, when it was collected while it was read."""
+"""Number of attempts to read the newest epoch, which clean-up may remove while it is read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EpochDetails:
-    """What is to be shown."""
+    """Epoch to show, and the details to show of it."""
 
     epoch: int | None = None
     savepoint: str | None = None
     operator: str | None = None
     files: bool = False
     referrers: int = 0
-    """In how many epochs to look for who needs the files."""
+    """Maximum number of epochs to search for references to the files."""
     schema: bool = False
     subtasks: bool = False
 
 
 def look(state: str, job: str | None, wanted: EpochDetails) -> Epoch:
-    """Read one epoch; the job may go on meanwhile."""
+    """Read one epoch, possibly while the job runs."""
     log = open_log(state, job)
     for attempt in range(ATTEMPTS):
         record = _record(log, wanted)
@@ -52,13 +52,15 @@ def look(state: str, job: str | None, wanted: EpochDetails) -> Epoch:
                 raise
             if wanted.epoch is not None or attempt == ATTEMPTS - 1:
                 raise EpochNotRetainedError(
-                    f"epoch {record.epoch} was collected while it was read", where=error.where, fix="show a newer one"
+                    f"epoch {record.epoch} was removed by clean-up while it was read",
+                    where=error.where,
+                    fix="show a newer epoch",
                 ) from error
     raise AssertionError("the last attempt returns or raises")
 
 
 def document(shown: Epoch) -> dict[str, object]:
-    """The epoch for programs."""
+    """Return the epoch as a JSON document."""
     record = shown.record
     head: dict[str, object] = {
         "job": record.job_id,

@@ -1,4 +1,4 @@
-"""`statebed diff`: what changed between two epochs, in a whole job or row by row in one table."""
+"""`statebed diff`: changes between two epochs, for a whole job or row by row for one table."""
 
 from statebed.checkpoint.log import CheckpointLog
 from statebed.cli import output, row_output
@@ -17,7 +17,7 @@ CHANGE = "change"
 
 
 def print_job(state: str, job: str, *, since: str, until: str | None, as_json: bool) -> None:
-    """What changed per operator and table."""
+    """Print the changes per operator and table."""
     log = open_log(state, job)
     found = diff_job(log, _record(log, since), _record(log, until))
     if as_json:
@@ -29,7 +29,7 @@ def print_job(state: str, job: str, *, since: str, until: str | None, as_json: b
 def print_rows(
     state: str, job: str, *, since: str, until: str | None, operator: str | None, table: str | None, shown: Shown
 ) -> None:
-    """The rows of one table that changed."""
+    """Print the changed rows of one table."""
     changes = diff_state(
         state,
         job=open_log(state, job).job_id,
@@ -99,13 +99,13 @@ def _print_job(found: JobDiff) -> None:
     )
     output.print_table(operators, ())
     tables = table(
-        "tables, as their files have them",
+        "tables, by their files",
         ["operator", "table", "change", "rows", "", "size", " ", "files added", "files removed", "tombstones"],
         [_table_row(one, names) for one in found.tables],
         right=["rows", "", "size", " ", "files added", "files removed", "tombstones"],
     )
     output.print_table(tables, (), least=("tombstones",))
-    output.say("--operator and --table show the rows of one table that changed")
+    output.say("pass --operator and --table to see the changed rows of one table")
 
 
 def _table_row(one: TableChange, names: OperatorNames) -> tuple[object, ...]:

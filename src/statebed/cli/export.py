@@ -1,7 +1,7 @@
-"""`statebed export`: rows of state in a new Parquet or CSV file, or every table in a new folder.
+"""`statebed export`: writes rows of state to a new Parquet or CSV file, or every table to a new folder.
 
-Rows are written as they are read, so state may be larger than memory. A file appears under its name when it is
-complete, and nothing that exists is replaced.
+Rows are written as they are read, so state may be larger than memory. A file appears under its name only when it is
+complete, and existing files are never replaced.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ROWS_OF_A_GROUP = 128 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """One file that was written."""
+    """One exported file."""
 
     path: Path
     operator: str
@@ -41,11 +41,13 @@ class Exported:
 
 
 def export(question: TableRequest, target: Path, *, suffix: str | None, as_json: bool) -> None:
-    """Write what is asked for to `target` and print what was written."""
+    """Write the requested rows to `target` and print what was written."""
     named = target.suffix if target.suffix in {PARQUET, CSV} else None
     if named and suffix and named != suffix:
         raise InputError(
-            f"the file ends in {named}, and the format is {suffix[1:]}", where=str(target), fix="let them agree"
+            f"the file name ends in {named}, but the format is {suffix[1:]}",
+            where=str(target),
+            fix="make the name and the format match",
         )
     _check_new(target)
     written = [_write(question.ask(), target)] if named else _write_folder(question, target, suffix or PARQUET)
@@ -58,14 +60,14 @@ def export(question: TableRequest, target: Path, *, suffix: str | None, as_json:
 
 
 def _write_folder(question: TableRequest, folder: Path, suffix: str) -> list[Exported]:
-    """Every table that is asked for, all at one epoch: folder/operator.table.parquet."""
+    """Write every requested table at one epoch: folder/operator.table.parquet."""
     moment = at(question.state, question.job, epoch=question.epoch, savepoint=question.savepoint)
     moment = moment.only(question.operator, question.table)
     if len(moment.tables) > 1 and question.is_narrow:
         tables = ", ".join(f"{operator}.{table}" for operator, table in moment.tables)
         raise InputError(
-            f"keys, times, columns and conditions are of one table, and these are several: {tables}",
-            fix="name one with --operator and --table",
+            f"keys, times, columns and conditions apply to one table, but there are several: {tables}",
+            fix="choose one with --operator and --table",
         )
     asked = [(name, _asked(question, moment, *name)) for name in moment.tables]
     try:
@@ -82,14 +84,18 @@ def _asked(question: TableRequest, moment: PinnedEpoch, operator: str, table: st
 
 def _check_new(target: Path) -> None:
     if target.parts and target.parts[0].endswith(":"):
-        raise InputError("an export is written to a local file or folder", where=str(target), fix="name a local path")
+        raise InputError(
+            "the target of an export must be a local file or folder", where=str(target), fix="pass a local path"
+        )
     try:
         exists = target.exists() and not (target.is_dir() and not any(target.iterdir()))
     except OSError as error:
         raise _cannot_write(target, error) from error
     if exists:
         raise InputError(
-            "it exists already, and nothing is replaced", where=str(target), fix="name another, or remove it first"
+            "the target already exists, and existing files are never replaced",
+            where=str(target),
+            fix="choose another name, or remove it first",
         )
 
 
@@ -99,12 +105,16 @@ def _write(table: StateTable, target: Path) -> Exported:
         target.parent.mkdir(parents=True, exist_ok=True)
         write = _write_csv if target.suffix == CSV else _write_parquet
         rows = write(table.to_batches(), table.schema, part)
-        os.link(part, target)  # fails when another has made it meanwhile, as a rename would not
+        os.link(part, target)  # unlike a rename, this fails if another process has created the file in the meantime
         size = target.stat().st_size
-    except StatebedError:  # some are OSErrors, too: what could not be read is told as it is
+    except StatebedError:  # some are OSErrors too; errors of reading keep their own text
         raise
     except FileExistsError as error:
-        raise InputError("it exists already, and nothing is replaced", where=str(target), fix="name another") from error
+        raise InputError(
+            "the target already exists, and existing files are never replaced",
+            where=str(target),
+            fix="choose another name",
+        ) from error
     except OSError as error:
         raise _cannot_write(target, error) from error
     finally:
@@ -125,7 +135,7 @@ def _write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path)
 
 
 def _flattened(batch: pa.RecordBatch, flat: pa.Schema) -> pa.RecordBatch:
-    """What CSV has no notion of is written as text: nested values as JSON, binary ones in base64."""
+    """Convert columns that CSV cannot represent to text: nested values to JSON, binary ones to base64."""
     columns = [
         column if column.type == field.type else pa.array(texts(column), pa.string())
         for column, field in zip(batch.columns, flat, strict=True)
@@ -149,5 +159,5 @@ def _cannot_write(path: Path, error: OSError) -> ExportError:
     return ExportError(
         f"the export cannot be written: {error.strerror or error}",
         where=str(path),
-        fix="name a folder that can be written to, with room for the rows",
+        fix="choose a writable folder with enough free space",
     )

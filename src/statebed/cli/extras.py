@@ -1,4 +1,4 @@
-"""Packages that only some commands need: looked for first, with one line on what to do."""
+"""Check for optional packages that only some commands need, with the install command in the error."""
 
 import importlib.util
 
@@ -15,7 +15,7 @@ PACKAGES_OF_EXTRA = {
 
 
 def require(*extras: str) -> None:
-    """Raise unless every package of these extras is installed."""
+    """Raise MissingDependencyError unless all packages of these extras are installed."""
     lacking = [extra for extra in extras if not all(map(is_installed, PACKAGES_OF_EXTRA[extra]))]
     if lacking:
         names = [name for extra in lacking for name in PACKAGES_OF_EXTRA[extra] if not is_installed(name)]

@@ -1,4 +1,4 @@
-"""`statebed get`: one key in every table of a job that has such keys."""
+"""`statebed get`: looks up one key in every table of a job whose keys have that form."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from statebed.inspect.operator_names import OperatorNames
 
 @dataclasses.dataclass(frozen=True)
 class TableRows:
-    """A table that was looked into, and the rows of the key."""
+    """A table and its rows for the key."""
 
     table: StateTable
     rows: pa.Table
@@ -25,16 +25,16 @@ class TableRows:
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
-    """What became of one key."""
+    """Result of looking up one key."""
 
     moment: PinnedEpoch
     found: Sequence[TableRows]
     unfit: Sequence[tuple[str, str, str]]
-    """Operators and tables that have no such keys, and why."""
+    """Operator, table and reason for each table whose keys have another form."""
 
 
 def print_key(question: TableRequest, *, limit: int | None, as_json: bool) -> bool:
-    """Look the key up and print what each table has; whether any has it."""
+    """Look up the key and print the rows of each table. Return whether any table has it."""
     lookup = read_at(
         question.state,
         question.job,
@@ -62,7 +62,7 @@ def _look(moment: PinnedEpoch, question: TableRequest, *, limit: int | None) -> 
         found.append(TableRows(asked, read.slice(0, limit), more=limit is not None and read.num_rows > limit))
     if not found and unfit:
         raise InputError(
-            f"no table has such keys: {unfit[0][2]}",
+            f"no table has keys of this form: {unfit[0][2]}",
             where=f"{moment.state}, job {moment.job!r}, epoch {moment.record.epoch}",
             fix="`statebed show STATE JOB --schema` lists the key columns of every table",
         )
@@ -70,13 +70,13 @@ def _look(moment: PinnedEpoch, question: TableRequest, *, limit: int | None) -> 
 
 
 def _one_key(table: StateTable, typed: Sequence[str]) -> list[object]:
-    """The key, as the table has keys; of a global table's the several values that it may stand for."""
+    """Return the key in the table's types. For a global table, return every value that the typed text may mean."""
     keys = keys_of(table, typed)
     if len(keys) > 1 and table.kind != GLOBAL_KEYED:
         raise InputError(
-            f"{' '.join(map(repr, typed))} are several keys of the key columns {table.key_columns}",
+            f"{' '.join(map(repr, typed))} names several keys of the key columns {table.key_columns}",
             where=f"operator {table.operator_name!r}, table {table.table!r}",
-            fix="look one key up; `statebed state` takes several with --key",
+            fix="look up one key; `statebed state` takes several with --key",
         )
     return keys
 
@@ -92,14 +92,14 @@ def _print(lookup: Lookup, key: Sequence[str]) -> None:
                 limit=None,
             )
             if one.more:
-                output.say(f"the first {one.rows.num_rows:,} rows; --limit 0 shows all")
+                output.say(f"showing the first {one.rows.num_rows:,} rows; --limit 0 shows all")
     empty = [f"{one.table.operator_name}.{one.table.table}" for one in lookup.found if not one.rows.num_rows]
     if empty:
-        output.say(f"no row of {' '.join(key)} in: {', '.join(empty)}")
+        output.say(f"no row for {' '.join(key)} in: {', '.join(empty)}")
     if lookup.unfit:
         names = OperatorNames.of(lookup.moment.record)
         others = names.listed(f"{operator}.{table}" for operator, table, _ in lookup.unfit)
-        output.say(f"other keys have: {others}")
+        output.say(f"tables with other keys: {others}")
 
 
 def _document(lookup: Lookup, key: Sequence[str]) -> dict[str, object]:

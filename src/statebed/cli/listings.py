@@ -1,4 +1,6 @@
-"""`statebed ls`: jobs, and of one job its epochs, runs, lineages or savepoints; the newest, so that it stays quick."""
+"""`statebed ls`: lists jobs, or the epochs, runs, lineages or savepoints of one job. Only the newest are read by
+default, to stay fast.
+"""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from statebed.inspect.run_states import RunReport, newest_run, run_reports
 from statebed.inspect.savepoints import summarise_savepoints
 
 MOST_RUNS = 1000
-"""Runs whose ends are read when all are asked for."""
+"""Maximum number of runs whose status is read."""
 
 
 def print_jobs(state: str, *, as_json: bool) -> None:
@@ -31,7 +33,7 @@ def print_epochs(state: str, job: str | None, *, limit: int | None, before: int 
         _print_json(epochs)
         return
     if not epochs:
-        output.say(f"no epoch{f' before {before}' if before else ''} of {log.job_id} is at {state}")
+        output.say(f"{log.job_id} has no epoch{f' before {before}' if before else ''} at {state}")
         return
     shown = render.epochs_table(epochs, title=f"epochs of {log.job_id} at {state}")
     head = newest_readable(log) if before is None else None
@@ -40,13 +42,13 @@ def print_epochs(state: str, job: str | None, *, limit: int | None, before: int 
     output.print_table(shown, [*render.problems(epochs), *failure], least=render.LEAST_OF_EPOCHS)
     first = epochs[0].epoch
     if limit is not None and len(epochs) >= limit and any(number < first for number in log.numbers()):
-        output.say(f"older epochs: --before {first}, or --limit 0 for all")
+        output.say(f"for older epochs pass --before {first}; for all, --limit 0")
 
 
 def print_runs(state: str, job: str | None, *, limit: int | None, as_json: bool) -> None:
     log = open_log(state, job)
     head = newest_readable(log)
-    # A run may keep its end longer than its records: all that did not end well are told, newest last.
+    # The status of a run may outlive its records. List all runs that did not end cleanly, newest last.
     reports = run_reports(log, head, now_us=_now_us(), limit=limit or MOST_RUNS)[::-1] if head else []
     runs = with_reports(summarise_runs(log, limit=limit), reports)
     if as_json:
@@ -74,7 +76,7 @@ def print_savepoints(state: str, job: str | None, *, as_json: bool) -> None:
         shown = render.savepoints_table(savepoints, title=f"savepoints of {log.job_id} at {state}")
         output.print_table(shown, render.problems(savepoints))
     else:
-        output.say(f"{log.job_id} has no savepoint at {state}")
+        output.say(f"{log.job_id} has no savepoints at {state}")
 
 
 def _is_problem(report: RunReport) -> bool:

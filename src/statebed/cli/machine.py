@@ -1,4 +1,4 @@
-"""What this machine is like: cores and memory (as a container limits them), free disk space and its speed."""
+"""Properties of this machine: cores and memory (within container limits), free disk space and disk speed."""
 
 import os
 import shutil
@@ -16,16 +16,16 @@ _SMALL_WRITES = 20
 
 @dataclass(frozen=True)
 class DiskSpeed:
-    """How fast a folder takes durable writes."""
+    """Speed of durable writes to a folder."""
 
     bytes_per_second: float
-    """One large file, written and synced."""
+    """Throughput of one large file, written and synced."""
     small_write_seconds: float
-    """Median of small files, each written and synced, with their folder: what a commit waits for."""
+    """Median time to write and sync a small file and its folder, as a commit does."""
 
 
 def cores() -> float:
-    """Cores that this process may use."""
+    """Return the number of cores available to this process."""
     allowed = float(len(os.sched_getaffinity(0)))
     quota, _, period = _cgroup("cpu.max").partition(" ")
     if quota in ("", _UNLIMITED) or not period:
@@ -34,14 +34,14 @@ def cores() -> float:
 
 
 def memory_bytes() -> int:
-    """Memory that this process may use."""
+    """Return the memory available to this process."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _cgroup("memory.max")
     return physical if limit in ("", _UNLIMITED) else min(physical, int(limit))
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that is free now, caches counted as free; None where the system does not say."""
+    """Return the memory that is free now, counting caches as free, or None if the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -55,13 +55,13 @@ def free_disk_bytes(folder: Path) -> int:
 
 
 def nearest_folder(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
+    """Return the folder itself, or its nearest parent that exists."""
     path = path.absolute()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def disk_speed(folder: Path) -> DiskSpeed:
-    """Measure durable writes in `folder`; leaves nothing behind."""
+    """Measure durable writes in `folder`, leaving nothing behind."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".statebed-doctor-") as scratch:
         payload = os.urandom(_LARGE_WRITE)
         large = _timed_write(Path(scratch, "large"), payload)

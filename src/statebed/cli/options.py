@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, so that they read the same everywhere."""
+"""Arguments and options shared by several commands, so that they read the same everywhere."""
 
 from typing import Annotated
 
@@ -9,26 +9,26 @@ from statebed.cli import completion
 DEFAULT_STATE = "statebed-state"
 
 State = Annotated[
-    str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state/state, s3://bucket/state.")
+    str, typer.Argument(help="State location: a folder or URL, e.g. demo-state/state, s3://bucket/state.")
 ]
-Job = Annotated[str, typer.Argument(help="The job.", autocompletion=completion.jobs)]
+Job = Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completion.jobs)]
 OptionalJob = Annotated[
     str | None,
-    typer.Argument(help="The job; may be left out where there is one.", autocompletion=completion.jobs),
+    typer.Argument(help="Name of the job; optional if there is only one.", autocompletion=completion.jobs),
 ]
 Operator = Annotated[
     str | None,
     typer.Option(
         "--operator",
         "-o",
-        help="The operator; may be left out where there is one.",
+        help="Name of the operator; optional if there is only one.",
         autocompletion=completion.operators,
     ),
 ]
 Table = Annotated[
     str | None,
     typer.Option(
-        "--table", "-t", help="The table; may be left out where there is one.", autocompletion=completion.tables
+        "--table", "-t", help="Name of the table; optional if there is only one.", autocompletion=completion.tables
     ),
 ]
 Epoch = Annotated[
@@ -36,12 +36,12 @@ Epoch = Annotated[
     typer.Option(
         "--epoch",
         min=1,
-        help="The state at this epoch; the newest if left out.",
+        help="Read the state at this epoch; default: the newest.",
         autocompletion=completion.epochs,
     ),
 ]
 Savepoint = Annotated[
     str | None,
-    typer.Option("--savepoint", help="The state of this savepoint.", autocompletion=completion.savepoints),
+    typer.Option("--savepoint", help="Read the state of this savepoint.", autocompletion=completion.savepoints),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

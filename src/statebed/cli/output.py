@@ -1,6 +1,6 @@
-"""Printing: tables for people, one JSON document for programs, and numbers in words.
+"""Output helpers: tables for people, one JSON document for programs, and formatted numbers.
 
-Everything that is printed passes `plain`: what comes out of records and rows is shown, never obeyed.
+Everything printed passes through `plain`, so that control sequences in records and rows are shown, never executed.
 """
 
 import dataclasses
@@ -27,7 +27,9 @@ _WIDEST_CELL = 300
 
 
 def console() -> Console:
-    """Standard output; where it is no terminal: no colour, and tables as wide as they are."""
+    """Return the console for standard output. If it is not a terminal, output has no colour and tables keep their full
+    width.
+    """
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     return Console(file=sys.stdout, highlight=False, width=width)
 
@@ -37,7 +39,7 @@ def print_json(document: object) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
-    """A table whose cells are shown as they are; `right` names the columns of numbers."""
+    """Build a table that shows cells verbatim; `right` names the right-aligned columns."""
     # A title that is longer than its table stays on one line.
     heading = Text(plain(title), no_wrap=True, overflow="ignore")
     shown = Table(title=heading, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -50,22 +52,22 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
 
 
 def line(text: str) -> Text:
-    """One line as it is: nothing in it is a colour, an emoji or a command to the terminal."""
+    """Return one line shown verbatim: markup, emoji codes and control sequences have no effect."""
     return Text(plain(text))
 
 
 def problem(text: str) -> Text:
-    """Lines that tell what is wrong, in red; as plain as `line`."""
+    """Return lines that report a problem, in red, shown verbatim like `line`."""
     return Text("\n".join(map(plain, text.splitlines())), style=TERMINAL_STYLES[Tone.BAD])
 
 
 def caution(text: str) -> Text:
-    """Render lines that deserve a look but stop nothing, in yellow; as plain as `line`."""
+    """Return lines that report a warning, in yellow, shown verbatim like `line`."""
     return Text("\n".join(map(plain, text.splitlines())), style=TERMINAL_STYLES[Tone.WARN])
 
 
 def say(text: str) -> None:
-    """One line on standard output, as wide as it is."""
+    """Print one line to standard output without wrapping it."""
     sys.stdout.write(f"{plain(text)}\n")
 
 
@@ -74,7 +76,7 @@ def _cell(value: object) -> Text:
 
 
 def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
-    """Leave out columns, in the order of `least`, until the table fits the screen; says which it left out."""
+    """Drop columns in the order of `least` until the table fits the screen, and note the dropped ones."""
     unbounded = screen.options.update(max_width=_UNBOUNDED)
     dropped: list[str] = []
     there = {str(column.header) for column in shown.columns}
@@ -83,27 +85,27 @@ def fit(shown: Table, screen: Console, *, least: Sequence[str]) -> Table:
             break
         dropped.append(name)
         shown.columns = [column for column in shown.columns if str(column.header) != name]
-        shown.caption = Text(f"left out in this width: {', '.join(dropped)}")
+        shown.caption = Text(f"columns hidden at this width: {', '.join(dropped)}")
     return shown
 
 
 def status(text: str) -> Text:
-    """A state in the colour of its tone."""
+    """Return a status in the colour of its tone."""
     return Text(plain(text), style=TERMINAL_STYLES[tone_of(text)])
 
 
 def age(time_us: int | None) -> str:
-    """How long ago by this machine's clock."""
+    """Return the time elapsed since `time_us` by this machine's clock."""
     return units.age(time_us, now_us=time.time_ns() // 1000)
 
 
 def iso_instant(time_us: int | None) -> str | None:
-    """A time for programs: ISO 8601 with its zone, or null."""
+    """Return a time as ISO 8601 with its zone, or None."""
     return None if time_us is None else units.exact(time_us)
 
 
 def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] = ()) -> None:
-    """A table that fits the screen, and what is wrong with its rows below it."""
+    """Print a table that fits the screen, followed by the problems of its rows."""
     screen = console()
     screen.print(fit(shown, screen, least=least))
     for text in problems:
@@ -111,7 +113,7 @@ def print_table(shown: Table, problems: Iterable[str], *, least: Sequence[str] =
 
 
 def with_times(value: Any) -> Any:
-    """A dataclass for JSON: times in microseconds become ISO 8601 under the name without the unit."""
+    """Convert a dataclass for JSON; times in microseconds become ISO 8601 under the name without the unit."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {

@@ -1,11 +1,12 @@
-"""`statebed pack`: what executors need, in one file to ship with a job.
+"""`statebed pack`: packs everything that executors need into one file to ship with a job.
 
-Two kinds. The environment, a `.tar.gz` for Spark's `--archives`: statebed, the packages that it needs at the versions
-of this Python, and `bin/python`, which starts the executor's own Python of the same version with them. It is made of
-the installed files alone, so it needs neither a network nor another tool; compiled packages make it fit machines of
-the same kind only. And statebed alone, a `.zip` for `--py-files`, for executors that have the other packages.
+There are two kinds of archive. The environment is a `.tar.gz` for Spark's `--archives`: statebed, its dependencies at
+the versions installed here, and `bin/python`, which starts the executor's own Python of the same version with them. It
+is built from installed files alone, so it needs neither a network nor another tool; compiled packages tie it to
+machines of the same platform. The other kind is a `.zip` of statebed alone for `--py-files`, for executors that have
+the dependencies.
 
-The bytes of an archive depend on its content alone, so an unchanged environment is an unchanged file.
+The bytes of an archive depend only on its content, so an unchanged environment gives an identical file.
 """
 
 import gzip
@@ -28,13 +29,15 @@ from statebed.errors import InputError, MissingDependencyError
 ENVIRONMENT_SUFFIX = ".tar.gz"
 CODE_SUFFIX = ".zip"
 FOLDER = "statebed-env"
-"""The name that the archive is unpacked under, in each executor's working folder."""
+"""Name under which the archive is unpacked in each executor's working folder."""
 _LIBRARY = "lib"
 _COMPRESSION = 1
-"""Hosts of a cluster are near each other: three times as fast for an eighth more bytes."""
+"""Compression level. Level 1 is three times as fast for an eighth more bytes, and hosts of a cluster are close to each
+other.
+"""
 _EXTRA = "spark"
 _OF_THE_CLUSTER = frozenset({"pyspark", "py4j"})
-"""What Spark itself brings to the executors."""
+"""Packages that Spark itself provides on executors."""
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[[^]]*\])?[^;]*(?:;\s*(?P<marker>.*))?")
 _OF_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w.-]+)['"]""")
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -50,24 +53,24 @@ for python in python{version} python3 python; do
     exec "$python" "$@"
   fi
 done
-echo "statebed pack: this archive needs Python {version}, and this host has none on its PATH: $PATH" >&2
+echo "statebed pack: this archive needs Python {version}, but this host has none on its PATH: $PATH" >&2
 exit 69
 """
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was made, and how it is used."""
+    """The archive written, and how to use it."""
 
     path: Path
     packages: tuple[str, ...]
-    """Names and versions."""
+    """Names and versions of the packages."""
     usage: tuple[str, ...]
-    """Lines for a shell."""
+    """Shell lines that use the archive."""
 
 
 def pack_environment(path: Path) -> Packed:
-    """Make the archive of everything that executors need beside Python and Spark."""
+    """Write the archive of everything that executors need besides Python and Spark."""
     _check_suffix(path, ENVIRONMENT_SUFFIX)
     packages = closure("statebed")
     major, minor = sys.version_info[:2]
@@ -78,7 +81,7 @@ def pack_environment(path: Path) -> Packed:
     with (
         _replacing(path) as beside,
         beside.open("wb") as file,
-        # No name and no time in its head: they would make other bytes.
+        # A file name or time in the gzip header would change the bytes.
         gzip.GzipFile("", "wb", compresslevel=_COMPRESSION, fileobj=file, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w") as archive,
     ):
@@ -88,18 +91,18 @@ def pack_environment(path: Path) -> Packed:
     shipped, python = f"{path}#{FOLDER}", f"./{FOLDER}/bin/python"
     submit = f"PYSPARK_DRIVER_PYTHON={shlex.quote(sys.executable)} PYSPARK_PYTHON={python} spark-submit"
     usage = (
-        "# in the program, before the session is made:",
+        "# in the program, before the session is created:",
         f'os.environ["PYSPARK_PYTHON"] = "{python}"',
         f'spark = SparkSession.builder.config("spark.archives", {json.dumps(shipped)}).getOrCreate()',
         "",
-        "# or by spark-submit:",
+        "# or with spark-submit:",
         f"{submit} --archives {shlex.quote(shipped)} job.py",
     )
     return Packed(path, tuple(f"{one.name} {one.version}" for one in packages), usage)
 
 
 def pack_code(path: Path) -> Packed:
-    """Make the archive of statebed alone."""
+    """Write the archive of statebed alone."""
     _check_suffix(path, CODE_SUFFIX)
     package = importlib.metadata.distribution("statebed")
     with _replacing(path) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -109,7 +112,7 @@ def pack_code(path: Path) -> Packed:
         "# in the program, before job.start():",
         f"spark.sparkContext.addPyFile({json.dumps(str(path))})",
         "",
-        "# or by spark-submit:",
+        "# or with spark-submit:",
         f"spark-submit --py-files {shlex.quote(str(path))} job.py",
     )
     return Packed(path, (f"statebed {package.version}",), usage)
@@ -119,7 +122,7 @@ def pack_code(path: Path) -> Packed:
 
 
 def closure(name: str) -> list[importlib.metadata.Distribution]:
-    """A package, what it needs on an executor, and what these need, as they are installed here; sorted by name."""
+    """Return an installed package and its transitive dependencies on an executor, sorted by name."""
     found: dict[str, importlib.metadata.Distribution] = {}
     waiting = [(name, _EXTRA)]
     while waiting:
@@ -128,14 +131,14 @@ def closure(name: str) -> list[importlib.metadata.Distribution]:
             continue
         package = _installed(wanted)
         if package is None:
-            # Needed elsewhere: on another system, or for an older Python.
+            # Only needed on another system or an older Python.
             continue
         found[wanted] = package
         waiting += [(one, "") for one in _requirements(package, extra)]
     lacking = [one for one in _requirements(found[name], "") if one not in found and one not in _OF_THE_CLUSTER]
     if lacking:
         raise MissingDependencyError(
-            f"statebed needs {', '.join(lacking)}, which is not installed here", fix="pip install statebed"
+            f"statebed needs {', '.join(lacking)}, which is not installed", fix="pip install statebed"
         )
     return [package for _, package in sorted(found.items())]
 
@@ -176,16 +179,16 @@ class Member:
 
 
 def _described(name: str, nbytes: int, mode: int) -> tarfile.TarInfo:
-    """Nothing of this machine: no owner, no time."""
+    """Build a tar header without anything specific to this machine: no owner, no time."""
     about = tarfile.TarInfo(name)
     about.size, about.mode = nbytes, mode
     return about
 
 
 def _members(package: importlib.metadata.Distribution) -> Iterator[tuple[str, Member]]:
-    """The files of an installed package, by their names below site-packages."""
+    """Yield the files of an installed package with their names relative to site-packages."""
     if _canonical(package.name) == "statebed":
-        # Its own files, wherever they are: an editable installation has none in site-packages.
+        # statebed's own files, wherever they are: an editable installation has none in site-packages.
         above = Path(statebed.__file__).parent.parent
         for folder in ("statebed", "pyspark_statebed"):
             for path in (above / folder).rglob("*"):
@@ -197,7 +200,7 @@ def _members(package: importlib.metadata.Distribution) -> Iterator[tuple[str, Me
     files = package.files
     if files is None:
         raise InputError(
-            f"{package.name} does not say which files it has", fix=f"install it with pip: pip install {package.name}"
+            f"package {package.name} does not list its files", fix=f"install it with pip: pip install {package.name}"
         )
     for file in files:
         path = Path(str(file.locate()))
@@ -211,18 +214,23 @@ def _belongs(path: Path) -> bool:
 
 def _check_suffix(path: Path, suffix: str) -> None:
     if not path.name.endswith(suffix):
-        raise InputError(f"{path.name} does not end in {suffix}", fix=f"Spark unpacks by the name: call it x{suffix}")
+        raise InputError(
+            f"the archive name must end in {suffix}, got {path.name!r}",
+            fix=f"Spark unpacks archives by their suffix: choose a name such as x{suffix}",
+        )
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place when it is whole."""
+    """Yield a temporary file beside `path`, and rename it to `path` once it is complete."""
     beside = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield beside
         beside.replace(path)
     except OSError as error:
-        raise InputError(f"the archive cannot be written: {error}", where=str(path), fix="name another file") from error
+        raise InputError(
+            f"the archive cannot be written: {error}", where=str(path), fix="choose another file"
+        ) from error
     finally:
         beside.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""All tables of a job at one and the same epoch, while the job goes on."""
+"""All tables of a job at one epoch, even while the job continues to commit."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from statebed.inspect.savepoints import savepoint_record
 
 T = TypeVar("T")
 ATTEMPTS = 10
-"""How often the newest epoch is looked for again, when it was collected while it was read."""
+"""Number of attempts to read the newest epoch, which clean-up may remove while it is read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PinnedEpoch:
-    """One epoch of a job, and the tables that it has."""
+    """One epoch of a job and its tables."""
 
     state: str
     job: str
     record: pb.CheckpointMetadata
     savepoint: str | None
     tables: tuple[tuple[str, str], ...]
-    """Operator and table, in the order of the record."""
+    """Operator and table names, in the order of the record."""
 
     def read(self, operator: str, table: str, *, results: bool = False) -> StateTable:
-        """One of its tables; with `results`, finished where it can be."""
+        """Open one of the tables; with `results`, show final results where the table supports it."""
         return read_state(
             self.state,
             job=self.job,
@@ -42,7 +42,7 @@ class PinnedEpoch:
         )
 
     def only(self, operator: str | None, table: str | None) -> "PinnedEpoch":
-        """Keep only tables of this operator and of this name; there must be some."""
+        """Keep only tables of this operator and with this name; raise StateNotFoundError if there are none."""
         names = OperatorNames.of(self.record)
         where = f"{self.state}, job {self.job!r}, epoch {self.record.epoch}"
         found = tuple(
@@ -54,13 +54,13 @@ class PinnedEpoch:
             raise StateNotFoundError(
                 f"there is no {asked} (there are: {there or 'no tables'})",
                 where=where,
-                fix="name one of these with --operator and --table",
+                fix="choose one of these with --operator and --table",
             )
         return dataclasses.replace(self, tables=found)
 
 
 def at(state: str, job: str | None, *, epoch: int | None, savepoint: str | None) -> PinnedEpoch:
-    """The epoch that is asked for, or the newest."""
+    """Return the requested epoch, or the newest."""
     log = open_log(state, job)
     record = record_at(log, epoch) if savepoint is None else savepoint_record(log, newest(log), savepoint)
     tables = [
@@ -74,7 +74,9 @@ def at(state: str, job: str | None, *, epoch: int | None, savepoint: str | None)
 def read_at(
     state: str, job: str | None, *, epoch: int | None, savepoint: str | None, read: Callable[[PinnedEpoch], T]
 ) -> T:
-    """What `read` makes of the epoch; once more, of a newer one, when the newest is collected meanwhile."""
+    """Call `read` with the epoch and return its result. If clean-up removes the newest epoch while it is read, retry
+    with a newer one.
+    """
     for _ in range(ATTEMPTS - 1):
         try:
             return read(at(state, job, epoch=epoch, savepoint=savepoint))

@@ -1,4 +1,4 @@
-"""The tables that people see of a location and of a log: jobs, epochs, runs, lineages, savepoints; and checks."""
+"""Tables of a location and of a log: jobs, epochs, runs, lineages, savepoints; and results of checks."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +22,11 @@ _TONES = {Verdict.OK: Tone.GOOD, Verdict.WARN: Tone.WARN, Verdict.FAIL: Tone.BAD
 
 
 LEAST_OF_JOBS = ("lineage", "finished (UTC)", "took", "savepoints", "records")
-"""Columns that a narrow screen can do without, the least needed first."""
+"""Columns to drop on a narrow screen, the least important first."""
 
 
 def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
-    """The jobs of a location: where each stands, and since when."""
+    """Build the table of the jobs of a location with their status and newest epoch."""
     return table(
         f"jobs at {where}",
         [
@@ -63,7 +63,9 @@ def jobs_table(jobs: Iterable[JobSummary], *, where: str) -> Table:
 
 
 def problems(summaries: Iterable[JobSummary | LogEntry | SavepointSummary]) -> Iterator[str]:
-    """What is wrong with the rows of a table, below it: in a cell it would squeeze the other columns."""
+    """Yield the problems of table rows. They are printed below the table, because in a cell they would squeeze the
+    other columns.
+    """
     for summary in summaries:
         if isinstance(summary, JobSummary) and summary.run is not None and summary.run.is_problem:
             yield f"job {summary.job}: {failure(summary.run)}"
@@ -78,7 +80,9 @@ def _name(summary: JobSummary | LogEntry | SavepointSummary) -> str:
 
 
 def failure(report: RunReport) -> str:
-    """A run that did not end well: when, why, which sinks wait, what to do, and where user code raised the error."""
+    """Describe a run that did not end cleanly: when, why, which sinks are blocked, what to do, and where user code
+    raised the error.
+    """
     lines = list(problem_lines(report))
     lines.insert(1, f"  when: {instant(report.end_time_us)} UTC, {age(report.end_time_us)} ago")
     if report.traceback:
@@ -90,7 +94,7 @@ LEAST_OF_EPOCHS = ("lineage", "batch", "base", "watermark (UTC)", "age", "took",
 
 
 def epochs_table(epochs: Sequence[LogEntry], *, title: str) -> Table:
-    """The log: where each record stands and what it did."""
+    """Build the table of the log: the status and the work of each record."""
     pinned = any(epoch.savepoints for epoch in epochs)
     columns = ["epoch", "record", "lineage", "base", "finished (UTC)", "age", "batch", "in", "late", "out"]
     return table(
@@ -198,7 +202,7 @@ def _from_to(first: int | None, last: int | None) -> str:
 
 
 def work_table(epochs: Iterable[LogEntry], *, title: str) -> Table:
-    """What each epoch did, in 80 columns."""
+    """Build a table of each epoch's work that fits 80 columns."""
     return table(
         title,
         ["epoch", "kind", "batch", "in", "late", "out", "watermark", "took", "size"],

@@ -1,4 +1,4 @@
-"""Tables and lines of the commands that check, mend and change state."""
+"""Tables and lines of the commands that verify, repair and change state."""
 
 import dataclasses
 import enum
@@ -18,7 +18,7 @@ MOST_NUMBERS = 12
 
 
 def as_json(value: Any) -> Any:
-    """Dataclasses, enums and times for a JSON document."""
+    """Convert dataclasses, enums and times for a JSON document."""
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):
@@ -34,7 +34,7 @@ def as_json(value: Any) -> Any:
 
 
 def numbers(some: Sequence[int]) -> str:
-    """Numbers of epochs, those that follow each other as a range.
+    """Format epoch numbers, with consecutive ones as a range.
 
     >>> numbers([2, 3, 4, 7])
     '2-4, 7'
@@ -51,7 +51,7 @@ def numbers(some: Sequence[int]) -> str:
 
 
 def many(count: int, noun: str) -> str:
-    """A number of things.
+    """Format a count with its noun, in the plural if needed.
 
     >>> many(1, "object")
     '1 object'
@@ -60,7 +60,7 @@ def many(count: int, noun: str) -> str:
 
 
 def finding_lines(findings: Sequence[Finding]) -> list[str]:
-    """Two lines for each, so that names of objects are never broken."""
+    """Render two lines per finding, so that object names are never wrapped."""
     return [
         line
         for one in findings
@@ -83,27 +83,29 @@ def _epochs(some: Sequence[int]) -> str:
 
 def orphans_table(found: Verification) -> Table:
     rows = [(one.path, one.kind.value, units.size(one.size)) for one in found.orphans]
-    return output.table("named by nothing", ("object", "what", "bytes"), rows, right=("bytes",))
+    return output.table("unreferenced objects", ("object", "what", "bytes"), rows, right=("bytes",))
 
 
 def verification_lines(found: Verification) -> list[str]:
-    """What a verification comes to."""
+    """Render the summary of a verification."""
     checked = f"epochs {numbers(found.epochs) or 'none'}, {many(len(found.savepoints), 'savepoint')}"
     lines = [f"read {many(found.objects, 'object')}, {units.size(found.bytes)}: {checked}"]
-    lines += [f"not there, no error: {one.path}: {one.reason}" for one in found.awaited]
+    lines += [f"missing, but not an error: {one.path}: {one.reason}" for one in found.awaited]
     counts = Counter(one.kind.value for one in found.orphans)
     if counts:
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-        lines.append(f"named by nothing, no error: {told}")
+        lines.append(f"unreferenced, not an error: {told}")
     if not found.orphans_known and found.findings:
-        lines.append("what nothing names is not listed: metadata that might name it cannot be read")
+        lines.append("unreferenced objects are not listed: metadata that may refer to them cannot be read")
     if found.whole:
-        return [*lines, "everything is whole"]
+        return [*lines, "everything is intact"]
     lines.append(f"damaged or missing: {many(len(found.findings), 'object')}")
     if found.head_whole:
-        lines.append(f"the newest state, of epoch {found.data_epoch}, is whole: the job does not need what is damaged")
+        lines.append(
+            f"the newest state (epoch {found.data_epoch}) is intact: the job does not need the damaged objects"
+        )
     else:
-        lines.append("the newest state is not whole: `statebed repair` says what can be done")
+        lines.append("the newest state is damaged: `statebed repair` shows what can be done")
     return lines
 
 
@@ -112,7 +114,7 @@ def table_lines(tables: Iterable[TableVerification]) -> list[str]:
     lines = []
     for table in tables:
         lines += [line for one in table.findings for line in (f"damaged: {one.where}", f"    {one.problem}")]
-        state = "whole" if table.whole else f"{many(len(table.findings), 'object')} damaged or missing"
+        state = "intact" if table.whole else f"{many(len(table.findings), 'object')} damaged or missing"
         unsealed = "" if table.sealed else "; its manifest has no checksums until the job is started again"
         read = f"{many(table.files, 'file')}, {units.size(table.bytes)}, up to epoch {table.epoch}"
         lines.append(f"table {table.where} of {table.owner or 'an unknown job'}: {read}: {state}{unsealed}")
@@ -120,22 +122,22 @@ def table_lines(tables: Iterable[TableVerification]) -> list[str]:
 
 
 def repair_lines(plan: RepairPlan) -> list[str]:
-    """What a repair would do, and what is lost by it."""
+    """Render what a repair would do, and what would be lost."""
     if not plan.needed:
-        return ["the job goes on from its newest epoch as it is: there is nothing to repair", *_remaining(plan)]
+        return ["nothing to repair: the job can resume from its newest epoch", *_remaining(plan)]
     source = f"savepoint {plan.savepoint!r} (epoch {plan.base})" if plan.savepoint else f"epoch {plan.base}"
-    lines = [f"the newest state that is whole: {source}"]
+    lines = [f"newest intact state: {source}"]
     if plan.lost:
         rows = "an unknown number of" if plan.lost_rows is None else f"{plan.lost_rows:,}"
         lines.append(
             f"lost: the work of {_epochs(plan.lost)} ({rows} rows read by operators); their input is read "
-            "again, as far as the source still has it"
+            "again if the source still has it"
         )
     for sink in sorted({sink for sinks in plan.published.values() for sink in sinks}):
         epochs = [epoch for epoch, sinks in plan.published.items() if sink in sinks]
-        lines.append(f"published already: {_epochs(epochs)} to {sink}; a sink that cannot take rows back keeps them")
+        lines.append(f"already published: {_epochs(epochs)} to {sink}; a sink without retractions keeps these rows")
     if plan.forgotten:
-        lines.append(f"no longer readable as of then: {_epochs(plan.forgotten)}, below a record that is missing")
+        lines.append(f"no longer readable: {_epochs(plan.forgotten)}, older than a missing record")
     return [*lines, *_remaining(plan)]
 
 
@@ -143,12 +145,12 @@ def _remaining(plan: RepairPlan) -> list[str]:
     if not plan.remaining:
         return []
     stay = (
-        f"{many(len(plan.remaining), 'damaged object')} left alone: the job does not go on from epochs that need them"
+        f"{many(len(plan.remaining), 'damaged object')} left alone: the job does not resume from epochs that need them"
     )
     savepoints = sorted({name for one in plan.remaining for name in one.savepoints})
     return [
-        f"{stay}. They leave with retention, and clean-up may wait for that",
-        *(f"savepoint {name!r} is damaged: clean-up stands still until it is dropped" for name in savepoints),
+        f"{stay}. They are removed when their epochs expire, and clean-up may pause until then",
+        *(f"savepoint {name!r} is damaged: clean-up is paused until it is dropped" for name in savepoints),
     ]
 
 
@@ -169,7 +171,7 @@ def savepoints_table(found: Sequence[Savepoint]) -> Table:
 
 def garbage_table(found: Sequence[Garbage]) -> Table:
     rows = [(one.path, units.size(one.size), one.reason.value) for one in found]
-    return output.table("what clean-up would remove", ("object", "bytes", "because"), rows, right=("bytes",))
+    return output.table("objects that clean-up would remove", ("object", "bytes", "because"), rows, right=("bytes",))
 
 
 def outdated_table(found: Sequence[Outdated]) -> Table:
@@ -183,8 +185,8 @@ def outdated_table(found: Sequence[Outdated]) -> Table:
         )
         for one in found
     ]
-    columns = ("operator", "table", "files of older columns", "bytes", "versions of values")
-    return output.table("to be migrated", columns, rows, right=("files of older columns", "bytes"))
+    columns = ("operator", "table", "files with older columns", "bytes", "versions of values")
+    return output.table("tables to migrate", columns, rows, right=("files with older columns", "bytes"))
 
 
 def rewrites_table(found: Iterable[TableRewrite]) -> Table:
@@ -197,7 +199,7 @@ def rewrites_table(found: Iterable[TableRewrite]) -> Table:
         )
         for one in found
     ]
-    return output.table("written anew", ("operator", "table", "files", "bytes"), rows)
+    return output.table("rewritten tables", ("operator", "table", "files", "bytes"), rows)
 
 
 def changed_line(what: str, changed: CommittedChange) -> str:

@@ -1,4 +1,4 @@
-"""`statebed show` in words: one epoch with its operators, tables, files, sinks, and what it took."""
+"""Rendering of `statebed show`: one epoch with its operators, tables, files and sinks, and its time and memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ LEAST = (
     *("of its output (UTC)", "schema", "sequences", "subtasks", "event times (UTC)", "key hashes"),
     *("hits", "loads", "tombstones", "spills", "by level", "tier", "of", "spilled"),
 )
-"""Columns that a narrow screen can do without, the least needed first."""
+"""Columns to drop on a narrow screen, the least important first."""
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is shown of one epoch; files and schemas where they were asked for."""
+    """Parts of one epoch to show; files and schemas only if requested."""
 
     record: pb.CheckpointMetadata
     summary: LogEntry
@@ -38,16 +38,16 @@ class Epoch:
     figures: Figures | None
     files: Sequence[FileSummary] = ()
     referrers: Referrers | None = None
-    """Who needs the files, where it was looked for."""
+    """References to the files, or None if they were not requested."""
     schemas: Sequence[SchemaSummary] = ()
     subtasks: Sequence[SubtaskSummary] = ()
     sources: Sequence[SourceState] = ()
     report: RunReport | None = None
-    """State of the newest run, where the newest epoch is shown."""
+    """State of the newest run, set only if the newest epoch is shown."""
 
 
 def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
-    """Render an epoch, piece by piece."""
+    """Render the parts of an epoch one after the other."""
     names = OperatorNames.of(shown.record)
     yield from _heading(shown)
     if shown.sources:
@@ -62,12 +62,10 @@ def one_epoch(shown: Epoch) -> Iterator[Table | Text]:
     for schema in shown.schemas:
         yield from _schema(schema, names)
     if shown.files:
-        yield files_table(shown.files, title="files, below the job's folder", names=names)
+        yield files_table(shown.files, title="files, relative to the job's folder", names=names)
         if shown.referrers is not None and not shown.referrers.complete:
             looked = shown.referrers.looked_at
-            yield line(
-                f"who needs them was looked for in epochs {ranges(looked)} and all savepoints; there are older epochs"
-            )
+            yield line(f"references were searched in epochs {ranges(looked)} and all savepoints; not in older epochs")
     if shown.contents.sinks:
         yield _sinks_table(shown.contents.sinks, names)
     if shown.figures is not None:
@@ -88,7 +86,7 @@ def _heading(shown: Epoch) -> Iterator[Text]:
         yield problem(failure(shown.report))
     elif shown.report is not None:
         state, since = shown.report.state.value, shown.report.end_time_us
-        heard = f", last sign of life {age(since)} ago" if since is not None else ""
+        heard = f", last heartbeat {age(since)} ago" if since is not None else ""
         yield Text.assemble(f"  run {shown.report.run}: ", status(state), heard)
     base = f"builds on epoch {summary.base}" if summary.base else "builds on nothing"
     yield line(f"  log: run {summary.run}, lineage {summary.lineage}, {base}, min_epoch {record.min_epoch}")
@@ -206,7 +204,7 @@ def _schema(schema: SchemaSummary, names: OperatorNames) -> Iterator[Table | Tex
 
 
 def files_table(files: Sequence[FileSummary], *, title: str, names: OperatorNames) -> Table:
-    """The files of tables; who needs them, where it was looked for."""
+    """Build the table of data files, with the epochs that need each if they were requested."""
     needed = any(file.epochs or file.savepoints for file in files)
     timed = any(file.min_event_time_us is not None for file in files)
     columns = ["operator", "table", "level", "rows", "size", "subtasks", "key hashes", "sequences", "schema"]
@@ -260,11 +258,11 @@ def _figures(figures: Figures, names: OperatorNames) -> Iterator[Table | Text]:
             f"{size(done.read_bytes)} read, {size(done.written_bytes)} written, {done.failures} failures"
         )
     if figures.preaggregated:
-        yield line("rows were added up by the JVM first")
+        yield line("rows were pre-aggregated in the JVM")
 
 
 def tiers_table(tables: Iterable[TierSizes], *, title: str, names: OperatorNames) -> Table:
-    """State by operator, table and tier."""
+    """Build the table of state by operator, table and tier."""
     return table(
         title,
         [
@@ -314,9 +312,9 @@ def _work_table(operators: Iterable[OperatorWork], names: OperatorNames) -> Tabl
 
 
 def memory_table(hosts: Iterable[HostMemory], names: OperatorNames) -> Table:
-    """Who holds the memory of each worker."""
+    """Build the table of memory use by worker and operator."""
     return table(
-        "memory of workers, at its fullest",
+        "peak memory of workers",
         ["host", "peak", "budget", "held by", "shares", "host's cache", "of", "spilled"],
         [
             (

@@ -1,4 +1,4 @@
-"""Rows on the screen: as a table for people, as JSON or CSV for programs. Batches are printed as they come."""
+"""Output of rows: a table for people, JSON or CSV for programs. Batches are printed as they arrive."""
 
 import csv
 import sys
@@ -18,7 +18,7 @@ _WIDEST = 80
 
 
 def first(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.RecordBatch]:
-    """So many rows, of no more batches than they take; None: all."""
+    """Yield the first `rows` rows, or all if it is None, reading no more batches than needed."""
     left = rows
     for batch in batches if rows != 0 else ():
         yield batch if left is None else batch.slice(0, left)
@@ -28,7 +28,7 @@ def first(batches: Iterable[pa.RecordBatch], rows: int | None) -> Iterator[pa.Re
 
 
 def print_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
-    """CSV with a head line; a null is empty. A terminal gets codes for what it would obey, a file the text as it is."""
+    """Print CSV with a header line; nulls are empty. Control characters are escaped on a terminal only."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     safe = plain if sys.stdout.isatty() else str
     writer.writerow([safe(name) for name in schema.names])
@@ -38,7 +38,7 @@ def print_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
 
 
 def print_json(batches: Iterable[pa.RecordBatch], head: Mapping[str, object]) -> None:
-    """One document: `head`, and the rows under "rows"."""
+    """Print one JSON document: `head`, with the rows under "rows"."""
     start = plain_json(dict(head)).removesuffix("\n}")
     sys.stdout.write(f'{start}{"," if head else ""}\n  "rows": [')
     separator = "\n    "
@@ -52,7 +52,7 @@ def print_json(batches: Iterable[pa.RecordBatch], head: Mapping[str, object]) ->
 def print_table(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, title: str, keys: Sequence[str], limit: int | None
 ) -> None:
-    """A table that fits the screen, and a line when there are more rows than it shows."""
+    """Print a table that fits the screen, with a note if there are more rows than it shows."""
     most = MOST_IN_A_TABLE if limit is None else min(limit, MOST_IN_A_TABLE)
     found = pa.Table.from_batches(first(batches, most + 1), schema=schema)
     screen = output.console()
@@ -60,7 +60,7 @@ def print_table(
     screen.print(output.fit(shown, screen, least=[name for name in reversed(schema.names) if name not in keys]))
     if found.num_rows > most:
         more = "--limit 0 shows all" if most < MOST_IN_A_TABLE else "`statebed export` saves all"
-        output.say(f"the first {most:,} rows; {more}")
+        output.say(f"showing the first {most:,} rows; {more}")
     elif not found.num_rows:
         output.say("no rows")
 
@@ -75,7 +75,7 @@ def _cell(text: str | None) -> Text:
 
 
 def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
-    """Values as text: binary in base64, nested ones as JSON; None stays None."""
+    """Convert values to text: binary to base64, nested ones to JSON; None stays None."""
     if column.null_count == len(column):
         return [None] * len(column)
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,7 +1,7 @@
-r"""Text from outside made safe to show: names and values may hold anything, also what a terminal would obey.
+r"""Escapes text from outside for display: names and values may contain anything, including terminal control sequences.
 
-A control character, an escape sequence or a mark that turns the direction of writing is shown as its code (`\x1b`),
-so that a hostile value can neither move the cursor nor hide what stands beside it. Letters of every script stay.
+Control characters, escape sequences and bidirectional marks are shown as escapes (`\x1b`), so that a hostile value can
+neither move the cursor nor hide its neighbours. Letters of every script stay.
 """
 
 import json
@@ -19,7 +19,7 @@ _TWO_BYTES = 0xFFFF
 
 
 def plain(text: str) -> str:
-    r"""The text on one line, with codes in place of what is no letter, sign or space.
+    r"""Return the text on one line, with everything that is not a letter, symbol or space escaped.
 
     >>> plain("a\x1b[31mb")
     'a\\x1b[31mb'
@@ -28,23 +28,23 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same for a text of several lines."""
+    """Escape a text of several lines like `plain`, keeping its line breaks."""
     return "\n".join(map(plain, text.split("\n")))
 
 
 def clipped(text: str, *, width: int) -> str:
-    """The text as `plain`, at most `width` characters of it.
+    """Escape the text like `plain` and clip it to `width` characters.
 
     >>> clipped("abcdef", width=4)
     'abc…'
     """
-    if len(text) > width:  # first: the rest of a value of many megabytes need not be looked at
+    if len(text) > width:  # clip first: a value may be many megabytes long
         return plain(text[: width - 1]) + "…"
     return plain(text)
 
 
 def plain_json(document: object, *, indent: int | None = 2) -> str:
-    """JSON that a terminal can show; escapes are of JSON, so that programs read the text as it was."""
+    """Return JSON that is safe on a terminal. It uses JSON escapes, so that programs read the original text."""
     text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
     return _UNSAFE.sub(lambda match: match.group() if match.group() == "\n" else json.dumps(match.group())[1:-1], text)
 

@@ -1,4 +1,4 @@
-"""A plain kill or a closed terminal ends a command as Ctrl-C does: through its `finally` clauses."""
+"""Lets SIGTERM and SIGHUP end a command as Ctrl-C does: through its `finally` clauses."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP inside the block."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,6 +1,6 @@
-"""SQL over state: tables are scanned where they lie, by DuckDB.
+"""SQL over state: DuckDB scans the tables in place.
 
-The table that is asked for is `state`; every table of the job at that epoch is `operator.table`.
+The chosen table is called `state`; every table of the job at that epoch is called `operator.table`.
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,13 @@ _LOCKED = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-"""Set before a query runs: it reads the tables that it is given, and neither files, the network, extensions nor
-variables of this program."""
+"""Settings applied before a query runs. It can read only the tables passed to it: no files, network, extensions, or
+variables of this program.
+"""
 
 
 class _Scanned:
-    """A table for DuckDB, which makes text of what fails while it reads: the error itself is kept."""
+    """A table as DuckDB scans it. DuckDB turns errors of the scan into text, so the original error is kept here."""
 
     def __init__(self, table: StateTable) -> None:
         self._table = table
@@ -50,9 +51,9 @@ class _Scanned:
 def answered(
     sql: str, *, chosen: StateTable | None, moment: PinnedEpoch, results: bool = False
 ) -> Iterator[pa.RecordBatchReader]:
-    """The rows of a query over the chosen table and all tables of the moment; they are made while they are read.
+    """Run a query over the chosen table and all tables of the epoch, and yield its rows lazily.
 
-    With `results`, tables are finished where they can be.
+    With `results`, tables show final results where they support it.
     """
     require("duckdb")
     import duckdb
@@ -72,7 +73,9 @@ def answered(
         try:
             relation = connection.sql(sql)
             if relation is None:
-                raise InputError("the statement gives no rows", where=f"SQL: {sql}", fix="write SELECT ... FROM state")
+                raise InputError(
+                    "the statement returns no rows", where=f"SQL: {sql}", fix="write SELECT ... FROM state"
+                )
             yield pa.RecordBatchReader.from_stream(relation)
         except (duckdb.Error, pa.ArrowException) as error:
             for failure in (one.failure for one in scanned if one.failure is not None):

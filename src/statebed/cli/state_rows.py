@@ -1,4 +1,4 @@
-"""`statebed state`: the rows of a table, how many there are, what reading them takes, or the answer of a query."""
+"""`statebed state`: prints the rows of a table, their number, what a scan of them reads, or the result of a query."""
 
 import dataclasses
 
@@ -13,15 +13,15 @@ from statebed.present import units
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """How an answer is printed."""
+    """How to print a result."""
 
     format: str
-    """table, json or csv."""
+    """Output format: table, json or csv."""
     limit: int | None
 
 
 def print_rows(question: TableRequest, shown: Shown) -> None:
-    """The rows of a table."""
+    """Print the rows of a table."""
     table = question.ask()
     if shown.format == "csv":
         row_output.print_csv(row_output.first(table.to_batches(), shown.limit), table.schema)
@@ -34,7 +34,7 @@ def print_rows(question: TableRequest, shown: Shown) -> None:
 
 
 def print_count(question: TableRequest, shown: Shown) -> None:
-    """How many rows there are."""
+    """Print the number of rows."""
     table = question.ask()
     count = table.count()
     if shown.format == "json":
@@ -44,14 +44,14 @@ def print_count(question: TableRequest, shown: Shown) -> None:
 
 
 def print_scan(question: TableRequest, shown: Shown) -> None:
-    """What reading the rows takes."""
+    """Print what a scan of the rows reads."""
     table = question.ask()
     scan = table.scan()
     if shown.format == "json":
         output.print_json({**head_of(table), "files": [dataclasses.asdict(file) for file in scan.files]})
         return
     shown_files = output.table(
-        f"what reading {title_of(table)} takes",
+        f"scan of {title_of(table)}",
         ["level", "subtask", "row groups read", "of", "bytes read", "of", "less because of", "path"],
         [
             (
@@ -78,7 +78,7 @@ def print_scan(question: TableRequest, shown: Shown) -> None:
 
 
 def print_query(question: TableRequest, text: str, shown: Shown) -> None:
-    """The answer of an SQL query over the state of one epoch."""
+    """Print the result of an SQL query over the state of one epoch."""
     read_at(
         question.state,
         question.job,
@@ -102,7 +102,7 @@ def _print_query(moment: PinnedEpoch, question: TableRequest, text: str, shown: 
 
 
 def _chosen(moment: PinnedEpoch, question: TableRequest) -> StateTable | None:
-    """The table that is called `state`: the one that was asked for, or the only one."""
+    """Return the table to call `state`: the requested one, or the only one. Return None if there are several."""
     found = moment.only(question.operator, question.table).tables
     if len(found) > 1:
         return None
@@ -112,7 +112,7 @@ def _chosen(moment: PinnedEpoch, question: TableRequest) -> StateTable | None:
 
 
 def head_of(table: StateTable) -> dict[str, object]:
-    """Which table it is, for programs."""
+    """Return the identity of the table as fields of a JSON document."""
     return {
         "job": table.job,
         "operator": table.operator,
@@ -127,7 +127,7 @@ def head_of(table: StateTable) -> dict[str, object]:
 
 
 def title_of(table: StateTable) -> str:
-    """Which table it is, for people."""
+    """Return the title that identifies the table."""
     at = f"epoch {table.epoch}" if table.savepoint is None else f"savepoint {table.savepoint} (epoch {table.epoch})"
     what = "results" if table.finished else table.kind
     return f"{table.operator_name}.{table.table} of {table.job} at {at}, {what}"

@@ -1,4 +1,4 @@
-"""What is asked of a table on the command line, as a `StateTable`."""
+"""The table, keys, times and columns requested on the command line, as a `StateTable`."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ GLOBAL_KEYED = "global keyed"
 
 @dataclasses.dataclass(frozen=True)
 class TableRequest:
-    """Which rows of which table."""
+    """Selects a table and its rows."""
 
     state: str
     job: str | None = None
@@ -32,16 +32,16 @@ class TableRequest:
     columns: Sequence[str] = ()
     internal: bool = False
     results: bool = False
-    """Whether rows are finished where they can be."""
+    """Whether to show final results where the table supports it."""
 
     @property
     def is_narrow(self) -> bool:
-        """Whether something is asked of the table that only its own columns can answer."""
+        """Whether the request contains a filter or projection, which applies to one table only."""
         return bool(self.keys or self.where or self.columns or self.start or self.end)
 
     def ask(self) -> StateTable:
-        """The table with everything that was asked of it; nothing of its data is read yet."""
-        # Found here: a location that is none is told from one without jobs.
+        """Return the table with the filters and projections of the request; no data is read yet."""
+        # Resolved here, to distinguish a location without state from one without jobs.
         job = open_log(self.state, self.job).job_id
         try:
             found = read_state(
@@ -70,21 +70,21 @@ class TableRequest:
         return found
 
     def _check_one_table(self, job: str) -> None:
-        """Say in the words of the command line that there are several tables to choose from."""
+        """Raise InputError with the names of the command-line options if there are several tables to choose from."""
         moment = at(self.state, job, epoch=self.epoch, savepoint=self.savepoint).only(self.operator, self.table)
         if len(moment.tables) > 1:
             names = OperatorNames.of(moment.record)
             raise InputError(
                 f"there are several tables: {names.listed(f'{operator}.{table}' for operator, table in moment.tables)}",
                 where=f"{self.state}, job {job!r}, epoch {moment.record.epoch}",
-                fix="name one with --operator (and --table)",
+                fix="choose one with --operator (and --table)",
             )
 
 
 def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
-    """Keys as they are typed: values in the order of the key columns, or `column=value`.
+    """Parse keys as they are typed: values in the order of the key columns, or `column=value`.
 
-    Several values of a column are several keys.
+    Several values for a column mean several keys.
     """
     if table.kind == GLOBAL_KEYED:
         return [key for text in given for key in _any_type(text)]
@@ -93,7 +93,7 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
         raise InputError(
             "the rows of this table have no key",
             where=f"operator {table.operator_name!r}, table {table.table!r}",
-            fix="ask with --where, --from and --to",
+            fix="filter with --where, --from and --to instead",
         )
     values: dict[str, list[str]] = {column: [] for column in columns}
     unnamed: list[str] = []
@@ -109,15 +109,15 @@ def keys_of(table: StateTable, given: Sequence[str]) -> list[Any]:
         values = {column: [value] for column, value in zip(columns, unnamed, strict=True)}
     elif unnamed or not all(values.values()):
         raise InputError(
-            f"{' '.join(map(repr, given))} is no key of the key columns {columns}",
+            f"{' '.join(map(repr, given))} is not a key for the key columns {columns}",
             where=f"operator {table.operator_name!r}, table {table.table!r}",
-            fix=f"give a value for each: {' '.join(f'{column}=...' for column in columns)}",
+            fix=f"pass a value for each: {' '.join(f'{column}=...' for column in columns)}",
         )
     return [dict(zip(columns, key, strict=True)) for key in itertools.product(*values.values())]
 
 
 def _any_type(text: str) -> list[Any]:
-    """Keys of global tables are of any type: what was typed is looked for as text, and as the value of JSON it is."""
+    """Return the typed text and, if it is JSON, its value: keys of global tables have any type."""
     try:
         value = json.loads(text)
     except ValueError:

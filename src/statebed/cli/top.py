@@ -1,4 +1,4 @@
-"""`statebed top`: a job as it runs, in a terminal. Reads records only, so the job does not notice."""
+"""`statebed top`: shows a running job in a terminal. It only reads records, so it does not affect the job."""
 
 import contextlib
 import os
@@ -24,14 +24,14 @@ from statebed.inspect.operator_names import OperatorNames
 from statebed.present.units import NOTHING, duration, instant, number, rate, size
 
 LEAST = ("loads", "hits", "tombstones", "spills", "subtasks", "slowest subtask", "files", "of", "spilled")
-"""Columns that a narrow screen can do without, the least needed first."""
+"""Columns to drop on a narrow screen, the least important first."""
 _BAR = 40
 _KEYS_THAT_LEAVE = (b"q", b"Q", b"")
-"""The last is the end of a terminal that was closed."""
+"""Keys that quit; empty input means that the terminal was closed."""
 
 
 def print_once(state: str, job: str | None, *, epochs: int, as_json: bool) -> None:
-    """One look, for scripts."""
+    """Print the view once, for scripts."""
     pace = _look(_tail(state, job, epochs), where=state)
     if as_json:
         output.print_json(output.with_times(pace))
@@ -41,7 +41,7 @@ def print_once(state: str, job: str | None, *, epochs: int, as_json: bool) -> No
 
 
 def watch(state: str, job: str | None, *, epochs: int, every: float) -> None:
-    """Look again and again, until a key or a signal ends it; the terminal is left as it was."""
+    """Refresh the view until a key or a signal ends it, then restore the terminal."""
     tail = _tail(state, job, epochs)
     pace = _look(tail, where=state)
     screen = output.console()
@@ -54,7 +54,9 @@ def watch(state: str, job: str | None, *, epochs: int, every: float) -> None:
                 return
             try:
                 pace, note = _look(tail, where=state), ""
-            except StatebedError as error:  # a store that is away for a while; what was seen stays on the screen
+            except (
+                StatebedError
+            ) as error:  # the store may be unreachable for a while; the last view stays on the screen
                 note = f"{error.code}: {error.what}"
 
 
@@ -66,7 +68,7 @@ def _look(tail: LogTail, *, where: str) -> JobPace:
     records = tail.poll()
     if not records:
         raise JobNotFoundError(
-            "the job has not committed anything yet", where=where, fix="start it, and look again in a moment"
+            "the job has not committed anything yet", where=where, fix="start the job and try again in a moment"
         )
     now_us = time.time_ns() // 1000
     return pace_of(records, now_us=now_us, report=tail.run(now_us=now_us))
@@ -77,7 +79,9 @@ def _look(tail: LogTail, *, where: str) -> JobPace:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[bool]:
-    """Whether single keys can be read: standard input is a terminal, which then sends each as it is pressed."""
+    """Yield whether single keys can be read, which requires standard input to be a terminal. Switch it to unbuffered
+    input.
+    """
     if not sys.stdin.isatty():
         yield False
         return
@@ -94,7 +98,7 @@ def _keys() -> Iterator[bool]:
 
 
 def _leaves(keys: bool, every: float) -> bool:
-    """Wait; True when a key was pressed that ends the view."""
+    """Wait for `every` seconds. Return True if a key was pressed that ends the view."""
     if not keys:
         time.sleep(every)
         return False
@@ -123,9 +127,11 @@ def _view(pace: JobPace, screen: Console, *, note: str) -> RenderableType:
             )
         )
     if not pace.tables:
-        pieces.append(line("no figures of tiers, memory and phases: an older statebed wrote the newest record"))
+        pieces.append(
+            line("no figures for tiers, memory and phases: the newest record was written by an older statebed")
+        )
     if note:
-        pieces.append(Text.assemble(("not seen again yet: ", "yellow"), line(note)))
+        pieces.append(Text.assemble(("cannot refresh: ", "yellow"), line(note)))
     return Group(*(output.fit(p, screen, least=LEAST) if isinstance(p, Table) else p for p in pieces))
 
 

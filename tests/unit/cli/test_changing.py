@@ -76,7 +76,7 @@ def test_verify_says_that_everything_is_whole(statebed: Call, state: str) -> Non
     outcome = statebed("verify", state, JOB)
     assert (outcome.code, outcome.err) == (0, "")
     assert "epochs 1-5, 0 savepoints" in outcome.out
-    assert outcome.out.endswith("everything is whole\n")
+    assert outcome.out.endswith("everything is intact\n")
     found = documents(statebed("verify", state, JOB, "--json").out)
     assert (found["whole"], found["head_whole"], found["epochs"]) == (True, True, [1, 2, 3, 4, 5])
 
@@ -91,7 +91,7 @@ def test_p7_verify_names_what_is_damaged_and_who_needs_it_with_exit_code_1(
     assert path in outcome.out
     assert f"damaged: {path}\n    data file: the checksum of" in outcome.out
     assert "needed by epochs 4-5\n" in outcome.out
-    assert "`statebed repair` says what can be done" in outcome.out
+    assert "`statebed repair` shows what can be done" in outcome.out
     told = statebed("verify", state, JOB, "--json")
     assert told.code == 1
     (finding,) = documents(told.out)["findings"]
@@ -107,7 +107,7 @@ def test_p7_verify_names_what_is_damaged_and_who_needs_it_with_exit_code_1(
 
 def test_verify_lists_what_nothing_names(statebed: Call, state: str, job: MaintainedJob) -> None:
     job.store.put(names.data_file(4, "totals", "counts", 0, "0" * 32), b"left")
-    assert "named by nothing, no error: 1 garbage" in statebed("verify", state, JOB).out
+    assert "unreferenced, not an error: 1 garbage" in statebed("verify", state, JOB).out
     assert names.data_file(4, "totals", "counts", 0, "0" * 32) in statebed("verify", state, JOB, "--orphans").out
 
 
@@ -115,12 +115,12 @@ def test_repair_says_what_is_lost_and_brings_the_job_back(statebed: Call, state:
     flip(job, own_file(job, 4))
     planned = statebed("repair", state, JOB, "--dry-run")
     assert planned.code == 0
-    assert "the newest state that is whole: epoch 3" in planned.out
+    assert "newest intact state: epoch 3" in planned.out
     assert "lost: the work of epochs 4-5 (48 rows read by operators)" in planned.out
-    assert "published already: epochs 4-5 to table" in planned.out
+    assert "already published: epochs 4-5 to table" in planned.out
     refused = statebed("repair", state, JOB)
     assert refused.code == 1
-    assert "nobody to ask" in refused.err
+    assert "stdin is not a terminal" in refused.err
     done = statebed("repair", state, JOB, "--yes")
     assert done.code == 0
     assert "run 6 builds on epoch 3" in done.out
@@ -150,9 +150,9 @@ def test_repair_without_anything_whole_is_an_error(statebed: Call, state: str, j
 
 
 def test_savepoints_are_made_listed_and_dropped(statebed: Call, state: str) -> None:
-    assert statebed("savepoint", "list", state, JOB).out == "shop has no savepoint\n"
+    assert statebed("savepoint", "list", state, JOB).out == "shop has no savepoints\n"
     made = statebed("savepoint", "create", state, JOB, "monday", "--epoch", "3", "--offline", "--yes")
-    assert made.out == "savepoint 'monday' is made: record 7, by run 6 (a run of its own)\n"
+    assert made.out == "savepoint 'monday' is created: record 7, by run 6 (a run of its own)\n"
     assert "monday" in statebed("savepoint", "list", state, JOB).out
     (listed,) = documents(statebed("savepoint", "list", state, JOB, "--json").out)
     assert (listed["name"], listed["epoch"], listed["made_in"]) == ("monday", 3, 7)
@@ -183,9 +183,9 @@ def test_the_live_run_is_asked_unless_told_otherwise(statebed: Call, live: Maint
     finally:
         ended.set()
         thread.join(10)
-    assert made.out == "savepoint 'monday' is made: record 6, by run 1 (the live run)\n"
-    assert merged.out.startswith("files are merged after the next epoch: record 7, by run 1")
-    assert cleaned.out.startswith("the live run cleans up: record 8")
+    assert made.out == "savepoint 'monday' is created: record 6, by run 1 (the live run)\n"
+    assert merged.out.startswith("files are compacted after the next epoch: record 7, by run 1")
+    assert cleaned.out.startswith("the live run will clean up: record 8")
     assert stopped.out.startswith("drained and stopped: record 9")
 
 
@@ -248,17 +248,17 @@ def test_rescale_is_for_stopped_jobs(statebed: Call, state: str, job: Maintained
 
 
 def test_compact_merges_all_files_of_a_stopped_job(statebed: Call, state: str) -> None:
-    assert "chooses by itself" in statebed("compact", state, JOB, "--operator", "totals").err
+    assert "chooses the files" in statebed("compact", state, JOB, "--operator", "totals").err
     done = statebed("compact", state, JOB, "--offline", "--yes", "--memory", "64m")
     assert done.code == 0
     assert "8 -> 2" in done.out
-    assert statebed("compact", state, JOB, "--offline", "--yes").out == "no files are worth merging\n"
+    assert statebed("compact", state, JOB, "--offline", "--yes").out == "no files need compaction\n"
     assert documents(statebed("compact", state, JOB, "--offline", "--yes", "--json").out)["changed"] is None
     assert "no operator 'nothing'" in statebed("compact", state, JOB, "-o", "nothing", "--offline", "--yes").err
 
 
 def test_migrate_finds_nothing_to_do_in_a_job_of_today(statebed: Call, state: str) -> None:
-    assert statebed("migrate", state, JOB).out == "everything has today's columns and versions\n"
+    assert statebed("migrate", state, JOB).out == "all files and values have the current columns and versions\n"
     assert statebed("migrate", state, JOB, "--type", "limits=x").code == 2
     missing = statebed("migrate", state, JOB, "--type", "totals.limits=nowhere:Type")
     assert (missing.code, "there is no type 'nowhere:Type'" in missing.err) == (1, True)

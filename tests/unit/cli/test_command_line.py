@@ -72,7 +72,7 @@ def test_a_demo_that_is_stopped_says_how_to_go_on_and_lets_its_job_be_ended(
     screen = io.StringIO()
     with pytest.raises(KeyboardInterrupt), told_when_stopped(Console(file=screen)):
         signal.raise_signal(number)
-    assert "goes on from there" in " ".join(screen.getvalue().split())
+    assert "resumes from there" in " ".join(screen.getvalue().split())
     assert signal.getsignal(number) is before
 
 

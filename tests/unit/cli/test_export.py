@@ -61,7 +61,7 @@ def test_nothing_that_exists_is_replaced(statebed: Call, rides: Path, tmp_path: 
         (target / "mine").write_text("mine")
     failed = statebed("export", rides, "rides", target, *EARNED)
     assert failed.code == 1
-    assert "nothing is replaced" in failed.err
+    assert "never replaced" in failed.err
     assert (target if target.suffix else target / "mine").read_text() == "mine"
 
 
@@ -70,8 +70,8 @@ def test_nothing_that_exists_is_replaced(statebed: Call, rides: Path, tmp_path: 
     [
         (["s3://bucket/x.parquet", *EARNED], "a local file or folder"),
         (["/proc/nothing/x.parquet", *EARNED], "cannot be written"),
-        (["NEW.csv", "--format", "parquet", *EARNED], "let them agree"),
-        (["NEW", "--where", "total > 1"], "these are several"),
+        (["NEW.csv", "--format", "parquet", *EARNED], "make the name and the format match"),
+        (["NEW", "--where", "total > 1"], "there are several"),
         (["NEW", "--operator", "nope"], "per_minute.partials"),
         (["NEW.csv"], "--operator"),
     ],

@@ -141,7 +141,7 @@ def test_the_epochs_fit_a_narrow_terminal_and_what_was_left_out_is_named(locatio
     narrow.print(fit(epochs_table(epochs, title="epochs"), narrow, least=LEAST_OF_EPOCHS))
     assert isinstance(narrow.file, io.StringIO)
     shown = narrow.file.getvalue()
-    assert "left out in this width: lineage, batch" in shown
+    assert "columns hidden at this width: lineage, batch" in shown
     for number in range(1, 7):
         assert sum(line.split()[:1] == [str(number)] for line in shown.splitlines()) == 1
     assert "2026-01-01 12:00:00" in shown, "no cell is folded"

@@ -107,9 +107,9 @@ def test_statebed_alone_is_imported_from_its_archive_with_its_version(tmp_path: 
 
 
 def test_an_archive_is_named_so_that_spark_unpacks_it(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"does not end in \.tar\.gz"):
+    with pytest.raises(InputError, match=r"must end in \.tar\.gz"):
         pack.pack_environment(tmp_path / "env.rar")
-    with pytest.raises(InputError, match=r"does not end in \.zip"):
+    with pytest.raises(InputError, match=r"must end in \.zip"):
         pack.pack_code(tmp_path / "env.tar.gz")
 
 

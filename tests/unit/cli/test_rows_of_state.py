@@ -164,20 +164,20 @@ def test_get_looks_into_every_table_that_has_such_keys(statebed: Call, rides: Pa
     assert {row["driver"] for one in found["tables"] for row in one["rows"]} == {"driver 3"}
     shown = statebed("get", rides, "rides", "driver 3").out
     assert "per_minute.partials of rides" in shown
-    assert "other keys have: busiest.kept" in shown
+    assert "tables with other keys: busiest.kept" in shown
 
 
 def test_get_of_a_key_that_is_nowhere_exits_with_3(statebed: Call, rides: Path) -> None:
     missed = statebed("get", rides, "rides", "nobody")
     assert missed.code == 3
-    assert "no row of nobody in: per_minute.partials, earned.groups" in missed.out
+    assert "no row for nobody in: per_minute.partials, earned.groups" in missed.out
     assert statebed("get", rides, "rides", "nobody", "--json").code == 3
 
 
 def test_get_of_a_key_that_no_table_can_have_says_so(statebed: Call, rides: Path) -> None:
     failed = statebed("get", rides, "rides", "a", "b", "c")
     assert failed.code == 1
-    assert "no table has such keys" in failed.err
+    assert "no table has keys of this form" in failed.err
 
 
 def test_diff_of_a_job_says_which_tables_changed(statebed: Call, rides: Path) -> None:

@@ -121,9 +121,9 @@ def test_lists_of_a_job_page_through_its_log(statebed: Call, rides: Path) -> Non
     assert listed("-n", "2") == numbers[-2:]
     assert listed("-n", "2", "--before", str(numbers[-2])) == numbers[-4:-2]
     assert listed("--before", "1") == []
-    assert f"older epochs: --before {numbers[-2]}" in statebed("ls", rides, "rides", "-n", "2").out
+    assert f"for older epochs pass --before {numbers[-2]}" in statebed("ls", rides, "rides", "-n", "2").out
     assert "older epochs" not in statebed("ls", rides, "rides").out
-    assert "no epoch before 1 of rides" in statebed("ls", rides, "rides", "--before", "1").out
+    assert "rides has no epoch before 1" in statebed("ls", rides, "rides", "--before", "1").out
 
 
 def test_forks_are_seen_in_runs_and_lineages(statebed: Call, location: Path) -> None:
@@ -146,4 +146,4 @@ def test_a_search_that_ended_early_says_so(statebed: Call, saved: Path, monkeypa
     assert shown(statebed, saved, "--needed-by")["needed_by_complete"] is True
     monkeypatch.setattr(logs, "REFERRERS", 2)
     assert shown(statebed, saved, "--needed-by")["needed_by_complete"] is False
-    assert "looked for in epochs 4-5 and all savepoints" in statebed("show", saved, "--needed-by").out
+    assert "searched in epochs 4-5 and all savepoints" in statebed("show", saved, "--needed-by").out

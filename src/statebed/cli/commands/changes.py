@@ -1,4 +1,4 @@
-"""The commands that check, mend and change state."""
+"""Commands that verify, repair and change state."""
 
 from typing import Annotated
 
@@ -36,15 +36,15 @@ def verify(
     savepoint: SomeSavepoint = None,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", help="Also check the Parquet table or Debezium files in this folder; may be repeated."),
+        typer.Option("--table", help="Also check the Parquet table or Debezium files in this folder; repeatable."),
     ] = None,
     sinks: Annotated[
         bool, typer.Option("--sinks/--no-sinks", help="Check the Parquet tables and Debezium files of the job's sinks.")
     ] = True,
-    orphans: Annotated[bool, typer.Option("--orphans", help="List each object that nothing names.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="List every object that nothing refers to.")] = False,
     json: Json = False,
 ) -> None:
-    """Check every checksum and every reference of a job. Exit code 1 when something is damaged or missing."""
+    """Check every checksum and every reference of a job. Exits with code 1 if anything is damaged or missing."""
     from statebed.cli import output, render_changes
     from statebed.inspect import verification
     from statebed.sinks.manifest import verify_table
@@ -73,7 +73,7 @@ def verify(
 def repair(
     state: State, job: OptionalJob = None, *, yes: Yes = False, dry_run: DryRun = False, json: Json = False
 ) -> None:
-    """Bring a damaged job back: verify all of it, say what is lost, fork to the newest epoch that is whole."""
+    """Repair a damaged job: verify it, report what is lost, and fork to the newest intact epoch."""
     from statebed.cli import output, render_changes
     from statebed.inspect.jobs import open_log
     from statebed.inspect.verification import verify_log
@@ -94,23 +94,23 @@ def repair(
     if json:
         output.print_json({"plan": render_changes.as_json(plan), "changed": render_changes.as_json(changed)})
     elif changed is not None:
-        output.say(f"run {changed.run} builds on epoch {plan.base}: start the job, it goes on from there")
+        output.say(f"run {changed.run} builds on epoch {plan.base}: start the job to resume from there")
 
 
 @app.command()
 def clone(
     state: State,
     job: Job,
-    to: Annotated[str, typer.Argument(help="The name of the copy; it must be free.")],
+    to: Annotated[str, typer.Argument(help="Name of the copy; must not be in use.")],
     *,
     epoch: SomeEpoch = None,
     savepoint: SomeSavepoint = None,
     to_state: Annotated[
-        str | None, typer.Option("--to-state", help="Where the copy lives, if not beside the job.")
+        str | None, typer.Option("--to-state", help="State location of the copy; default: the same as the job's.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Copy a job, which may be running: its state, watermarks and source position, as a job of its own."""
+    """Copy a job, running or not, to a separate job with its state, watermarks and source position."""
     from statebed.checkpoint import Origin
     from statebed.checkpoint.clone import clone_job
     from statebed.cli import output
@@ -122,7 +122,7 @@ def clone(
     if json:
         output.print_json({"job": to, "state": to_state or state, "of": job, "epoch": copied})
     else:
-        output.say(f"{to} is a copy of {job} at epoch {copied}: give it sinks of its own, and start it")
+        output.say(f"{to} is a copy of {job} at epoch {copied}: give it separate sinks, then start it")
 
 
 @app.command()
@@ -132,14 +132,14 @@ def gc(
     *,
     dry_run: DryRun = False,
     grace: Annotated[
-        str, typer.Option("--grace", help="With --dry-run or --offline: files stay so long for readers.")
+        str, typer.Option("--grace", help="With --dry-run or --offline: how long files are kept for readers.")
     ] = GRACE,
     offline: Offline = False,
     yes: Yes = False,
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Remove what no retained epoch, savepoint or reader needs."""
+    """Remove objects that no retained epoch, savepoint or reader needs."""
     from statebed.cli import output, render_changes
     from statebed.inspect.jobs import open_log
     from statebed.maintain import RemovedFiles, collect_garbage, find_garbage
@@ -167,7 +167,7 @@ def gc(
             )
             output.say(f"removed {records}, {others}")
         return
-    say_changed("the live run cleans up", done, json=json)
+    say_changed("the live run will clean up", done, json=json)
 
 
 @app.command()
@@ -176,14 +176,14 @@ def stop(
     job: OptionalJob = None,
     *,
     drain: Annotated[
-        bool, typer.Option("--drain", help="Close every window first; later rows of them are late.")
+        bool, typer.Option("--drain", help="Close all windows first; rows for them that arrive later are late.")
     ] = False,
     offline: Offline = False,
     yes: Yes = False,
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """End the live run of a job with a record that says so."""
+    """Stop the live run of a job cleanly, with a final record in the log."""
     from statebed.inspect.jobs import open_log
     from statebed.maintain import stop_job
 
@@ -194,4 +194,4 @@ def stop(
 
 def _one_of(*, epoch: int | None, savepoint: str | None) -> None:
     if epoch is not None and savepoint is not None:
-        raise typer.BadParameter("give an epoch or a savepoint, not both", param_hint="--epoch")
+        raise typer.BadParameter("pass an epoch or a savepoint, not both", param_hint="--epoch")

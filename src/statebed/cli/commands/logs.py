@@ -1,4 +1,4 @@
-"""The commands that look at logs and epochs: ls, show, top."""
+"""Commands that show logs and epochs: ls, show, top."""
 
 from typing import Annotated
 
@@ -8,9 +8,9 @@ from statebed.cli import completion
 from statebed.cli.options import DEFAULT_STATE, Json, Operator, OptionalJob, Savepoint, State
 
 NEWEST = 20
-"""How many epochs are listed unless told otherwise."""
+"""Number of epochs listed by default."""
 REFERRERS = 1000
-"""In how many retained epochs it is looked for who needs a file."""
+"""Maximum number of retained epochs searched for references to a file."""
 
 app = typer.Typer()
 
@@ -18,21 +18,23 @@ app = typer.Typer()
 @app.command()
 def ls(
     state: State = DEFAULT_STATE,
-    job: Annotated[
-        str | None, typer.Argument(help="List the epochs of this job.", autocompletion=completion.jobs)
-    ] = None,
+    job: Annotated[str | None, typer.Argument(help="Job whose epochs to list.", autocompletion=completion.jobs)] = None,
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="The newest so many; 0: all.")] = NEWEST,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="Number of newest epochs to list; 0 lists all.")
+    ] = NEWEST,
     before: Annotated[int | None, typer.Option("--before", min=1, help="Only epochs below this number.")] = None,
-    runs: Annotated[bool, typer.Option("--runs", help="The runs of the job in place of its epochs.")] = False,
-    lineages: Annotated[bool, typer.Option("--lineages", help="Its lineages: where it was forked.")] = False,
-    savepoints: Annotated[bool, typer.Option("--savepoints", help="Its savepoints.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="List the runs of the job instead of its epochs.")] = False,
+    lineages: Annotated[
+        bool, typer.Option("--lineages", help="List the lineages of the job: where it was forked.")
+    ] = False,
+    savepoints: Annotated[bool, typer.Option("--savepoints", help="List the savepoints of the job.")] = False,
     json: Json = False,
 ) -> None:
     """List the jobs of a state location, or the epochs of a job."""
     asked = [name for name, wanted in (("runs", runs), ("lineages", lineages), ("savepoints", savepoints)) if wanted]
     if len(asked) > 1:
-        raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} are two lists", param_hint=f"--{asked[1]}")
+        raise typer.BadParameter(f"--{asked[0]} and --{asked[1]} cannot be combined", param_hint=f"--{asked[1]}")
     if before is not None and (asked or job is None):
         raise typer.BadParameter("it pages through the epochs of a job", param_hint="--before")
     from statebed.cli import listings
@@ -55,18 +57,20 @@ def show(
     job: OptionalJob = None,
     epoch: Annotated[
         int | None,
-        typer.Argument(help="The epoch; the newest if left out.", min=1, autocompletion=completion.epochs),
+        typer.Argument(help="Epoch to show; default: the newest.", min=1, autocompletion=completion.epochs),
     ] = None,
     *,
     savepoint: Savepoint = None,
     operator: Operator = None,
-    files: Annotated[bool, typer.Option("--files", help="Also every data file.")] = False,
-    needed_by: Annotated[bool, typer.Option("--needed-by", help="The files, and which epochs need each.")] = False,
-    subtasks: Annotated[bool, typer.Option("--subtasks", help="Also which key hashes each subtask owns.")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Also the columns of tables.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also list every data file.")] = False,
+    needed_by: Annotated[
+        bool, typer.Option("--needed-by", help="List the data files and the epochs that need each.")
+    ] = False,
+    subtasks: Annotated[bool, typer.Option("--subtasks", help="Also show the key hashes of each subtask.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Also show the columns of tables.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what one epoch consists of: operators, tables, files, sinks, source position, what it took."""
+    """Show the contents of one epoch: operators, tables, files, sinks, source position, time and memory."""
     if epoch is not None and savepoint is not None:
         raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
     from statebed.cli import epoch_details, output
@@ -95,12 +99,14 @@ def top(
     state: State = DEFAULT_STATE,
     job: OptionalJob = None,
     *,
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, max=1000, help="Rates are over so many epochs.")] = 30,
-    once: Annotated[bool, typer.Option("--once", help="Look once, print, and leave.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two refreshes.")] = 2.0,
+    epochs: Annotated[
+        int, typer.Option("--epochs", min=1, max=1000, help="Number of epochs over which rates are computed.")
+    ] = 30,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     json: Json = False,
 ) -> None:
-    """Watch a job as it runs: pace, lag, state by tier, memory, phases. Leave with q or Ctrl-C."""
+    """Watch a running job: throughput, lag, state by tier, memory, phases. Quit with q or Ctrl-C."""
     import sys
 
     from statebed.cli import top as shown

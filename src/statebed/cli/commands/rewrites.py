@@ -1,4 +1,4 @@
-"""The commands that write state anew: other ranges, fewer files, newer columns."""
+"""Commands that rewrite state: rescale, compact, migrate."""
 
 from typing import Annotated
 
@@ -16,13 +16,13 @@ app = typer.Typer()
 def rescale(
     state: State,
     job: Job,
-    parallelism: Annotated[int, typer.Argument(help="The number of subtasks.")],
+    parallelism: Annotated[int, typer.Argument(help="New number of subtasks.")],
     *,
     offline: Offline = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Re-assign the state of a stopped job to another number of subtasks; nothing is rewritten."""
+    """Assign the state of a stopped job to another number of subtasks; no file is rewritten."""
     from statebed.cli import output
     from statebed.errors import InputError
     from statebed.inspect.jobs import open_log
@@ -33,10 +33,10 @@ def rescale(
     idle = not offline and is_over(log, head)
     if not offline and not idle:
         raise InputError(
-            "a run keeps the parallelism that it was started with",
+            "the parallelism of a live run cannot be changed",
             where=f"job {log.job_id}",
-            fix=f"start the job again with parallelism={parallelism}, which re-assigns its state by itself; or "
-            "re-assign that of a stopped job: --offline",
+            fix=f"restart the job with parallelism={parallelism}, which re-assigns its state; "
+            "or stop it and pass --offline",
         )
     if not idle:
         confirm(f"Re-assign the state of {log.job_id} to {parallelism} subtasks? {FENCES}", yes=yes)
@@ -53,10 +53,10 @@ def compact(
     job: OptionalJob = None,
     *,
     operator: Annotated[
-        str | None, typer.Option("--operator", "-o", help="Only of this operator.", autocompletion=completion.operators)
+        str | None, typer.Option("--operator", "-o", help="Only this operator.", autocompletion=completion.operators)
     ] = None,
     table: Annotated[
-        str | None, typer.Option("--table", "-t", help="Only of this table.", autocompletion=completion.tables)
+        str | None, typer.Option("--table", "-t", help="Only this table.", autocompletion=completion.tables)
     ] = None,
     memory: Memory = None,
     offline: Offline = False,
@@ -64,7 +64,9 @@ def compact(
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Merge files: a live run soon, some at a time; --offline, or where the job is not running, all of them now."""
+    """Compact files. A live run does it gradually, starting soon; with --offline, or if the job is not running, all
+    files are compacted now.
+    """
     from statebed.cli import output, render_changes
     from statebed.errors import InputError
     from statebed.format import checkpoint_pb2 as pb
@@ -77,16 +79,16 @@ def compact(
     if not offline and not idle:
         if operator or table or memory:
             raise InputError(
-                "a live run chooses by itself what it merges",
+                "a live run chooses the files to compact itself",
                 where=f"job {log.job_id}",
-                fix="leave out --operator, --table and --memory, or give --offline",
+                fix="leave out --operator, --table and --memory, or pass --offline",
             )
         request = pb.Request(compact=pb.CompactRequest())
         changed = carry_out(log, request, through=through(offline=False, yes=yes), timeout_s=timeout)
-        say_changed("files are merged after the next epoch", changed, json=json)
+        say_changed("files are compacted after the next epoch", changed, json=json)
         return
     if not idle:
-        confirm(f"Merge the files of {log.job_id}? {FENCES}", yes=yes)
+        confirm(f"Compact the files of {log.job_id}? {FENCES}", yes=yes)
     with subtask_bar("merging") as bar:
         done = compact_offline(
             log,
@@ -99,7 +101,7 @@ def compact(
     if json:
         output.print_json(render_changes.as_json(done))
     elif done.changed is None:
-        output.say("no files are worth merging")
+        output.say("no files need compaction")
     else:
         output.print_table(render_changes.rewrites_table(done.tables), ())
         output.say(render_changes.changed_line("merged", done.changed))
@@ -112,7 +114,7 @@ def migrate(
     *,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", help="The type of a global table's values: OPERATOR.TABLE=module:Class; repeatable."),
+        typer.Option("--type", help="Type of the values of a global table: OPERATOR.TABLE=module:Class; repeatable."),
     ] = None,
     memory: Memory = None,
     dry_run: DryRun = False,
@@ -120,7 +122,7 @@ def migrate(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Write the files of a stopped job anew that have older columns, and values that have an older version."""
+    """Rewrite files of a stopped job that have older columns, and values that have an older version."""
     from statebed.cli import output, render_changes
     from statebed.errors import InputError
     from statebed.inspect.jobs import open_log
@@ -133,11 +135,11 @@ def migrate(
     if found and not dry_run:
         if not offline:
             raise InputError(
-                "a live run migrates what it merges anyway, and nothing at once",
+                "a live run migrates files only when it compacts them, not on request",
                 where=f"job {log.job_id}",
-                fix="--dry-run says what there is; stop the job and give --offline",
+                fix="pass --dry-run to see what would be migrated; stop the job and pass --offline to migrate it",
             )
-        confirm(f"Write {len(found)} tables of {log.job_id} anew? {FENCES}", yes=yes)
+        confirm(f"Rewrite {len(found)} tables of {log.job_id}? {FENCES}", yes=yes)
         with subtask_bar("migrating") as bar:
             _, done = migrate_offline(log, types=declared, memory=_bytes(memory), on_subtask=bar)
         changed = done.changed
@@ -145,7 +147,7 @@ def migrate(
         output.print_json({"outdated": render_changes.as_json(found), "changed": render_changes.as_json(changed)})
         return
     if not found:
-        output.say("everything has today's columns and versions")
+        output.say("all files and values have the current columns and versions")
         return
     output.print_table(render_changes.outdated_table(found), ())
     if changed is not None:

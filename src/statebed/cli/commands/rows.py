@@ -1,4 +1,4 @@
-"""The commands that look at rows: state, get, diff, export."""
+"""Commands that show rows: state, get, diff, export."""
 
 import enum
 from pathlib import Path
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from statebed.cli.table_request import TableRequest
 
 ROWS = 20
-"""How many rows are shown unless told otherwise."""
+"""Number of rows shown by default."""
 NOTHING_FOUND = 3
-"""Exit code of `get` when no table has the key."""
+"""Exit code of `get` if no table has the key."""
 
 app = typer.Typer()
 
 
 class Format(enum.StrEnum):
-    """How rows are printed."""
+    """Output format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -31,21 +31,23 @@ class Format(enum.StrEnum):
 Where = Annotated[str | None, typer.Option("--where", "-w", help="Only rows for which this SQL condition holds.")]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--key", "-k", help="Only this key; several times: several keys, or column=value for each column."),
+    typer.Option(
+        "--key", "-k", help="Only this key. Repeat it for several keys, or to give column=value for each key column."
+    ),
 ]
-Start = Annotated[str | None, typer.Option("--from", help="Only rows of this time or later, e.g. '2026-01-31 12:00'.")]
+Start = Annotated[str | None, typer.Option("--from", help="Only rows at or after this time, e.g. '2026-01-31 12:00'.")]
 End = Annotated[str | None, typer.Option("--to", help="Only rows before this time.")]
 Columns = Annotated[list[str] | None, typer.Option("--columns", "-c", help="Only these columns, comma-separated.")]
 Results = Annotated[
-    bool, typer.Option("--results", help="Finished results of aggregates and top-n: `mean` holds the mean.")
+    bool, typer.Option("--results", help="Show final results of aggregates and top-n: `mean` holds the mean.")
 ]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0: all.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 shows all.")]
 
 
 def _question(
     state: str, job: str | None, *, key: list[str] | None, columns: list[str] | None = None, **more: Any
 ) -> "TableRequest":
-    """What the options ask of a table."""
+    """Build the table request that the options describe."""
     if more["epoch"] is not None and more["savepoint"] is not None:
         raise typer.BadParameter("an epoch is given, too", param_hint="--savepoint")
     from statebed.cli.table_request import TableRequest
@@ -67,13 +69,15 @@ def state(
     start: Start = None,
     end: End = None,
     columns: Columns = None,
-    sql: Annotated[str | None, typer.Option("--sql", help="A query over `state` and every operator.table.")] = None,
+    sql: Annotated[str | None, typer.Option("--sql", help="SQL query over `state` and every operator.table.")] = None,
     limit: Limit = ROWS,
-    count: Annotated[bool, typer.Option("--count", help="Only how many rows there are.")] = False,
-    scan: Annotated[bool, typer.Option("--scan", help="Only what the answer takes: files, row groups, bytes.")] = False,
-    internal: Annotated[bool, typer.Option("--internal", help="Also the columns _key_hash and _seq.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Only print the number of rows.")] = False,
+    scan: Annotated[
+        bool, typer.Option("--scan", help="Only print what the scan reads: files, row groups, bytes.")
+    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also show the columns _key_hash and _seq.")] = False,
     results: Results = False,
-    format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,  # noqa: A002 - the option's name
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
     json: Json = False,
 ) -> None:
     """Show rows of state, by key, time, condition or SQL, at any retained epoch."""
@@ -99,7 +103,7 @@ def state(
 def get(
     state: State,
     job: Job,
-    key: Annotated[list[str], typer.Argument(help="The key: its value, or one for each key column (or column=value).")],
+    key: Annotated[list[str], typer.Argument(help="Key to look up: one value per key column (or column=value).")],
     *,
     operator: Operator = None,
     table: Table = None,
@@ -109,7 +113,7 @@ def get(
     limit: Limit = ROWS,
     json: Json = False,
 ) -> None:
-    """Look one key up in every table of every operator that has such keys."""
+    """Look up a key in every table whose keys have that form."""
     from statebed.cli import key_lookup
 
     asked: dict[str, Any] = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}
@@ -125,23 +129,25 @@ def diff(
     job: Job,
     since: Annotated[
         str,
-        typer.Argument(help="The epoch before, or a savepoint.", autocompletion=completion.epochs_and_savepoints),
+        typer.Argument(help="Earlier epoch or savepoint.", autocompletion=completion.epochs_and_savepoints),
     ],
     until: Annotated[
         str | None,
         typer.Argument(
-            help="The one after; the newest epoch if left out.", autocompletion=completion.epochs_and_savepoints
+            help="Later epoch or savepoint; default: the newest epoch.", autocompletion=completion.epochs_and_savepoints
         ),
     ] = None,
     *,
     operator: Operator = None,
     table: Table = None,
-    rows: Annotated[bool, typer.Option("--rows", help="The rows that changed; so with --operator or --table.")] = False,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Show the changed rows; implied by --operator and --table.")
+    ] = False,
     limit: Limit = ROWS,
-    format: Annotated[Format, typer.Option("--format", help="How rows are printed.")] = Format.TABLE,  # noqa: A002 - the option's name
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.TABLE,  # noqa: A002 - the option's name
     json: Json = False,
 ) -> None:
-    """Show what changed between two epochs: in the whole job, or row by row in one table."""
+    """Show what changed between two epochs: for the whole job, or row by row for one table."""
     from statebed.cli import epoch_diff, state_rows
 
     shown = state_rows.Shown(Format.JSON if json else format, limit or None)
@@ -152,7 +158,7 @@ def diff(
 
 
 class FileFormat(enum.StrEnum):
-    """What is written."""
+    """File format of an export."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -162,7 +168,7 @@ class FileFormat(enum.StrEnum):
 def export(
     state: State,
     job: Job,
-    output: Annotated[Path, typer.Argument(help="A new file (.parquet, .csv), or a new folder: one file per table.")],
+    output: Annotated[Path, typer.Argument(help="New file (.parquet, .csv), or new folder with one file per table.")],
     *,
     operator: Operator = None,
     table: Table = None,
@@ -175,11 +181,12 @@ def export(
     columns: Columns = None,
     results: Results = False,
     format: Annotated[  # noqa: A002 - the option's name
-        FileFormat | None, typer.Option("--format", help="Parquet unless OUTPUT ends in .csv.")
+        FileFormat | None,
+        typer.Option("--format", help="File format; default: Parquet, or CSV if OUTPUT ends in .csv."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Save rows of state to Parquet or CSV, as a stream: state may be larger than memory."""
+    """Export rows of state to Parquet or CSV. Rows are streamed, so state may be larger than memory."""
     from statebed.cli import export
 
     asked = {"operator": operator, "table": table, "epoch": epoch, "savepoint": savepoint}

@@ -1,4 +1,4 @@
-"""The commands that serve state to a browser."""
+"""Commands that serve state to a browser."""
 
 import sys
 from typing import Annotated
@@ -13,22 +13,23 @@ DEFAULT_PORT = 8766
 @app.command()
 def ui(
     state: Annotated[
-        str, typer.Argument(help="A folder or URL that holds state, e.g. demo-state/state, s3://bucket/state.")
+        str, typer.Argument(help="State location: a folder or URL, e.g. demo-state/state, s3://bucket/state.")
     ] = "statebed-state",
     *,
-    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="The port to listen at; 0 takes any that is free.")
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 picks a free one.")
     ] = DEFAULT_PORT,
     open_browser: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in a browser, where there is a screen.")
+        bool, typer.Option("--open/--no-open", help="Open the page in a browser if there is a display.")
     ] = True,
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help="A name under which the dashboard is reached, if others.")
+        list[str] | None,
+        typer.Option("--allow-host", help="Additional host name under which the dashboard is reached."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the address as one JSON document.")] = False,
 ) -> None:
-    """Show jobs, epochs and tables in a browser, live while a job runs. Reads only."""
+    """Show jobs, epochs and tables in a browser, live while a job runs. Read-only."""
     from statebed.cli.extras import require
 
     require("ui")
@@ -37,15 +38,15 @@ def ui(
 
     if not is_loopback(host):
         typer.echo(
-            f"warning: the dashboard has no password; at {host} everybody who reaches this machine can read the state",
+            f"warning: the dashboard has no password; anyone who can reach {host} can read the state",
             err=True,
         )
 
     def ready(address: str) -> None:
         if json:
             output.print_json({"url": address, "state": state})
-            sys.stdout.flush()  # whoever started it waits for this line
+            sys.stdout.flush()  # the process that started it waits for this line
         else:
-            typer.echo(f"statebed ui: {address} (state at {state}; Ctrl-C ends it)")
+            typer.echo(f"statebed ui: {address} (state at {state}; press Ctrl-C to stop)")
 
     serve(state, host=host, port=port, allowed_hosts=allow_host or (), ready=ready, open_browser=open_browser)

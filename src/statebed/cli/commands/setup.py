@@ -1,4 +1,4 @@
-"""The commands that set up and try: doctor, config, pack, demo, bench."""
+"""Commands to set up and try statebed: doctor, config, pack, demo, bench."""
 
 import dataclasses
 from pathlib import Path
@@ -18,10 +18,10 @@ app = typer.Typer()
 
 @app.command()
 def doctor(
-    state: Annotated[str, typer.Option("--state", help="The state location to try: a folder or URL.")] = DEFAULT_STATE,
+    state: Annotated[str, typer.Option("--state", help="State location to check: a folder or URL.")] = DEFAULT_STATE,
     json: Json = False,
 ) -> None:
-    """Check Java, Python, packages, disk, memory, and that the state location can be committed to."""
+    """Check Java, Python, packages, disk and memory, and whether the state location supports commits."""
     from statebed.cli import output
     from statebed.cli.doctor import Verdict, examine
     from statebed.cli.render import check_line
@@ -43,7 +43,7 @@ def doctor(
 
 @app.command("config")
 def show_config(json: Json = False) -> None:
-    """Show every setting, its value and where it came from."""
+    """Show every setting with its value and origin."""
     import os
 
     from statebed.cli import output
@@ -65,14 +65,14 @@ def show_config(json: Json = False) -> None:
 @app.command()
 def pack(
     output: Annotated[
-        Path | None, typer.Argument(help="The archive to write; statebed-env.tar.gz or statebed.zip if left out.")
+        Path | None, typer.Argument(help="Archive to write; default: statebed-env.tar.gz or statebed.zip.")
     ] = None,
     only_statebed: Annotated[
-        bool, typer.Option("--only-statebed", help="Pack statebed alone, for executors that have the rest.")
+        bool, typer.Option("--only-statebed", help="Pack only statebed, for executors that have its dependencies.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make the archive to ship to executors that lack statebed."""
+    """Create an archive to ship to executors that lack statebed."""
     from statebed.cli import output as printed
     from statebed.cli import pack as packing
 
@@ -90,18 +90,20 @@ def pack(
 @app.command()
 def demo(
     state: Annotated[
-        str, typer.Option("--state", help="The folder of the demo's events, state and results.")
+        str, typer.Option("--state", help="Folder for the demo's events, state and results.")
     ] = DEMO_STATE,
     files: Annotated[
         int | None,
-        typer.Option("--files", min=1, help=f"Files of new events to make, one epoch each; {DEMO_FILES} if left out."),
+        typer.Option(
+            "--files", min=1, help=f"Number of event files to generate, one epoch each; default: {DEMO_FILES}."
+        ),
     ] = None,
-    events: Annotated[int, typer.Option("--events", min=50, help="Events in each file.")] = 50_000,
+    events: Annotated[int, typer.Option("--events", min=50, help="Number of events in each file.")] = 50_000,
     crash: Annotated[
-        bool, typer.Option("--crash", help="Kill the job in mid-epoch, restart it, compare the result.")
+        bool, typer.Option("--crash", help="Kill the job in mid-epoch, restart it, and compare the result.")
     ] = False,
     kills: Annotated[
-        int | None, typer.Option("--kills", min=1, help=f"With --crash: how often; {DEMO_KILLS} times if left out.")
+        int | None, typer.Option("--kills", min=1, help=f"With --crash: number of kills; default: {DEMO_KILLS}.")
     ] = None,
 ) -> None:
     """Run a Nexmark job on local Spark. A second run resumes where the first ended."""
@@ -127,10 +129,10 @@ def demo(
 def bench(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="The benchmark (engine, memory, operators, process, spark, subtask) and its options."),
+        typer.Argument(help="Benchmark (engine, memory, operators, process, spark, subtask) and its options."),
     ] = None,
 ) -> None:
-    """Run the benchmarks of a checkout, e.g. `statebed bench engine --quick --json`."""
+    """Run the benchmarks of a source checkout, e.g. `statebed bench engine --quick --json`."""
     from statebed.cli import bench as benchmarks
 
     raise typer.Exit(benchmarks.run(arguments or ["--help"]))

@@ -12,6 +12,7 @@ from docs.walks import Call, first_missing, steps_of, trace_key, trace_savepoint
 
 PACKAGE = ROOT / "src" / "statebed"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+DECISIONS = ROOT / "docs" / "decisions"
 LOCKS_AND_THREADS = ROOT / "docs" / "contributing" / "locks-and-threads.md"
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
 THREADS = {"Thread", "Timer", "ThreadPoolExecutor"}
@@ -78,6 +79,27 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[str]:
             yield prefix + node.name
         elif isinstance(node, ast.ClassDef):
             yield from _functions(node.body, f"{prefix}{node.name}.")
+
+
+# ---- decisions -----------------------------------------------------------------------------------------------
+
+
+def test_every_decision_is_listed_under_its_title() -> None:
+    pages = sorted(path for path in DECISIONS.glob("*.md") if path.name != "README.md")
+    titles = [path.read_text().splitlines()[0].removeprefix("# ").split(": ", maxsplit=1) for path in pages]
+    rows = [[f"[{number}]({path.name})", title] for path, (number, title) in zip(pages, titles, strict=True)]
+    listed = re.findall(r"^\| (\[\d+\]\([^)]+\)) \| (.+) \|$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    assert [list(row) for row in listed] == rows
+
+
+def test_files_that_decisions_name_exist() -> None:
+    named = {
+        (page.name, path)
+        for page in DECISIONS.glob("*.md")
+        for path in re.findall(r"`((?:tests/)?[a-z_]+(?:/[a-z_]+)*\.py)`", page.read_text())
+    }
+    assert len(named) > 4
+    assert [place for place in named if not any((root / place[1]).exists() for root in (ROOT, PACKAGE))] == []
 
 
 # ---- locks and threads ---------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def drawn(title: str, boxes: Sequence[DrawnBox], arrows: Sequence[Arrow]) -> str
         if cell.box is not None:
             parts += _box(cell, cell.box, widths[cell.column])
     if has_changelog:
-        legend = "dashed: a changelog, whose rows are added and taken back"
+        legend = "dashed: a changelog of insertions and retractions"
         parts.append(_text(legend, _MARGIN, height - _MARGIN / 2, "sb-small"))
     return "\n".join([*parts, "</svg>"])
 

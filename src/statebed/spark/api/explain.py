@@ -231,5 +231,5 @@ def expiry(operator: Operator, name: str, config: TableConfig) -> str:
     if name in unbounded_tables(operator):
         return "kept for ever"
     if config.WhichOneof("kind") == "keyed" and config.keyed.HasField("time_to_live_us"):
-        return f"forgotten {duration_text(config.keyed.time_to_live_us)} after a key's latest row"
-    return "leaves when the watermark has passed it"
+        return f"expires {duration_text(config.keyed.time_to_live_us)} after the latest row of a key"
+    return "expires when the watermark passes it"

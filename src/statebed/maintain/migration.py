@@ -69,19 +69,26 @@ def migrate_offline(
     types: Types | None = None,
     memory: int | None = None,
     on_subtask: OnSubtask | None = None,
+    only_after: int | None = None,
 ) -> tuple[list[Outdated], Rewritten]:
-    """Write everything anew that is outdated, with a run of its own: values first, then columns, a record for each."""
+    """Rewrite everything that is outdated, with a run of its own: values first, then columns, a record for each.
+
+    See `own_run` for `only_after`.
+    """
     found = find_outdated(log, types)
     done = Rewritten(None)
     values = {(one.operator_id, one.table) for one in found if one.versions}
     if values:
-        done = _migrate_values(own_run(log), {key: kind for key, kind in (types or {}).items() if key in values})
+        run = own_run(log, only_after=only_after)
+        done = _migrate_values(run, {key: kind for key, kind in (types or {}).items() if key in values})
     columns: dict[str, set[str]] = {}
     for one in found:
         if one.files:
             columns.setdefault(one.operator_id, set()).add(one.table)
     if columns:
-        rewritten = rewrite(log, columns, memory=memory, on_subtask=on_subtask)
+        if only_after is not None and done.changed is not None:
+            only_after = done.changed.epoch
+        rewritten = rewrite(log, columns, memory=memory, on_subtask=on_subtask, only_after=only_after)
         done = Rewritten(rewritten.changed or done.changed, rewritten.tables)
     return found, done
 

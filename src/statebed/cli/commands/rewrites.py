@@ -126,22 +126,31 @@ def migrate(
     from statebed.cli import output, render_changes
     from statebed.errors import InputError
     from statebed.inspect.jobs import open_log
-    from statebed.maintain import find_outdated, migrate_offline
+    from statebed.maintain import find_outdated, is_over, migrate_offline, whole_head
 
     log = open_log(state, job)
+    head = whole_head(log)
+    idle = not offline and is_over(log, head)
     declared = _types(types or [])
     found = find_outdated(log, declared)
     changed = None
     if found and not dry_run:
-        if not offline:
+        if not offline and not idle:
             raise InputError(
                 "a live run migrates files only when it compacts them, not on request",
                 where=f"job {log.job_id}",
-                fix="pass --dry-run to see what would be migrated; stop the job and pass --offline to migrate it",
+                fix="pass --dry-run to see what would be migrated; stop the job first, or pass --offline to fence it",
             )
-        confirm(f"Rewrite {len(found)} tables of {log.job_id}? {FENCES}", yes=yes)
+        if not idle:
+            confirm(f"Rewrite {len(found)} tables of {log.job_id}? {FENCES}", yes=yes)
         with subtask_bar("migrating") as bar:
-            _, done = migrate_offline(log, types=declared, memory=_bytes(memory), on_subtask=bar)
+            _, done = migrate_offline(
+                log,
+                types=declared,
+                memory=_bytes(memory),
+                on_subtask=bar,
+                only_after=int(head.epoch) if idle else None,
+            )
         changed = done.changed
     if json:
         output.print_json({"outdated": render_changes.as_json(found), "changed": render_changes.as_json(changed)})

@@ -33,4 +33,4 @@ def test_values_of_an_ended_job_are_migrated_without_a_question(
     assert (done.code, done.err) == (0, "")
     assert "migrated: record 4, by run 3" in done.out
     assert riders_in(log, RiderV2, 2)["grace"] == RiderV2("grace", trips=5)
-    assert "everything has today's" in statebed("migrate", tmp_path, test_migrating.JOB, "--type", TYPE).out
+    assert "the current columns and versions" in statebed("migrate", tmp_path, test_migrating.JOB, "--type", TYPE).out

@@ -16,11 +16,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from statebed.arrays.columns import int64_values
 from statebed.errors import SpillTimeoutError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE
-from statebed.format.schema import BIN
 from statebed.format.segment import SegmentSpec
 from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import WASTE_FACTOR, copied, held_bytes, shown_bytes
@@ -28,10 +26,13 @@ from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.spill_files import ParquetSpill
 from statebed.state.tiers.tier import Tier, spanned
 from statebed.state.tiers.tiers import Tiers
-from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered, repeats
+from statebed.state.time_keyed.row_merge import ordered, repeats
+from statebed.state.time_keyed.row_runs import merged_runs
 
 MAX_PIECES = 128
 """Number of small pieces that are copied into one."""
+PARTS_OF_SEGMENT = 4
+"""While runs are merged, a segment's bytes divided by this are gathered and sorted at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,10 +286,10 @@ class RowGroup:
 
     def _merged(self, runs: tuple[Segment, ...]) -> Segment:
         """All runs, which are in memory, as one file on local disk."""
-        sources = [SortedSource(int(int64_values(run.read()[BIN])[0]), iter([run.read()])) for run in runs]
+        limit = max(1, self._tiers.memory.segment_bytes // PARTS_OF_SEGMENT)
         previous: pa.Table | None = None
         with ParquetSpill(self._spec, self._tiers.folder, owned=WHOLE_SPACE) as spill:
-            for rows in merged(sources, self._spec):
+            for rows in merged_runs([run.read().combine_chunks() for run in runs], self._spec, limit=limit):
                 with self._tiers.memory.charge(self._owner, Purpose.WRITES, shown_bytes(rows)):
                     spill.write(rows)
                 beside = rows if previous is None else pa.concat_tables([previous, rows])

@@ -26,7 +26,7 @@ from statebed.state import (
     operator_entry,
     timestamp_table_config,
 )
-from statebed.storage import MemoryStore
+from statebed.storage import MemoryStore, ObjectStore
 from statebed.testing.faults import Fault, FaultStore, SimulatedCrash
 
 
@@ -134,7 +134,7 @@ def config_of(version: int) -> dict[str, pb.TableConfig]:
     return global_table_config_with_version(TABLE, "", version, phases=CommitPhases.TWO)
 
 
-def stored_riders(store: MemoryStore, *, prepared: bytes = b"") -> CheckpointLog:
+def stored_riders(store: ObjectStore, *, prepared: bytes = b"") -> CheckpointLog:
     """A job of two subtasks whose riders have version 1."""
     run = Run.open(store, JOB)
     done = []

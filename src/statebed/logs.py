@@ -45,18 +45,18 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+        fields |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            told["error"] = _error(error)
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False, default=str)
+            fields["error"] = _error(error)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
 
 
 def _error(error: BaseException) -> Mapping[str, str]:

@@ -61,7 +61,7 @@ def test_p3_a_first_run_that_resumes_after_record_1_was_collected_is_fenced(worl
                 other.epoch()
             assert world.disk.head(names.record(1)) is None
 
-    with pytest.raises(FencedError, match="collected"):
+    with pytest.raises(FencedError, match="cleaned up"):
         world.process(FaultStore(world.disk, before=pause)).open()
 
 

@@ -140,7 +140,7 @@ def test_metrics_are_sent_too(watched: Watched) -> None:
 
 def test_log_lines_have_the_ids_of_what_they_are_about(watched: Watched) -> None:
     mine = [line for line in watched.lines if line.get("job") == "rides"]
-    began = next(line for line in mine if "begins on the state" in line["message"])
+    began = next(line for line in mine if "starts from the state" in line["message"])
     assert (began["run"], began["level"]) == (watched.query.run, "info")
     committed = [line["epoch"] for line in mine if line["message"].endswith("is committed")]
     assert committed == list(range(2, committed[-1] + 1))

@@ -1,4 +1,4 @@
-"""Checkpoints: the log of records, the live run, publication, garbage. Does the I/O of `statebed.protocol`."""
+"""Checkpoints: the log of records, the live run, publication and clean-up. Performs the I/O of `statebed.protocol`."""
 
 from statebed.checkpoint.backend import BackingStore, ParquetBackend, StateBackend
 from statebed.checkpoint.cleanup import Collected

@@ -1,8 +1,9 @@
 """Records and operator metadata by job and epoch, for programs that coordinate checkpoints themselves.
 
-`BackingStore` names the six operations, `ParquetBackend` does them, `StateBackend` is its name for users. Each is one
-call of the functions that runs, managers and tools use. To keep state elsewhere, write an `ObjectStore`: that is the
-seam ([decision 0041](../../../docs/decisions/0041-the-object-store-is-the-seam.md)).
+`BackingStore` declares the six operations, `ParquetBackend` implements them, and `StateBackend` is its public name.
+Each operation is one call of the functions that runs, managers and tools use. To store state elsewhere, implement an
+`ObjectStore`: that is the extension point ([decision
+0041](../../../docs/decisions/0041-the-object-store-is-the-seam.md)).
 """
 
 from typing import Protocol
@@ -22,49 +23,50 @@ from statebed.storage import ObjectStore, ScopedStore
 
 
 class BackingStore(Protocol):
-    """What a state backend must offer."""
+    """Operations of a state backend."""
 
     def prepare_checkpoint_load(self, metadata: pb.CheckpointMetadata) -> None:
-        """Check that everything the record names is there and intact, before anything is loaded.
+        """Check that everything the record refers to exists and is intact, before anything is loaded.
 
-        Reads every byte: metadata, data files, output and source logs are compared with their sizes and checksums.
+        Reads every byte: sizes and checksums of metadata, data files, output and source logs are compared.
         """
 
     def load_checkpoint_metadata(self, job_id: str, epoch: int) -> pb.CheckpointMetadata:
-        """The record of an epoch."""
+        """Return the record of an epoch."""
 
     def load_operator_metadata(self, job_id: str, operator_id: str, epoch: int) -> pb.OperatorCheckpointMetadata | None:
-        """The state of one operator at an epoch, its subtasks united; None if the record does not name it."""
+        """Return the combined metadata of an operator's subtasks at an epoch, or None if the record lacks it."""
 
     def write_operator_checkpoint_metadata(self, metadata: pb.OperatorCheckpointMetadata) -> pb.SubtaskReference:
-        """Store the metadata of one subtask durably; the reference is what the record must name."""
+        """Store the metadata of one subtask durably, and return the reference that the record must contain."""
 
     def write_checkpoint_metadata(self, metadata: pb.CheckpointMetadata) -> None:
-        """Commit the record; FencedError if its number is taken."""
+        """Commit the record; raise FencedError if its number is taken."""
 
     def cleanup_checkpoint(self, metadata: pb.CheckpointMetadata, old_min_epoch: int, new_min_epoch: int) -> None:
         """Delete what the committed record allows: everything below its min_epoch, oldest first.
 
-        `old_min_epoch` says where the previous clean-up ended; what an interrupted one left below it goes too.
+        `old_min_epoch` is where the previous clean-up ended. Anything that an interrupted clean-up left below it is
+        deleted too.
         """
 
     @staticmethod
     def name() -> str:
-        """What to call this backend."""
+        """Return the name of this backend."""
 
 
 class ParquetBackend:
-    """Parquet data, protobuf metadata, on any store with put-if-absent."""
+    """Backend with Parquet data and protobuf metadata, on any store with put-if-absent."""
 
     def __init__(self, store: ObjectStore, environment: Environment | None = None, *, reader_grace_us: int = 0) -> None:
-        """`store` is the state location as a whole; jobs are folders in it."""
+        """Use `store`, the root of the state location; jobs are folders in it."""
         self._store = store
         self._environment = environment or Environment()
         self._reader_grace_us = reader_grace_us
 
     def prepare_checkpoint_load(self, metadata: pb.CheckpointMetadata) -> None:
         log = self._log(metadata.job_id)
-        check_intact(log, References(log), metadata)  # cheap, and finds what is missing or cut short
+        check_intact(log, References(log), metadata)  # cheap, and finds missing and truncated objects
         check_bytes(log.store, _named_files(log.store, metadata))
 
     def load_checkpoint_metadata(self, job_id: str, epoch: int) -> pb.CheckpointMetadata:
@@ -88,7 +90,7 @@ class ParquetBackend:
             raise BrokenLogError(
                 f"record {metadata.epoch} cannot be written: there is no record {metadata.epoch - 1}",
                 where=f"job {metadata.job_id}",
-                fix="write the number after the head; if that was collected, a newer run owns the job",
+                fix="use the number after the head; if record and head were cleaned up, a newer run owns the job",
             )
         other = log.append(metadata)
         if other is not None:
@@ -98,14 +100,14 @@ class ParquetBackend:
         log = self._log(metadata.job_id)
         if old_min_epoch > new_min_epoch:
             raise InputError(
-                f"min_epoch cannot fall from {old_min_epoch} to {new_min_epoch}",
-                fix="give the epoch where the last clean-up ended, then the one where this one is to end",
+                f"min_epoch must not decrease from {old_min_epoch} to {new_min_epoch}",
+                fix="pass the epoch where the last clean-up ended, then the one where this one is to end",
             )
         if log.read(metadata.epoch).min_epoch < new_min_epoch:
             raise CollectionError(
                 f"record {metadata.epoch} allows deletion below epoch {metadata.min_epoch}, not below {new_min_epoch}",
                 where=f"job {metadata.job_id}",
-                fix="commit a record with the new min_epoch first: it is the only licence to delete",
+                fix="commit a record with the new min_epoch first: only a committed record permits deletion",
             )
         self._collect(log, metadata)
 
@@ -114,14 +116,14 @@ class ParquetBackend:
         return "parquet"
 
     def _collect(self, log: CheckpointLog, metadata: pb.CheckpointMetadata) -> Collected:
-        # Everything that is there, not only from old_min_epoch on: records leave in ascending order or not at all.
+        # All records, not only those from old_min_epoch on: records must be deleted in ascending order.
         seen = [log.observe(number) for number in log.numbers() if number <= metadata.epoch]
         damaged = [observation.epoch for observation in seen if observation.found is LogSlot.DAMAGE]
         if damaged:
             raise CollectionError(
                 f"nothing was deleted: the records {damaged} cannot be read",
                 where=f"job {metadata.job_id}",
-                fix="repair them first, or let a run collect once retention has passed them",
+                fix="repair them first, or let a run clean up once they are no longer retained",
             )
         records = [observation.record for observation in seen if observation.record is not None]
         return Collector(log, References(log)).collect(records, grace_us=self._reader_grace_us, sweep=False)
@@ -134,7 +136,7 @@ StateBackend = ParquetBackend
 
 
 def _named_files(store: ObjectStore, record: pb.CheckpointMetadata) -> set[tuple[str, int, int]]:
-    """Path, size and checksum of each file that the record names, directly or through its subtasks."""
+    """Return path, size and checksum of each file that the record refers to, directly or through its subtasks."""
     references = [reference for operator in record.operators for reference in operator.subtasks]
     data = [
         file

@@ -1,11 +1,11 @@
-"""The collector: deletes what a committed record allows, in the order that the protocol demands.
+"""Clean-up: deletes what a committed record allows, in the order that the protocol demands.
 
-Objects leave many at a time, records one by one.
+Objects are deleted in batches, records one by one.
 
-Two passes. The short one follows the records that leave and deletes what only they named; it lists nothing. The sweep
-lists the job's folder and finds what no record ever named: attempts that failed, superseded runs' leavings, the rest of
-an interrupted collection. Both resume by themselves, and both stop before the first deletion when anything that must be
-kept cannot be read.
+There are two kinds of pass. The short pass follows the records to delete and deletes what only they referred to; it
+lists nothing. The sweep lists the job's folder and finds what no record refers to: failed attempts, leftovers of
+superseded runs, the rest of an interrupted clean-up. Both resume by themselves, and both stop before the first deletion
+if anything that must be kept cannot be read.
 """
 
 from collections.abc import Container, Sequence
@@ -30,11 +30,11 @@ from statebed.protocol.cleanup import (
 
 @dataclass(frozen=True)
 class Collected:
-    """What one collection removed, or would remove."""
+    """Objects that a clean-up removed, or would remove."""
 
     records: tuple[int, ...] = ()
     paths: tuple[str, ...] = ()
-    """Of the other objects, in the order in which they leave."""
+    """Paths of the other objects, in order of deletion."""
     swept: bool = False
 
     @property
@@ -44,10 +44,11 @@ class Collected:
 
 @dataclass(frozen=True)
 class Collection:
-    """One collection, prepared from what the run knew at that moment; may run on another thread while epochs go on.
+    """A clean-up, prepared from the records of the run at that moment. It may run on another thread during later
+    epochs.
 
-    What a later record of the run can name is protected by the records in this view, lies in the folder of a later
-    epoch, or is in flight. So no round of compaction may begin while it runs: `in_flight` would not know its files.
+    Whatever a later record of the run can refer to is protected by the records in this view, stored in the folder of a
+    later epoch, or in flight. No compaction may start while the clean-up runs: `in_flight` would not include its files.
     """
 
     collector: "Collector"
@@ -57,14 +58,14 @@ class Collection:
     in_flight: Container[str] = ()
 
     def run(self, *, dry_run: bool = False) -> Collected:
-        """Delete, or with `dry_run` say what would be deleted."""
+        """Delete the objects, or with `dry_run` only return what would be deleted."""
         return self.collector.collect(
             self.records, grace_us=self.grace_us, sweep=self.sweep, in_flight=self.in_flight, dry_run=dry_run
         )
 
 
 class Collector:
-    """Collects the garbage of one job as its live run sees the log."""
+    """Cleans up one job, based on the log as its live run sees it."""
 
     def __init__(self, log: CheckpointLog, references: References) -> None:
         self._log = log
@@ -79,7 +80,10 @@ class Collector:
         in_flight: Container[str] = (),
         dry_run: bool = False,
     ) -> Collected:
-        """`records`: the run's view of the log, ascending, ending with the head that it committed itself."""
+        """Delete what the records allow, or with `dry_run` only return it.
+
+        `records` is the run's view of the log, ascending, and ends with the head that the run committed itself.
+        """
         head = records[-1]
         licence = find_licence(records, now_us=self._log.environment.now_us(), grace_us=grace_us)
         if licence is None:
@@ -90,10 +94,10 @@ class Collector:
             garbage += self._old_runs(protecting_records(records, licence=licence))
         else:
             doomed, garbage = self._follow(records, licence, protected, head)
-            # A compaction may write again what a record that leaves once named.
+            # A compaction may write a file again that a deleted record referred to.
             garbage = [path for path in garbage if path not in in_flight]
         if not dry_run:
-            # Data is gone before the metadata that names it begins to leave.
+            # All data is deleted before any metadata that refers to it.
             self._log.store.delete_many([path for path in garbage if not names.is_metadata(path)])
             self._log.store.delete_many([path for path in garbage if names.is_metadata(path)])
             for number in doomed:
@@ -111,9 +115,9 @@ class Collector:
                 protected.update(self._references.of(record).sizes)
         except (FormatError, StorageError) as error:
             raise CollectionError(
-                "nothing was deleted: something that must be kept cannot be read, so it is not known what it names",
+                "nothing was deleted: an object that must be kept cannot be read, so its references are unknown",
                 where=str(error),
-                fix="repair it first; collection goes on by itself afterwards",
+                fix="repair it first; clean-up then continues by itself",
             ) from error
         self._references.keep_only([*records, *pinned])
         for record in keeping:
@@ -136,7 +140,7 @@ class Collector:
             try:
                 named = self._references.of(record, interrupted=True)
             except FormatError:
-                continue  # damaged: what it names is left to the sweep, which needs no metadata of it
+                continue  # damaged: its files are left to the sweep, which does not need its metadata
             candidates |= set(named.sizes) | markers_of(record)
             metadata |= named.metadata
             for pin in record.pins:
@@ -149,7 +153,7 @@ class Collector:
         try:
             return set(self._references.of(self._log.savepoint(pin), interrupted=True).sizes)
         except FormatError:
-            return set()  # gone or damaged: the sweep finds what it named
+            return set()  # missing or damaged: its files are left to the sweep
 
     def _sweep(
         self, licence: Licence, protected: set[str], head: pb.CheckpointMetadata, in_flight: Container[str]
@@ -166,17 +170,17 @@ class Collector:
         return doomed, deletion_order(garbage, metadata={path for path in garbage if names.is_metadata(path)})
 
     def _old_runs(self, retained: Sequence[pb.CheckpointMetadata]) -> list[str]:
-        """Ends and heartbeats of runs long gone; nothing names them, and nothing rests on them."""
-        found = {info.path: names.run_of(info.path) for info in self._log.store.list(names.RUNS)}
-        doomed = doomed_runs({run for run in found.values() if run is not None}, retained=retained)
-        return sorted(path for path, run in found.items() if run in doomed)
+        """Return the end and heartbeat objects of old runs. Nothing refers to them or depends on them."""
+        runs = {info.path: names.run_of(info.path) for info in self._log.store.list(names.RUNS)}
+        doomed = doomed_runs({run for run in runs.values() if run is not None}, retained=retained)
+        return sorted(path for path, run in runs.items() if run in doomed)
 
     def _delete_record(self, number: int) -> None:
         path = names.record(number)
         self._log.store.delete(path)
-        if self._log.exists(number):  # the next record must not go before this one is gone
+        if self._log.exists(number):  # records must disappear in ascending order
             raise CollectionError(
-                "a deleted record is still there",
+                "a deleted record still exists",
                 where=f"{self._log.store.url}/{path}",
                 fix="check the store's consistency",
             )

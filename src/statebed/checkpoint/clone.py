@@ -1,9 +1,9 @@
-"""A job as the beginning of another: everything that an epoch names, copied into a log of its own.
+"""Cloning of a job: copies everything that an epoch refers to into a separate log.
 
-The copy begins with record 1, which holds the state, the watermarks and the source position of the epoch, and no
-outbox: what the epoch gave went to the other job's sinks. Objects get names in the folder of record 1, metadata is
-written again with these names. The record comes last, so that a clone that was cut short is none; the same call then
-finishes it.
+The clone starts with record 1, which holds the state, the watermarks and the source position of the epoch, but no
+outbox, because the epoch's output went to the original job's sinks. Objects get names in the folder of record 1, and
+metadata is written again with these names. The record is written last, so an interrupted clone is not a job; the same
+call then completes it.
 """
 
 import uuid
@@ -24,9 +24,9 @@ _FIRST = 1
 
 
 def clone_job(state: str, job: str, to: str, *, origin: Origin | None = None, to_state: str | None = None) -> int:
-    """Make job `to` of job `job`, as it was at `origin` (default: its newest epoch); the epoch that was copied.
+    """Copy job `job` as it was at `origin` (default: its newest epoch) to the new job `to`; return the copied epoch.
 
-    The other job may be running. `to` must not exist; `to_state` is where it lives, if not beside the other.
+    The original job may be running. `to` must not exist. `to_state` is its state location, by default `state`.
     """
     source = ScopedStore(get_storage_provider(state), names.job_folder(job))
     target = ScopedStore(get_storage_provider(to_state or state), names.job_folder(names.check_name("job", to)))
@@ -34,18 +34,18 @@ def clone_job(state: str, job: str, to: str, *, origin: Origin | None = None, to
 
 
 def cloned(source: ObjectStore, job: str, target: ObjectStore, to: str, *, origin: Origin) -> int:
-    """As `clone_job`, from the folder of one job to that of another."""
+    """Do the same as `clone_job`, given the stores of both job folders."""
     log = CheckpointLog(target, to)
     if log.recover().last_number:
-        raise InputError(f"the job {to!r} is there already", where=target.url, fix="clone to a name that is free")
+        raise InputError(f"the job {to!r} already exists", where=target.url, fix="choose an unused name")
     record = _wanted(CheckpointLog(source, job), origin)
     try:
         copy = _copied(record, source, target, to)
     except MissingFileError as error:
         raise MissingFileError(
-            f"a file of epoch {record.epoch} is gone: the running job has moved on and collected it",
+            f"a file of epoch {record.epoch} is missing: the running job has advanced and cleaned it up",
             where=error.where,
-            fix="take a savepoint first (statebed savepoint), and clone that",
+            fix="create a savepoint first (statebed savepoint), and clone that",
         ) from error
     target.put_if_absent(names.record(_FIRST), seal(copy))
     return int(record.epoch)
@@ -65,7 +65,7 @@ def _wanted(log: CheckpointLog, origin: Origin) -> pb.CheckpointMetadata:
 def _copied(
     record: pb.CheckpointMetadata, source: ObjectStore, target: ObjectStore, job_id: str
 ) -> pb.CheckpointMetadata:
-    """The first record of the clone; everything that it names is there."""
+    """Copy everything that the record refers to, and return the first record of the clone."""
     now_us = Environment().now_us()
     copy = pb.CheckpointMetadata()
     copy.CopyFrom(record)
@@ -76,7 +76,7 @@ def _copied(
     copy.lineage, copy.nonce, copy.status = lineage_name(_FIRST), uuid.uuid4().hex, pb.STOPPED
     copy.start_time_us = copy.finish_time_us = now_us
     if copy.source_position.query_id:
-        # Spark runs no two queries of one id at a time.
+        # Spark does not run two queries with the same id at the same time.
         copy.source_position.query_id = str(uuid.uuid4())
     for log in copy.source_position.source_logs:
         data = fetch(source, log.path, size=log.size, crc=log.crc32c)

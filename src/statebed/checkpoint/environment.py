@@ -1,4 +1,4 @@
-"""What a run takes from the world besides its store: time, fresh ids, waiting. Injected, so that tests own them."""
+"""Environment of a run besides its store: time, unique ids and waiting. Injected, so that tests control them."""
 
 import time
 import uuid
@@ -17,14 +17,14 @@ def _fresh_id() -> str:
 
 @dataclass(frozen=True)
 class Environment:
-    """The clock (microseconds since 1970), a source of unique ids, and a way to wait (seconds)."""
+    """The clock (microseconds since 1970), a source of unique ids, and a function that waits (seconds)."""
 
     now_us: Callable[[], int] = _now_us
     """Return the time of the wall clock, which may be set back or forward at any time."""
     steady_seconds: Callable[[], float] = time.monotonic
-    """For durations and deadlines: never goes back."""
+    """Monotonic clock for durations and deadlines."""
     fresh_id: Callable[[], str] = _fresh_id
     sleep: Callable[[float], None] = time.sleep
     requests_at_once: int = 16
-    """Requests of one kind that may be under way at a time; simulations say 1, so that there is one order of them."""
+    """Maximum number of concurrent requests of one kind; simulations use 1, which makes their order deterministic."""
     written_by: str = f"statebed {version('statebed')}"

@@ -1,4 +1,4 @@
-"""The log of records, read and appended to. Decisions come from `statebed.protocol`; this module does their I/O."""
+"""The log of records: reads and appends. Decisions come from `statebed.protocol`; this module performs their I/O."""
 
 from collections.abc import Iterator
 
@@ -24,13 +24,13 @@ from statebed.protocol.commit import Claim, check_nonce, claim_of, explain_loss,
 from statebed.storage import ObjectStore, PutOutcome
 
 APPEND_ATTEMPTS = 10
-"""How often a put whose answer was lost is repeated before the run gives up, not knowing."""
+"""Number of attempts to put a record whose response was lost, before the outcome is reported as unknown."""
 RECOVERY_ATTEMPTS = 5
-"""How often the end of the log is read again when it moved while it was read."""
+"""Number of attempts to read the end of the log, in case it changes while it is read."""
 
 
 class CheckpointLog:
-    """The records of one job; `store` is scoped to the job's folder."""
+    """Records of one job; `store` is scoped to the job's folder."""
 
     def __init__(self, store: ObjectStore, job_id: str, environment: Environment | None = None) -> None:
         self.store = store
@@ -40,12 +40,12 @@ class CheckpointLog:
     # ---- reading ---------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """The numbers that have a folder, ascending; a folder may lack its record."""
+        """Return the numbers that have a folder, ascending; a folder may lack its record."""
         folders = self.store.list_level(names.CHECKPOINTS).folders
         return sorted(number for folder in folders if (number := names.epoch_of(folder)) is not None)
 
     def read(self, epoch: int) -> pb.CheckpointMetadata:
-        """Return one record, checked. A failed check is repeated once."""
+        """Return a record and verify it. If verification fails, the read is repeated once."""
         return read_checked(lambda: self.parse(self.read_bytes(epoch), epoch))
 
     def read_bytes(self, epoch: int) -> bytes:
@@ -55,18 +55,18 @@ class CheckpointLog:
             raise EpochNotRetainedError(
                 f"there is no record of epoch {epoch}",
                 where=f"{self.store.url}/{names.record(epoch)}",
-                fix="`statebed ls` lists the epochs that are there",
+                fix="`statebed ls` lists the existing epochs",
             ) from error
 
     def parse(self, data: bytes, epoch: int) -> pb.CheckpointMetadata:
-        """Check the bytes of the record that stands at `epoch`."""
+        """Parse and verify the bytes of the record at `epoch`."""
         where = f"{self.store.url}/{names.record(epoch)}"
         record = open_sealed(pb.CheckpointMetadata, data, where=where, damaged=CorruptRecordError)
         if record.epoch != epoch or record.job_id != self.job_id:
             raise CorruptRecordError(
-                f"a record of job {record.job_id!r}, epoch {record.epoch}, stands at the place of epoch {epoch}",
+                f"the object of epoch {epoch} holds a record of job {record.job_id!r}, epoch {record.epoch}",
                 where=where,
-                fix="objects were copied by hand: restore the job's folder as it was",
+                fix="objects were copied by hand: restore the job's folder to its previous state",
             )
         return record
 
@@ -74,35 +74,35 @@ class CheckpointLog:
         return self.store.head(names.record(epoch)) is not None
 
     def stands(self, record: pb.CheckpointMetadata) -> bool:
-        """Whether this very record is there: a superseded run may have put another after it was collected."""
+        """Return whether this very record exists; a superseded run may have replaced it after it was cleaned up."""
         try:
-            found = self.standing(record.epoch)
+            existing = self.standing(record.epoch)
         except CorruptRecordError:
-            return True  # damaged since, and nobody can put another in its place
-        return found is not None and found.nonce == record.nonce
+            return True  # damaged since, but no one can have replaced it
+        return existing is not None and existing.nonce == record.nonce
 
     def standing(self, epoch: int) -> pb.CheckpointMetadata | None:
-        """The record at a number that is taken; None if it was collected since, or a newer statebed wrote it."""
+        """Return the record at a taken number, or None if it was cleaned up since or has a newer format."""
         try:
             return self.read(epoch)
         except (EpochNotRetainedError, NewerFormatError):
             return None
 
     def recover(self, damage: DamagePolicy = DamagePolicy.REFUSE, *, proofs: bool = False) -> Recovery:
-        """Find the end of the log, and list what was skipped to find it.
+        """Find the end of the log, and list the numbers skipped to find it.
 
-        A number without a record is lost, not free, if a published marker lies in its folder. With `proofs` answered
-        requests and compacted files count as evidence, too (two more listings). With `DamagePolicy.FALL_BACK` the
+        A number without a record is lost, not free, if its folder has a published marker. With `proofs`, answered
+        requests and compacted files also count as evidence (two more listings). With `DamagePolicy.FALL_BACK`, the
         record before the head may be missing.
         """
         for attempt in range(RECOVERY_ATTEMPTS):
             recovery = recover(list(self._observe_down(proofs=proofs)))
             head = recovery.head
             if recovery.lost and attempt == 0:
-                continue  # what looked lost may have been collected, or committed, while it was read
+                continue  # a record that seems lost may have been cleaned up or committed during the read
             if recovery.damaged or head is None:
                 break
-            # The log may have moved on while it was read; only a record that is really gone stays so.
+            # The log may have advanced during the read; a record that is really missing stays missing.
             if check_unbroken(
                 head,
                 previous_exists=head.epoch == 1 or self.exists(head.epoch - 1),
@@ -112,18 +112,18 @@ class CheckpointLog:
         return recovery
 
     def head(self) -> pb.CheckpointMetadata | None:
-        """The newest readable record, or None for a job that never ran."""
+        """Return the newest readable record, or None for a job that never ran."""
         return self.recover().head
 
     def records(self) -> Iterator[pb.CheckpointMetadata]:
-        """Every readable record, ascending; for tools, not for the hot path."""
+        """Yield every readable record, ascending. For tools: reads the whole log."""
         for number in self.numbers():
             observation = self.observe(number)
             if observation.record is not None:
                 yield observation.record
 
     def observe(self, epoch: int) -> Observation:
-        """What stands at one number."""
+        """Return the state of one number: a record, nothing, or damage."""
         try:
             return Observation(epoch, LogSlot.RECORD, self.read(epoch))
         except EpochNotRetainedError:
@@ -132,7 +132,7 @@ class CheckpointLog:
             return Observation(epoch, LogSlot.DAMAGE, problem=error.what)
 
     def savepoint(self, pin: pb.Pin) -> pb.CheckpointMetadata:
-        """The record that a savepoint pinned."""
+        """Return the record that a savepoint pins."""
         where = f"{self.store.url}/{pin.path}"
         data = fetch(self.store, pin.path, size=pin.size, crc=pin.crc32c)
         return open_sealed(pb.CheckpointMetadata, data, where=where, damaged=CorruptRecordError)
@@ -151,19 +151,21 @@ class CheckpointLog:
         """Observe a number without a record as lost if `proof` or a published marker shows that it was committed."""
         listed = () if proof else self.store.list_level(names.epoch_folder(number)).objects
         found = proof or next((info.path for info in listed if names.sink_of_marker(info.path) is not None), "")
-        # The record may have been committed between the two looks.
+        # The record may have been committed between the two requests.
         if not found or self.exists(number):
             return self.observe(number) if found else None
-        return Observation(number, LogSlot.LOST, problem=f"the record is gone, though {found} was written after it")
+        return Observation(
+            number, LogSlot.LOST, problem=f"the record is missing, although {found} was written after it"
+        )
 
     def _proven(self) -> dict[int, str]:
-        """Find numbers that were committed by what lies outside `checkpoints/`, each with the object that proves it."""
+        """Return numbers proven to be committed by objects outside `checkpoints/`, each with the path of its proof."""
         paths = [info.path for info in self.store.list_level(names.REQUESTS).objects]
         paths += self.store.list_level(names.COMPACTIONS).folders
         return {number: path for path in paths if (number := self.committed_by(path))}
 
     def committed_by(self, path: str) -> int:
-        """Number of the record that must have been committed before the object at `path` was written; 0 if unknown."""
+        """Return the number of the record that was committed before the object at `path`, or 0 if unknown."""
         epoch, writer = names.epoch_of(path), names.run_of_compaction(path)
         if epoch is not None:
             return epoch if names.sink_of_marker(path) is not None else 0
@@ -175,16 +177,16 @@ class CheckpointLog:
         try:
             return int(open_sealed(pb.Answer, self.store.get(path), where=path).epoch)
         except StatebedError:
-            return 0  # damaged, or fetched by whoever asked
+            return 0  # damaged, or already fetched by the client
 
     # ---- appending -------------------------------------------------------------------------------------------
 
     def append(
         self, record: pb.CheckpointMetadata, *, follows: pb.CheckpointMetadata | None = None
     ) -> pb.CheckpointMetadata | None:
-        """Put the record at its number. None: it is ours. Else the record of another run that stands there.
+        """Put the record at its number. Return None on success, else the record of the other run that took the number.
 
-        `follows` is the record before it, as the run knows it; without it any record there will do.
+        `follows` is the preceding record as the run knows it; without it, any preceding record is accepted.
         """
         check_nonce(record)
         data = seal(record)
@@ -194,28 +196,28 @@ class CheckpointLog:
                 outcome = self.store.put_if_absent(path, data)
             except StoreUnavailableError as error:
                 if attempt == 0 and not isinstance(error, OutcomeUnknownError):
-                    raise  # nothing was written: the run may try again, with a nonce of its own
+                    raise  # nothing was written: the run may try again with a new nonce
                 self._wait(attempt)
                 continue
             try:
                 return self._judge(record, outcome, follows)
             except StoreUnavailableError:
-                self._wait(attempt)  # the record may stand, so this is no plain failure any more
+                self._wait(attempt)  # the record may exist, so this is no longer a plain failure
         raise OutcomeUnknownError(
-            f"whether record {record.epoch} was committed is not known: {APPEND_ATTEMPTS} answers were lost",
+            f"it is unknown whether record {record.epoch} was committed: {APPEND_ATTEMPTS} responses were lost",
             where=f"{self.store.url}/{path}",
-            fix="start the job again: opening a run finds out, and goes on from whatever is there",
+            fix="start the job again: opening a run finds out, and continues from what exists",
         )
 
     def _judge(
         self, record: pb.CheckpointMetadata, outcome: PutOutcome, follows: pb.CheckpointMetadata | None
     ) -> pb.CheckpointMetadata | None:
-        # Read back even if it was just created: a store may acknowledge what it cut short or lost.
+        # Read back even a record that was just created: a store may acknowledge a write that it truncated or lost.
         existing = self.standing(record.epoch)
         if existing is None and not self.exists(record.epoch):
             if outcome is PutOutcome.EXISTS:
                 raise self.explain_loss(record.epoch, known=follows, written=record)
-            raise StoreUnavailableError("the store acknowledged a record and does not have it")
+            raise StoreUnavailableError("the store acknowledged a record but does not have it")
         if existing is None or claim_of(existing, nonce=record.nonce) is Claim.OTHERS:
             return existing or pb.CheckpointMetadata(job_id=self.job_id, epoch=record.epoch)
         self._check_in_log(record, follows)
@@ -229,7 +231,7 @@ class CheckpointLog:
             previous_stands = self.stands(follows)
         else:
             previous_stands = self.exists(previous)
-        # A run knows the record before its epoch as its own; one that opens has only read it, perhaps long ago.
+        # A live run wrote the preceding record itself; a run that opens has only read it, perhaps long ago.
         later_exists = record.kind == pb.RUN_START and any(n > record.epoch for n in self._record_numbers())
         if not is_in_log(previous_stands=previous_stands, later_exists=later_exists):
             lost = record.epoch if previous_stands else previous
@@ -238,21 +240,21 @@ class CheckpointLog:
     def explain_loss(
         self, lost: int, *, known: pb.CheckpointMetadata | None, written: pb.CheckpointMetadata
     ) -> ProtocolError:
-        """The error of a run that misses record `lost`: superseded, or its state is gone.
+        """Return the error of a run that misses record `lost`: it is superseded, or its state is gone.
 
-        `known` is the newest record that it found standing or committed, `written` the last that it put.
+        `known` is the newest record that the run found or committed, `written` the last one that it put.
         """
         numbers = self._record_numbers()
         later = [number for number in numbers if number > written.epoch]
         newest = None
         if not later:
             observed = (self.observe(number).record for number in reversed(numbers))
-            newest = next((one for one in observed if one is not None and one.nonce != written.nonce), None)
+            newest = next((record for record in observed if record and record.nonce != written.nonce), None)
         return explain_loss(lost, job_id=self.job_id, known=known, later=max(later, default=None), newest=newest)
 
     def _record_numbers(self) -> list[int]:
-        """The numbers whose record is there, ascending."""
-        # One listing: looked up one by one, each could be collected before its turn comes.
+        """Return the numbers that have a record, ascending."""
+        # A single listing: with one lookup per number, records could be cleaned up in between.
         listed = (info.path for info in self.store.list(names.CHECKPOINTS))
         return [epoch for path in listed if (epoch := names.epoch_of(path)) and path == names.record(epoch)]
 

@@ -1,4 +1,4 @@
-"""Objects that metadata names: fetched with the check of size and checksum, stored under the digest of their bytes."""
+"""Objects that metadata refers to: fetched with a check of size and checksum, stored under a digest of their bytes."""
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ _PIECE_BYTES = 8 << 20
 
 
 def fetch(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
-    """Return the bytes of a named object, or raise an error that names it. A failed check is repeated once."""
+    """Return the bytes of an object after checking size and checksum. If a check fails, the read is repeated once."""
     return read_checked(lambda: _fetch_once(store, path, size=size, crc=crc))
 
 
@@ -28,38 +28,40 @@ def _fetch_once(store: ObjectStore, path: str, *, size: int, crc: int) -> bytes:
     try:
         data = store.get(path)
     except ObjectMissingError as error:
-        raise MissingFileError("metadata names an object that is not there", where=where, fix=_FIX) from error
+        raise MissingFileError("metadata refers to an object that does not exist", where=where, fix=_FIX) from error
     if len(data) != size:
         raise CorruptObjectError(
-            f"an object has {len(data)} bytes where its metadata says {size}", where=where, fix=_FIX
+            f"an object has {len(data)} bytes, but its metadata says {size}", where=where, fix=_FIX
         )
     if crc32c(data) != crc:
-        raise CorruptObjectError("the checksum of an object differs from what its metadata says", where=where, fix=_FIX)
+        raise CorruptObjectError(
+            "the checksum of an object differs from the one in its metadata", where=where, fix=_FIX
+        )
     return data
 
 
 def fetch_range(store: ObjectStore, path: str, start: int, length: int) -> bytes:
-    """A part of a named data file, whose checksums its reader knows."""
+    """Return a range of a data file; the reader verifies its checksums."""
     try:
         return store.get_range(path, start, length)
     except ObjectMissingError as error:
         raise MissingFileError(
-            "metadata names a data file that is not there", where=f"{store.url}/{path}", fix=_FIX
+            "metadata refers to a data file that does not exist", where=f"{store.url}/{path}", fix=_FIX
         ) from error
 
 
 def check_present(store: ObjectStore, sizes: Iterable[tuple[str, int]]) -> None:
-    """Look every named object up, and name the first that is missing or of another size."""
+    """Raise an error for the first object that is missing or has another size."""
 
     def look_up(named: tuple[str, int]) -> None:
         path, size = named
         where = f"{store.url}/{path}"
         info = store.head(path)
         if info is None:
-            raise MissingFileError("metadata names a file that is not there", where=where, fix=_FIX)
+            raise MissingFileError("metadata refers to a file that does not exist", where=where, fix=_FIX)
         if info.size != size:
             raise CorruptObjectError(
-                f"a file has {info.size} bytes where its metadata says {size}", where=where, fix=_FIX
+                f"a file has {info.size} bytes, but its metadata says {size}", where=where, fix=_FIX
             )
 
     with ThreadPoolExecutor(_LOOKUPS_AT_ONCE, thread_name_prefix="statebed-head") as pool:
@@ -67,9 +69,7 @@ def check_present(store: ObjectStore, sizes: Iterable[tuple[str, int]]) -> None:
 
 
 def check_bytes(store: ObjectStore, named: Iterable[tuple[str, int, int]]) -> None:
-    """Read every named object (path, size, CRC-32C), a piece at a time, and name the first that is not as it was
-    written.
-    """
+    """Read every object (path, size, CRC-32C) in pieces, and raise an error for the first that is not intact."""
 
     def read(one: tuple[str, int, int]) -> None:
         path, size, crc = one
@@ -78,7 +78,7 @@ def check_bytes(store: ObjectStore, named: Iterable[tuple[str, int, int]]) -> No
             running.update(fetch_range(store, path, start, min(_PIECE_BYTES, size - start)))
         if running.crc32c() != crc:
             raise CorruptObjectError(
-                "the checksum of a file differs from what its metadata says", where=f"{store.url}/{path}", fix=_FIX
+                "the checksum of a file differs from the one in its metadata", where=f"{store.url}/{path}", fix=_FIX
             )
 
     with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="statebed-check") as pool:
@@ -86,13 +86,13 @@ def check_bytes(store: ObjectStore, named: Iterable[tuple[str, int, int]]) -> No
 
 
 def fetch_subtask(store: ObjectStore, reference: pb.SubtaskReference) -> pb.OperatorCheckpointMetadata:
-    """The metadata of one subtask, as its record names it."""
+    """Return the metadata of one subtask that a record refers to."""
     data = fetch(store, reference.path, size=reference.size, crc=reference.crc32c)
     return open_sealed(pb.OperatorCheckpointMetadata, data, where=f"{store.url}/{reference.path}")
 
 
 def encode_subtask(metadata: pb.OperatorCheckpointMetadata) -> tuple[pb.SubtaskReference, bytes]:
-    """The bytes of a subtask's metadata, and the reference that a record needs to name them."""
+    """Return the encoded metadata of a subtask and the reference to it for a record."""
     data = seal(metadata)
     path = names.operator_metadata(metadata.epoch, metadata.operator_id, metadata.subtask_index, digest(data))
     reference = pb.SubtaskReference(
@@ -106,7 +106,7 @@ def encode_subtask(metadata: pb.OperatorCheckpointMetadata) -> tuple[pb.SubtaskR
 
 
 def store_subtask(store: ObjectStore, metadata: pb.OperatorCheckpointMetadata) -> pb.SubtaskReference:
-    """Write a subtask's metadata under its digest, verified, and return the reference to it."""
+    """Write a subtask's metadata under its digest, verify it, and return the reference to it."""
     reference, data = encode_subtask(metadata)
     put_verified(store, reference.path, data)
     return reference

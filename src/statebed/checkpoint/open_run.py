@@ -1,6 +1,7 @@
-"""What must be read before a run can open: the end of the log, its retained records, the base and whether it is intact.
+"""Preparation of a run: reads the end of the log and its retained records, chooses the base and checks that it is
+intact.
 
-Reads only. Every refusal happens here, before the first byte is written.
+Nothing is written here. Everything that can prevent a run from opening is detected here, before the first write.
 """
 
 from collections.abc import Collection, Iterator
@@ -31,29 +32,29 @@ from statebed.protocol.retention import Retention
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run opens and what it keeps."""
+    """Options of a run: what it starts from and what it retains."""
 
     origin: Origin = field(default_factory=Origin)
     retention: Retention = field(default_factory=Retention)
     damage: DamagePolicy = DamagePolicy.REFUSE
     rollback: RollbackPolicy = RollbackPolicy.REFUSE
     only_after: int | None = None
-    """Open only while this is the number of the newest record, so that no run is fenced that began meanwhile."""
+    """Open only if this is the number of the newest record, so that a run started since is not fenced."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Everything that a run_start record is built from."""
+    """Facts from which a run_start record is built."""
 
     recovery: Recovery
     base: pb.CheckpointMetadata | None
     fork: bool
     view: dict[int, pb.CheckpointMetadata]
-    """The records that are there, by number: the retained ones, and older ones that are not collected yet."""
+    """Existing records by number: the retained ones, and older ones that are not cleaned up yet."""
     damaged: frozenset[int]
-    """Numbers whose records cannot be read."""
+    """Numbers of unreadable records."""
     min_epoch: int = 1
-    """Above a record that is missing: falling back, what is below it is no longer retained."""
+    """First retained number: after a fall-back, the one above the missing record."""
 
 
 def prepare_opening(log: CheckpointLog, references: References, options: RunOptions) -> Opening:
@@ -77,9 +78,10 @@ def prepare_opening(log: CheckpointLog, references: References, options: RunOpti
 def _read_view(
     log: CheckpointLog, recovery: Recovery, damage: DamagePolicy
 ) -> tuple[dict[int, pb.CheckpointMetadata], frozenset[int], int]:
-    """The records that are there, retained or left for readers in their grace; and a retained number without one.
+    """Return the existing records, the unreadable numbers, and the highest retained number without a record (0 if
+    none).
 
-    Such a gap is an error, unless falling back was asked for.
+    Older records that readers may still use are included. A gap is an error unless the policy is to fall back.
     """
     if recovery.head is None:
         return {}, frozenset(), 0
@@ -96,19 +98,19 @@ def _read_view(
             damaged.add(number)
         else:
             view[number] = observation.record
-    # A retained record may be gone only because the log moved on meanwhile; then this opening finds its number taken.
+    # If the log has advanced since, retained records may be missing; this opening then finds its number taken.
     moved = gap and (log.exists(recovery.last_number + 1) or not log.exists(recovery.last_number))
     if gap and not moved and damage is DamagePolicy.REFUSE:
         raise BrokenLogError(
-            f"record {gap} is not there, though it is retained",
+            f"record {gap} is missing, although it is retained",
             where=f"job {log.job_id}, {log.store.url}/{names.record(gap)}",
-            fix="something outside statebed removed it; restore it from a backup, or see `statebed repair`",
+            fix="it was removed by something other than statebed; restore it from a backup, or see `statebed repair`",
         )
     return view, frozenset(damaged), 0 if moved else gap
 
 
 def walk_chain(view: dict[int, pb.CheckpointMetadata], record: pb.CheckpointMetadata | None) -> Iterator[int]:
-    """The data epochs in view that lead to `record`, newest first."""
+    """Yield the data epochs in view that lead to `record`, newest first."""
     epoch = data_epoch_of(record) if record else 0
     while epoch in view:
         yield epoch
@@ -116,24 +118,24 @@ def walk_chain(view: dict[int, pb.CheckpointMetadata], record: pb.CheckpointMeta
 
 
 def markers(log: CheckpointLog, record: pb.CheckpointMetadata) -> list[str]:
-    """The sinks that have the epoch."""
+    """Return the sinks that have a published marker for the record's epoch."""
     sinks = [entry.sink_id for entry in record.sinks]
     return [sink for sink in sinks if log.store.head(names.published(record.epoch, sink)) is not None]
 
 
 def markers_in_folder(log: CheckpointLog, epoch: int) -> list[str]:
-    """As `markers`, for an epoch whose record cannot be read."""
+    """Return the sinks with a published marker for an epoch whose record cannot be read."""
     listed = log.store.list_level(names.epoch_folder(epoch)).objects
     return [sink for info in listed if (sink := names.sink_of_marker(info.path)) is not None]
 
 
 def check_intact(log: CheckpointLog, references: References, record: pb.CheckpointMetadata) -> None:
-    """Everything that the record names is there, metadata checked byte for byte, files by size."""
+    """Check that everything the record refers to exists. Metadata is read and verified, files are checked by size."""
     _check_intact(log, references, record, passed_over=frozenset())
 
 
 def _check_base(log: CheckpointLog, references: References, record: pb.CheckpointMetadata) -> None:
-    """The same for a base: output that all its sinks have is needed no more."""
+    """Check a base in the same way, except for output that all its sinks already have."""
     wanted = {sink.sink_id for sink in record.sinks}
     published = bool(wanted) and wanted <= set(markers(log, record))
     passed_over = frozenset(file.path for file in record.outbox) if published else frozenset()

@@ -1,7 +1,7 @@
-"""The publisher: brings committed epochs to the sinks, in order, and marks what each sink has.
+"""Publisher: delivers committed epochs to the sinks, in order, and marks what each sink has.
 
 A new run publishes what its predecessors left unpublished before it commits anything itself. A sink that compares run
-and epoch in its own transaction gets every epoch exactly once; any other may get one again after a crash.
+and epoch in its own transaction gets every epoch exactly once; any other may get an epoch again after a crash.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,55 +24,55 @@ _logger = id_logger(__name__)
 
 @dataclass(frozen=True)
 class Publication:
-    """One epoch on its way to one sink."""
+    """One epoch to deliver to one sink."""
 
     run: int
     epoch: int
     record: pb.CheckpointMetadata
     files: tuple[pb.OutboxFile, ...]
-    """The outbox files of the operator and stream that the sink listens to; empty for an epoch without output."""
+    """Outbox files of the sink's operator and stream; empty for an epoch without output."""
     commit_data: tuple[pb.CommitData, ...]
     store: ObjectStore
 
     def read(self, file: pb.OutboxFile) -> bytes:
-        """The bytes of an outbox file, checked."""
+        """Return the bytes of an outbox file after checking them."""
         return fetch(self.store, file.path, size=file.size, crc=file.crc32c)
 
 
 class Sink(Protocol):
-    """Where output goes."""
+    """A destination of output."""
 
     @property
     def sink_id(self) -> str:
-        """The name under which markers remember it."""
+        """Name of the sink in markers."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """What it promises."""
+        """Delivery guarantee."""
 
     def open(self, run: int) -> SinkPosition | None:
-        """Refuse older runs from now on; its position before that, or None if it keeps none.
+        """Fence older runs, and return the position before that, or None if the sink keeps none.
 
-        FencedError when a newer run opened it, here and in `roll_back`.
+        Raise FencedError if a newer run has opened the sink; so does `roll_back`.
         """
 
     def roll_back(self, run: int, epoch: int) -> None:
-        """Take back what is newer than `epoch`, as far as it can."""
+        """Retract everything after `epoch`, as far as the sink can."""
 
     def publish(self, publication: Publication) -> None:
-        """Take the epoch; one that is there already is no error. FencedError when a newer run opened the sink."""
+        """Write the epoch; do nothing if the sink has it. Raise FencedError if a newer run has opened the sink."""
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """The finished results of an epoch, as outbox files of a store of their own."""
+    """Finished results of an epoch, as outbox files in a separate store."""
 
     files: tuple[pb.OutboxFile, ...]
     store: ObjectStore
 
 
 Rebuild = Callable[[pb.CheckpointMetadata], AbstractContextManager[Rebuilt]]
-"""Computes the finished results of a record's state for one sink; they are there until the block ends."""
+"""Computes the finished results of a record's state for one sink. They exist until the context exits."""
 _NO_CHOICES: Mapping[str, SinkStart] = MappingProxyType({})
 _NO_REBUILDS: Mapping[str, Rebuild | str] = MappingProxyType({})
 
@@ -80,9 +80,9 @@ _NO_REBUILDS: Mapping[str, Rebuild | str] = MappingProxyType({})
 class Publisher:
     """Publishes the epochs of one run to the sinks of its job.
 
-    `starts` says, by sink, what to do if it lacks epochs that are gone; `abandon` names sinks that the job no
-    longer has and whose unpublished epochs are given up; `rebuilds` holds, by sink, how to rebuild it from
-    state, or why that cannot be done.
+    `starts` tells, by sink, what to do if it lacks epochs that are no longer retained. `abandon` lists sinks that the
+    job no longer has and whose unpublished epochs are given up. `rebuilds` holds, by sink, a function that rebuilds it
+    from state, or the reason why that is impossible.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class Publisher:
         self._starts = starts
         self._abandon = frozenset(abandon)
         self._rebuilds = rebuilds
-        self._told = _logger.about(job=run.job_id, run=run.number)
+        self._logger = _logger.about(job=run.job_id, run=run.number)
         check_choices(starts, self._abandon, sinks=self._sinks, job_id=run.job_id)
 
     def check(self) -> None:
-        """Raise what `open` would raise, as far as that shows without writing anything."""
+        """Raise what `open` would raise, as far as that can be logger without writing."""
         check_removed(self._run.waiting_epochs(), sinks=self._sinks, abandon=self._abandon, job_id=self._run.job_id)
         for sink in self._sinks.values():
             peek = getattr(sink, "peek", None)
@@ -111,14 +111,14 @@ class Publisher:
                 self._plan(sink, peek())
 
     def open(self) -> None:
-        """Fence older runs at every sink, then publish what they left."""
+        """Fence older runs in every sink, then publish what they left unpublished."""
         run = self._run
         run.check_live()
         self.check()
         for sink_id, epochs in run.waiting_epochs().items():
             if sink_id not in self._sinks:
-                told = self._told.about(sink=sink_id)
-                told.warning("sink %s is abandoned: epochs %s stay unpublished", sink_id, epochs)
+                logger = self._logger.about(sink=sink_id)
+                logger.warning("sink %s is abandoned: epochs %s stay unpublished", sink_id, epochs)
                 run.abandon_sink(sink_id)
         identities = {}
         for sink in self._sinks.values():
@@ -129,7 +129,7 @@ class Publisher:
         self.publish_pending()
 
     def _identity(self, sink: Sink, position: SinkPosition | None) -> SinkIdentity:
-        """Identify the sink; one that says nothing about itself keeps a position if it was ever seen with one."""
+        """Return the identity of a sink. A sink without one counts as keeping a position if it ever had one."""
         identity = getattr(sink, "identity", None)
         if isinstance(identity, SinkIdentity):
             return identity
@@ -147,14 +147,14 @@ class Publisher:
         )
 
     def _begin(self, sink: Sink, plan: SinkPlan, position: SinkPosition | None) -> None:
-        """Bring the sink to where the run goes on; what it lacks is pending then, whatever markers say.
+        """Bring the sink to the state that the run continues from. Afterwards all epochs it lacks are pending.
 
-        Markers stay when a sink takes an epoch back, and the lineage may return to that epoch later.
+        Markers are ignored: they stay when a sink retracts an epoch, and the lineage may return to that epoch later.
         """
         run = self._run
-        told = self._told.about(sink=sink.sink_id, epoch=plan.after or 0)
+        logger = self._logger.about(sink=sink.sink_id, epoch=plan.after or 0)
         if plan.problem:
-            told.warning("%s; it goes on as chosen at the start", plan.problem)
+            logger.warning("%s; continuing as chosen at the start", plan.problem)
         if plan.clear:
             clear = getattr(sink, "clear", None)
             if clear is not None:
@@ -163,7 +163,9 @@ class Publisher:
                 sink.roll_back(run.number, 0)
         elif plan.roll_back_to is not None:
             held = position.epoch if position else 0
-            told.warning("sink %s goes back from epoch %d to %d, as asked", sink.sink_id, held, plan.roll_back_to)
+            logger.warning(
+                "sink %s is rolled back from epoch %d to %d, as requested", sink.sink_id, held, plan.roll_back_to
+            )
             sink.roll_back(run.number, plan.roll_back_to)
         if plan.from_state and plan.after is not None:
             self._write_results(sink, plan.after)
@@ -173,17 +175,21 @@ class Publisher:
             return
         for epoch in run.waiting_epochs().get(sink.sink_id, []):
             if position is not None and epoch <= min(position.epoch, plan.after):
-                run.mark_published(epoch, sink.sink_id)  # a crash came between the sink and the marker
+                run.mark_published(
+                    epoch, sink.sink_id
+                )  # the process died after the sink's commit, before the marker was written
         run.await_sink(sink.sink_id, after=plan.after)
 
     def _write_results(self, sink: Sink, epoch: int) -> None:
-        """Write the finished results of the base as its epoch; a crash before that leaves the sink empty."""
+        """Write the finished results of the base as its epoch. A crash before that leaves the sink empty."""
         run = self._run
         rebuild = self._rebuilds[sink.sink_id]
-        assert not isinstance(rebuild, str), "planned only where it can be done"
+        assert not isinstance(rebuild, str), "planned only if a rebuild is possible"
         with rebuild(run.head) as rebuilt:
             if not rebuilt.files:
-                run.accept_loss(sink.sink_id, AcceptedLoss(held=0, until=epoch))  # an empty target is right from here
+                run.accept_loss(
+                    sink.sink_id, AcceptedLoss(held=0, until=epoch)
+                )  # an empty target is correct from now on
             sink.publish(
                 Publication(
                     run=run.number,
@@ -195,11 +201,11 @@ class Publisher:
                 )
             )
             rows = sum(file.rows for file in rebuilt.files)
-        told = self._told.about(sink=sink.sink_id, epoch=epoch)
-        told.info("sink %s is written anew with %d rows of epoch %d", sink.sink_id, rows, epoch)
+        logger = self._logger.about(sink=sink.sink_id, epoch=epoch)
+        logger.info("sink %s was rebuilt with %d rows of epoch %d", sink.sink_id, rows, epoch)
 
     def publish_pending(self) -> int:
-        """Publish every unpublished epoch of the lineage, oldest first; how many deliveries were made."""
+        """Publish every unpublished epoch of the lineage, oldest first, and return the number of deliveries."""
         delivered = 0
         for record, waiting in self._run.pending():
             for entry in record.sinks:
@@ -210,7 +216,7 @@ class Publisher:
     def _deliver(self, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> int:
         run = self._run
         sink = self._sinks.get(entry.sink_id)
-        told = self._told.about(sink=entry.sink_id, epoch=record.epoch)
+        logger = self._logger.about(sink=entry.sink_id, epoch=record.epoch)
         if sink is None:
             check_removed({entry.sink_id: [record.epoch]}, sinks=self._sinks, abandon=self._abandon, job_id=run.job_id)
             run.abandon_sink(entry.sink_id)
@@ -228,5 +234,5 @@ class Publisher:
             )
         )
         run.mark_published(record.epoch, entry.sink_id)
-        told.debug("epoch %d is published to sink %s", record.epoch, entry.sink_id)
+        logger.debug("epoch %d is published to sink %s", record.epoch, entry.sink_id)
         return 1

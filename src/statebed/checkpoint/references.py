@@ -1,7 +1,7 @@
-"""What a record names, resolved through the metadata of its subtasks.
+"""References of a record: the objects it refers to, directly or through the metadata of its subtasks.
 
-Objects never change, so what a metadata object names is remembered by its path, for as long as some record in use
-refers to it.
+Objects never change, so the references of a metadata object are cached by its path, as long as a record in use refers
+to it.
 """
 
 from collections.abc import Iterable
@@ -17,23 +17,23 @@ from statebed.format import names
 
 @dataclass(frozen=True)
 class Named:
-    """Sizes of every object that a record names, by path; `metadata` are those that name others."""
+    """Sizes of all objects that a record refers to, by path; `metadata` are those that refer to others."""
 
     sizes: dict[str, int]
     metadata: frozenset[str]
 
 
 class References:
-    """Resolves records; one per run, not thread-safe."""
+    """Resolves the references of records. One per run, not thread-safe."""
 
     def __init__(self, log: CheckpointLog) -> None:
         self._log = log
         self._files: dict[str, dict[str, int]] = {}
 
     def of(self, record: pb.CheckpointMetadata, *, interrupted: bool = False) -> Named:
-        """Everything that the record names, itself and its savepoints apart.
+        """Return everything that the record refers to, except itself and its savepoints.
 
-        `interrupted`: its collection may have begun, so metadata that is gone already is passed over.
+        With `interrupted`, its clean-up may have started, so missing metadata is ignored.
         """
         sizes = _named_directly(record)
         metadata: set[str] = set()
@@ -43,12 +43,12 @@ class References:
             try:
                 sizes.update(self._files_of(reference))
             except MissingFileError:
-                if not interrupted:  # metadata leaves after its files: there are none left
+                if not interrupted:  # metadata is deleted after its files, so none are left
                     raise
         return Named(sizes, frozenset(metadata))
 
     def prefetch(self, records: Iterable[pb.CheckpointMetadata]) -> None:
-        """Read the metadata that `of` will need, several objects at a time; what cannot be read is left to `of`."""
+        """Read the metadata that `of` will need, concurrently. Errors are left for `of` to raise."""
         wanted = {ref.path: ref for record in records for ref in _subtasks(record) if ref.path not in self._files}
         at_once = min(self._log.environment.requests_at_once, len(wanted))
         if at_once <= 1:
@@ -65,7 +65,7 @@ class References:
         self._files.update({path: files for path, files in found.items() if files is not None})
 
     def keep_only(self, records: Iterable[pb.CheckpointMetadata]) -> None:
-        """Forget what no record in use refers to."""
+        """Evict cached metadata that no record in use refers to."""
         used = {reference.path for record in records for reference in _subtasks(record)}
         self._files = {path: files for path, files in self._files.items() if path in used}
 
@@ -95,5 +95,5 @@ def _named_directly(record: pb.CheckpointMetadata) -> dict[str, int]:
 
 
 def markers_of(record: pb.CheckpointMetadata) -> set[str]:
-    """The markers that belong to a record: one per sink that it is to be published to."""
+    """Return the paths of a record's published markers, one per sink."""
     return {names.published(record.epoch, sink.sink_id) for sink in record.sinks}

@@ -1,6 +1,6 @@
-"""The live run's side of requests: read them, hold what they change until the next record, answer after it.
+"""Handling of requests by the live run: reads them, holds their effects until the next record, answers after it.
 
-The client's side is `ask_live_run`. Objects: `requests/{id}` and, put once by the live run, `requests/{id}.answer`.
+Clients use `ask_live_run`. The objects are `requests/{id}` and, written once by the live run, `requests/{id}.answer`.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from statebed.storage import ObjectStore, put_verified
 
 POLL_SECONDS = 0.2
 ANSWERS_KEPT_US = 24 * 3600 * 1_000_000
-"""An answer that nobody fetched is removed after this time."""
+"""Age at which an answer that was not fetched is deleted."""
 
 _logger = id_logger(__name__)
 
@@ -27,17 +27,17 @@ _logger = id_logger(__name__)
 @dataclass(frozen=True)
 class _PendingRequest:
     request_id: str
-    """Empty for requests that the run asked itself."""
+    """Empty for requests of the run itself."""
     effect: Effect | None
     refusal: StatebedError | None = None
     epoch: int = 0
-    """The record that granted or refused it already, if one did."""
+    """Record that granted or refused the request, or 0 if it is not settled yet."""
     copied: bytes = b""
-    """The record that a savepoint is to copy: read when it is granted, so that no commit fails for its sake."""
+    """Record that a savepoint copies. It is read when the request is granted, so that it cannot make a commit fail."""
 
 
 class PendingRequests:
-    """Requests read and not yet answered."""
+    """Requests that were read but not answered yet."""
 
     def __init__(self, log: CheckpointLog) -> None:
         self._log = log
@@ -45,7 +45,7 @@ class PendingRequests:
         self._own: list[_PendingRequest] = []
 
     def read(self, head: pb.CheckpointMetadata, records: Iterable[pb.CheckpointMetadata]) -> None:
-        """Decide every request that is new."""
+        """Read and decide every new request."""
         listing = self._log.store.list_level(names.REQUESTS)
         modified = {info.path: info.modified_us for info in listing.objects}
         granted = {request_id: record.epoch for record in records for request_id in record.granted_requests}
@@ -61,37 +61,37 @@ class PendingRequests:
                 self._open[request_id] = self._decide(request_id, path, head)
 
     def add(self, request: pb.Request, head: pb.CheckpointMetadata) -> None:
-        """A request of the run's own; a refusal is raised at once."""
+        """Add a request of the run itself; raise at once if it is refused."""
         self._own.append(self._grant("", request, head))
 
     def granted(self) -> list[tuple[str, Effect]]:
-        """Request ids and effects that wait for the next record."""
+        """Return the request ids and effects that wait for the next record."""
         return [(p.request_id, p.effect) for p in self._waiting() if p.effect is not None]
 
     def pins(self, head: pb.CheckpointMetadata, number: int) -> list[pb.Pin]:
-        """The pins of record `number`; the copies that new ones point to are written first."""
+        """Return the pins of record `number`, after writing the copies that new pins refer to."""
         added = [
-            self._copy_record(number, petition.effect, petition.copied)
-            for petition in self._waiting()
-            if isinstance(petition.effect, AddSavepoint)
+            self._copy_record(number, pending.effect, pending.copied)
+            for pending in self._waiting()
+            if isinstance(pending.effect, AddSavepoint)
         ]
         return next_pins(head.pins, added=added, effects=self._effects())
 
     def settle(self, record: pb.CheckpointMetadata) -> None:
-        """Everything that was decided before `record` was committed took effect with it, and must not again."""
+        """Mark everything decided before `record` was committed as settled, so that it does not take effect again."""
         self._own.clear()
-        for petition in self._open.values():
-            settled = replace(petition, effect=None, epoch=petition.epoch or record.epoch, copied=b"")
-            self._open[petition.request_id] = settled
+        for pending in self._open.values():
+            settled = replace(pending, effect=None, epoch=pending.epoch or record.epoch, copied=b"")
+            self._open[pending.request_id] = settled
 
     def answer(self, record: pb.CheckpointMetadata) -> None:
-        """Answer what is settled; what the store does not take now is answered after a later record."""
-        for petition in list(self._open.values()):
-            refusal = petition.refusal
+        """Answer all settled requests. If the store fails, the answer is retried after a later record."""
+        for pending in list(self._open.values()):
+            refusal = pending.refusal
             answer = pb.Answer(
-                request_id=petition.request_id,
+                request_id=pending.request_id,
                 run=record.run,
-                epoch=petition.epoch,
+                epoch=pending.epoch,
                 granted=refusal is None,
                 code=refusal.code if refusal else "",
                 what=refusal.what if refusal else "",
@@ -99,12 +99,12 @@ class PendingRequests:
                 time_us=self._log.environment.now_us(),
             )
             try:
-                self._log.store.put_if_absent(names.answer(petition.request_id), seal(answer))
+                self._log.store.put_if_absent(names.answer(pending.request_id), seal(answer))
             except StorageError as error:
-                told = _logger.about(job=self._log.job_id, epoch=petition.epoch)
-                told.warning("request %s is answered later: %s", petition.request_id, error.what)
+                logger = _logger.about(job=self._log.job_id, epoch=pending.epoch)
+                logger.warning("request %s will be answered later: %s", pending.request_id, error.what)
                 continue
-            del self._open[petition.request_id]
+            del self._open[pending.request_id]
 
     def _waiting(self) -> list[_PendingRequest]:
         return [*self._own, *self._open.values()]
@@ -141,17 +141,19 @@ class PendingRequests:
 def ask_live_run(
     store: ObjectStore, request: pb.Request, *, timeout_s: float, environment: Environment | None = None
 ) -> pb.Answer:
-    """Put a request before the live run and wait for its answer; a refusal is raised."""
+    """Send a request to the live run and return its answer; raise ProtocolError if it is refused."""
     environment = environment or Environment()
-    asked = pb.Request()
-    asked.CopyFrom(request)  # the caller's stays as it is: asked again, it is another request
-    asked.request_id = asked.request_id or environment.fresh_id()
-    asked.created_time_us = environment.now_us()
-    store.put_if_absent(names.request(asked.request_id), seal(asked))
-    answer = _wait(store, asked.request_id, timeout_s, environment)
-    _remove(store, asked.request_id)
+    sent = pb.Request()
+    sent.CopyFrom(request)  # the caller's object stays unchanged, so that sending it again is another request
+    sent.request_id = sent.request_id or environment.fresh_id()
+    sent.created_time_us = environment.now_us()
+    store.put_if_absent(names.request(sent.request_id), seal(sent))
+    answer = _wait(store, sent.request_id, timeout_s, environment)
+    _remove(store, sent.request_id)
     if not answer.granted:
-        raise ProtocolError(f"the live run refused ({answer.code}): {answer.what}", where=store.url, fix=answer.fix)
+        raise ProtocolError(
+            f"the live run refused the request ({answer.code}): {answer.what}", where=store.url, fix=answer.fix
+        )
     return answer
 
 

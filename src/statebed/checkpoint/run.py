@@ -1,8 +1,8 @@
-"""A run: one start of a job, from its run_start record to the moment it stops or is fenced.
+"""A run: one start of a job, from its run_start record until it stops or is fenced.
 
-It alone appends to the log. Every method may raise FencedError (a newer run owns the job) or StateGoneError (the log
-lost this run's records); after that the run is dead and each further call raises the same error. Not thread-safe: the
-controller serialises its calls.
+Only the run appends to the log. Every method may raise FencedError (a newer run owns the job) or StateGoneError (the
+log lost this run's records); after that the run is dead and each further call raises the same error. Not thread-safe:
+the controller serialises its calls.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -38,15 +38,15 @@ from statebed.protocol.sink_start import SinkFacts
 from statebed.storage import ObjectStore
 
 OPEN_ATTEMPTS = 100
-"""How often opening tries again when the run that it fences commits in between."""
+"""Number of attempts to open a run while the run it fences keeps committing."""
 SWEEP_EVERY = 64
-"""A collection in this many lists the whole job folder; the first of a run always does."""
+"""Number of clean-ups per sweep of the whole job folder; the first clean-up of a run is always a sweep."""
 
 _logger = id_logger(__name__)
 
 
 class Run:
-    """The live run of a job; make one with `Run.open`."""
+    """Live run of a job, created by `Run.open`."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Run:
         self.options = options
         self.recovery = opening.recovery
         self.head = start
-        """The newest record that this run committed."""
+        """Newest record that this run committed."""
         self._log = log
         self._references = references
         self._view = {**opening.view, start.epoch: start}
@@ -70,11 +70,11 @@ class Run:
         self._accepted: dict[str, AcceptedLoss] = {}
         self._published = {history.sink_id: history.published for history in start.sink_histories}
         self._pending = self._find_unpublished()
-        self._petitions = PendingRequests(log)
+        self._requests = PendingRequests(log)
         self._collections = 0
         self._rollback_allowed = bool(start.rollback_allowed)
         self._death: StatebedError | None = None
-        self._told = _logger.about(job=log.job_id, run=start.run)
+        self._logger = _logger.about(job=log.job_id, run=start.run)
 
     @classmethod
     def open(
@@ -95,15 +95,15 @@ class Run:
                 raise OpenContentionError(
                     f"record {opening.recovery.last_number} was appended after record {options.only_after}",
                     where=f"job {job_id}",
-                    fix="a run of the job goes on: ask it, or open without `only_after`",
+                    fix="the job is running: send it a request, or open without `only_after`",
                 )
             start = _run_start(log, opening, options)
             other = log.append(start, follows=opening.recovery.head)
             if other is None and len(opening.recovery.lost) > 1:
                 continue  # each lost number gets a record; the newest one becomes this run's
             if other is None:
-                told = _logger.about(job=job_id, run=start.run, epoch=start.epoch)
-                told.info("run %d begins on the state of epoch %d", start.run, start.base)
+                logger = _logger.about(job=job_id, run=start.run, epoch=start.epoch)
+                logger.info("run %d starts from the state of epoch %d", start.run, start.base)
                 return cls(log, references, options, opening, start)
             if other.kind != pb.EPOCH:
                 raise fenced(start.epoch, run=start.epoch, by=other)
@@ -122,9 +122,9 @@ class Run:
         options: RunOptions | None = None,
         environment: Environment | None = None,
     ) -> "Run":
-        """Build the run that `open` would open now, without writing anything: for checks that come before.
+        """Build the run that `open` would open now, without writing anything, for checks in advance.
 
-        It can be read and asked for its plans; nothing must be committed, published or collected with it.
+        Use it only to read records and plans; commit, publish or clean up nothing with it.
         """
         log = CheckpointLog(store, job_id, environment)
         references = References(log)
@@ -144,7 +144,7 @@ class Run:
 
     @property
     def store(self) -> ObjectStore:
-        """Scoped to the job's folder."""
+        """Store, scoped to the job's folder."""
         return self._log.store
 
     @property
@@ -157,7 +157,9 @@ class Run:
 
     @property
     def rollback_allowed(self) -> bool:
-        """Whether sinks may take back epochs that are not of this lineage: asked for now, or when it was forked."""
+        """Whether sinks may retract epochs of other lineages, allowed by this run or by the fork that started the
+        lineage.
+        """
         return self._rollback_allowed
 
     @property
@@ -166,21 +168,21 @@ class Run:
 
     @property
     def chain(self) -> tuple[int, ...]:
-        """The retained data epochs of this lineage, ascending."""
+        """Retained data epochs of this lineage, ascending."""
         return tuple(link.epoch for link in self._chain)
 
     def ancestry(self, epoch: int) -> tuple[int, ...]:
-        """The data epochs that lead to `epoch`, newest first, up to the first whose record is not retained."""
+        """Return the data epochs that lead to `epoch`, newest first, up to the first whose record is not retained."""
         retained = list(walk_chain(self._view, self._view.get(epoch)))
         oldest = self._view[retained[-1]].base if retained else epoch
         return (*retained, oldest) if oldest else tuple(retained)
 
     def record(self, epoch: int) -> pb.CheckpointMetadata:
-        """A retained record, as this run knows it."""
+        """Return a retained record."""
         return self._view[epoch] if epoch in self._view else self._log.read(epoch)
 
     def carry_over(self, status: pb.RecordStatus.ValueType = pb.COMPLETE) -> EpochDraft:
-        """A draft that changes nothing: for requests and stops when there is no input."""
+        """Return a draft that changes nothing, for requests and stops without input."""
         head = self.head
         return EpochDraft(
             operators=[_without_rows(entry) for entry in head.operators],
@@ -192,10 +194,10 @@ class Run:
         )
 
     def commit(self, draft: EpochDraft) -> pb.CheckpointMetadata:
-        """Make the epoch durable and visible; when this returns, it survives the death of every process."""
+        """Make the epoch durable and visible. Once this returns, it survives the failure of every process."""
         self._check_alive()
-        pins = self._petitions.pins(self.head, self.next_epoch)
-        granted = [request_id for request_id, _ in self._petitions.granted() if request_id]
+        pins = self._requests.pins(self.head, self.next_epoch)
+        granted = [request_id for request_id, _ in self._requests.granted() if request_id]
         commit = _attempt(self._log, granted_requests=granted)
         chain = [*self._chain, Link(self.next_epoch, commit.now_us)]
         min_epoch = next_min_epoch(
@@ -216,24 +218,24 @@ class Run:
             accepted=self._accepted,
         )
         self._append(record)
-        self._told.debug("epoch %d is committed", record.epoch, extra={"epoch": record.epoch})
+        self._logger.debug("epoch %d is committed", record.epoch, extra={"epoch": record.epoch})
         self.head = record
         self._view[record.epoch] = record
         self._chain = [link for link in chain if link.epoch >= min_epoch]
         self._pending[record.epoch] = [sink.sink_id for sink in record.sinks]
-        self._petitions.settle(record)
-        self._petitions.answer(record)
+        self._requests.settle(record)
+        self._requests.answer(record)
         return record
 
     def check_live(self) -> None:
-        """Raise FencedError when a newer run has begun, StateGoneError when the log lost this run's head.
+        """Raise FencedError if a newer run has started, StateGoneError if the log lost this run's head.
 
-        A newer run may begin right after this, so commits do not rest on it.
+        A newer run may start right afterwards, so commits do not rely on this check.
         """
         self._check_alive()
         if self._log.exists(self.next_epoch):
             self._die(fenced(self.next_epoch, run=self.number, by=self._log.standing(self.next_epoch)))
-        # A superseded run's next number may have been collected since; then its head was collected before.
+        # The next number of a superseded run may have been cleaned up since; then so was its head.
         if not self._log.stands(self.head):
             self._die(self._log.explain_loss(self.head.epoch, known=self.head, written=self.head))
 
@@ -251,63 +253,63 @@ class Run:
 
     def _die(self, error: StatebedError) -> None:
         self._death = error
-        self._told.warning("run %d ends before epoch %d: %s", self.number, self.next_epoch, error.what)
+        self._logger.warning("run %d ends before epoch %d: %s", self.number, self.next_epoch, error.what)
         raise error
 
     # ---- publication -----------------------------------------------------------------------------------------
 
     def pending(self) -> list[tuple[pb.CheckpointMetadata, tuple[str, ...]]]:
-        """The epochs of this lineage that some sinks still wait for, oldest first, with these sinks."""
+        """Return the epochs of this lineage with pending sinks, oldest first, and these sinks."""
         self._check_alive()
         return [(self.record(epoch), tuple(sinks)) for epoch, sinks in sorted(self._pending.items()) if sinks]
 
     @property
     def undelivered(self) -> list[pb.UndeliveredSink]:
-        """Sinks that lack committed epochs; answers after the run has died, too."""
+        """Sinks that lack committed epochs; also available after the run has died."""
         return undelivered_sinks(sorted(self._pending.items()))
 
     def mark_published(self, epoch: int, sink_id: str) -> None:
-        """Put the marker: the sink has the epoch."""
+        """Write the marker that the sink has the epoch."""
         marker = pb.PublishedMarker(sink_id=sink_id, epoch=epoch, run=self.number, time_us=self.environment.now_us())
         self._log.store.put_if_absent(names.published(epoch, sink_id), seal(marker))
         self._published[sink_id] = epoch
         self.release_sink(epoch, sink_id)
 
     def release_sink(self, epoch: int, sink_id: str) -> None:
-        """No longer wait for the sink to take the epoch."""
+        """Remove the sink from the pending sinks of the epoch."""
         waiting = self._pending.get(epoch, [])
         self._pending[epoch] = [sink for sink in waiting if sink != sink_id]
         if not self._pending[epoch]:
             del self._pending[epoch]
 
     def abandon_sink(self, sink_id: str) -> None:
-        """No longer wait for the sink to take any epoch so far; the next record remembers that."""
+        """Remove the sink from the pending sinks of all epochs so far; the next record stores this."""
         self._published[sink_id] = data_epoch_of(self.head)
         for epoch in list(self._pending):
             self.release_sink(epoch, sink_id)
 
     def accept_loss(self, sink_id: str, loss: AcceptedLoss) -> None:
-        """Remember with the next record what the user gave up."""
+        """Store in the next record what the user gave up."""
         self._accepted[sink_id] = loss
 
     def await_sink(self, sink_id: str, *, after: int) -> None:
-        """The sink itself says what it has: it waits for every epoch of this lineage after that, and for no other."""
+        """Make the sink pending for exactly the epochs of this lineage after `after`, whatever the markers say."""
         for link in self._chain:
             self.release_sink(link.epoch, sink_id)
             if link.epoch > after and sink_id in [entry.sink_id for entry in self._view[link.epoch].sinks]:
                 self._pending[link.epoch] = [*self._pending.get(link.epoch, ()), sink_id]
 
     def declare_sinks(self, identities: Mapping[str, SinkIdentity]) -> None:
-        """Say what the sinks of the job are; the next record remembers it."""
+        """Set the identities of the job's sinks; the next record stores them."""
         self._identities = dict(identities)
 
     def known_sinks(self) -> list[pb.SinkHistory]:
-        """The sinks that this lineage knows, from the newest record that has some.
+        """Return the histories of the sinks that this lineage knows, from the newest record that has any.
 
-        Behind steps a record does not name the operator of a sink; its output files do.
+        For a sink behind steps, the record does not name the operator; it is taken from its output files.
         """
         records = [self.head, *(self._view[link.epoch] for link in reversed(self._chain))]
-        histories = histories_after(next((one for one in records if one.sink_histories or one.sinks), self.head))
+        histories = histories_after(next((r for r in records if r.sink_histories or r.sinks), self.head))
         for history in histories:
             streams = {(file.operator_id, file.stream) for record in records for file in record.outbox}
             operators = {operator for operator, stream in streams if stream and stream == history.stream}
@@ -316,7 +318,7 @@ class Run:
         return histories
 
     def sink_facts(self, sink_id: str, identity: SinkIdentity, position: SinkPosition | None) -> SinkFacts:
-        """Collect what the log knows of a sink of this job that holds `position`, before the first epoch."""
+        """Return what the log knows about a sink of this job at `position`, before the first epoch."""
         base = data_epoch_of(self.head)
         common = 0
         if position is not None and position.epoch:
@@ -344,14 +346,15 @@ class Run:
             gone_output=before.last_output if before is not None else 0,
             oldest=self.chain[0] if self._chain else 0,
             published=self._published.get(sink_id, 0),
-            # An epoch is marked before the next is published, so a sink is at most at the first without a marker.
+            # An epoch is marked before the next one is published, so a sink cannot be past its first epoch without a
+            # marker.
             foreign=(opened is not None and opened.kind != pb.RUN_START)
             or (bool(waiting) and common > waiting[0])
             or (common > 0 and not mentioned),
         )
 
     def waiting_epochs(self) -> dict[str, list[int]]:
-        """Map each sink to the epochs of this lineage that it has not got, ascending."""
+        """Map each sink to its pending epochs of this lineage, ascending."""
         waiting: dict[str, list[int]] = {}
         for epoch, sinks in sorted(self._pending.items()):
             for sink_id in sinks:
@@ -359,8 +362,8 @@ class Run:
         return waiting
 
     def _find_unpublished(self) -> dict[int, list[str]]:
-        # Publication goes in order, so for each sink everything before its newest marker is done, and everything that
-        # the newest record knows as published.
+        # Publication is in order: each sink has everything up to its newest marker, and everything the newest record
+        # lists as published.
         pending: dict[int, list[str]] = {}
         done: set[str] = set()
         for link in reversed(self._chain):
@@ -377,23 +380,23 @@ class Run:
     # ---- requests --------------------------------------------------------------------------------------------
 
     def serve_requests(self) -> list[Effect]:
-        """Read new requests; they take effect with the next commit. Returns the effects waiting for it."""
+        """Read new requests, which take effect with the next commit, and return the effects waiting for it."""
         self._check_alive()
-        self._petitions.read(self.head, self._view.values())
+        self._requests.read(self.head, self._view.values())
         return self.waiting_effects
 
     @property
     def waiting_effects(self) -> list[Effect]:
-        return [effect for _, effect in self._petitions.granted()]
+        return [effect for _, effect in self._requests.granted()]
 
     def ask(self, request: pb.Request) -> None:
-        """Ask this run itself, without an object in the store; takes effect with the next commit."""
-        self._petitions.add(request, self.head)
+        """Add a request of this run itself, without an object in the store. It takes effect with the next commit."""
+        self._requests.add(request, self.head)
 
     # ---- garbage ---------------------------------------------------------------------------------------------
 
     def collect(self, *, in_flight: Container[str] = (), dry_run: bool = False) -> Collected:
-        """Delete what the committed records allow; safe at any time, resumes after any interruption."""
+        """Delete what the committed records allow. Safe at any time; resumes after an interruption."""
         collection = self.prepare_collection(in_flight=in_flight)
         collected = collection.run(dry_run=dry_run)
         if not dry_run:
@@ -401,12 +404,12 @@ class Run:
         return collected
 
     def prepare_collection(self, *, in_flight: Container[str] = ()) -> Collection:
-        """Return a collection of what the records committed so far allow, one at a time.
+        """Return a clean-up of what the records committed so far allow. Only one may be prepared at a time.
 
-        It may run on another thread. Pass what it removed to `settle_collection`, on the thread of this run.
+        It may run on another thread. Pass its result to `settle_collection` on the thread of this run.
         """
         self._check_alive()
-        # Only a sweep sees records that cannot be read, and these too must leave in their order.
+        # Only a sweep sees unreadable records, which must be deleted in order, too.
         sweep = self._collections % SWEEP_EVERY == 0 or bool(self._damaged)
         records = [self._view[epoch] for epoch in sorted(self._view)]
         self._check_nothing_damaged(records)
@@ -419,8 +422,8 @@ class Run:
         )
 
     def settle_collection(self, collection: Collection, collected: Collected) -> None:
-        """Forget the records that a collection removed."""
-        # A sweep that no record allows yet is still due.
+        """Forget the records that a clean-up deleted."""
+        # A sweep that no record permits yet is still due.
         self._collections += collected.swept or not collection.sweep
         for number in collected.records:
             self._view.pop(number, None)
@@ -430,14 +433,14 @@ class Run:
         kept = [number for number in self._damaged if number >= records[-1].min_epoch]
         if kept:
             raise CollectionError(
-                f"nothing was deleted: the records {kept} are retained and cannot be read",
+                f"nothing was deleted: the records {kept} are retained but cannot be read",
                 where=f"job {self.job_id}",
-                fix="repair them, or wait until retention passes them; collection goes on by itself afterwards",
+                fix="repair them, or wait until they are no longer retained; clean-up then continues by itself",
             )
 
 
 def _without_rows(entry: pb.OperatorEntry) -> pb.OperatorEntry:
-    """The state of an operator in an epoch in which it got no rows."""
+    """Return the entry of an operator for an epoch without rows."""
     kept = pb.OperatorEntry()
     kept.CopyFrom(entry)
     for field in ("rows_in", "rows_late", "rows_out", "then_stop"):

@@ -1,8 +1,8 @@
 """Status objects that the process of a run writes: its heartbeat, and how the run ended.
 
-Two small objects for each run, beside the log: `runs/{run}/heartbeat.metadata`, replaced while the process lives, and
-`runs/{run}/end.metadata`, put once when the run ends. They are for people: no decision of the protocol reads them, and
-a run whose process cannot write them is as safe as any other.
+Each run has two small objects beside the log: `runs/{run}/heartbeat.metadata`, replaced while the process lives, and
+`runs/{run}/end.metadata`, written once when the run ends. They are for people: no decision of the protocol reads them,
+and a run whose process cannot write them is as safe as any other.
 """
 
 from collections.abc import Iterable
@@ -15,13 +15,13 @@ from statebed.format.sealed import open_sealed, seal
 from statebed.storage import ObjectStore
 
 MOST_TEXT = 4_000
-"""Longest text of an error that is stored, in characters."""
+"""Maximum length of a stored error text, in characters."""
 MOST_TRACEBACK = 16_000
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Both objects of a run, where they exist."""
+    """Status objects of a run, each None if it does not exist."""
 
     run: int
     end: pb.RunEnd | None = None
@@ -38,7 +38,7 @@ def put_heartbeat(store: ObjectStore, heartbeat: pb.RunHeartbeat) -> None:
 
 
 def read_status(store: ObjectStore, run: int) -> RunStatus:
-    """Read both objects of a run; damaged ones raise the error of their format."""
+    """Read both objects of a run; raise a FormatError if one is damaged."""
     return RunStatus(run, read_end(store, run), read_heartbeat(store, run))
 
 
@@ -59,15 +59,15 @@ def read_heartbeat(store: ObjectStore, run: int) -> pb.RunHeartbeat | None:
 
 
 def known_runs(store: ObjectStore) -> list[int]:
-    """Numbers of the runs that told something about themselves, ascending."""
+    """Return the numbers of the runs that have a status object, ascending."""
     folders = store.list_level(names.RUNS).folders
     return sorted(run for folder in folders if (run := names.run_of(folder)) is not None)
 
 
 def undelivered_sinks(pending: Iterable[tuple[int, Iterable[str]]]) -> list[pb.UndeliveredSink]:
-    """Sum up which sinks wait for which epochs; `pending` holds epochs with the sinks that lack them.
+    """Return, for each sink with pending epochs, the first of them and their number; `pending` maps epochs to sinks.
 
-    >>> [(one.sink_id, one.first_epoch, one.epochs) for one in undelivered_sinks([(4, ["a"]), (5, ["a", "b"])])]
+    >>> [(sink.sink_id, sink.first_epoch, sink.epochs) for sink in undelivered_sinks([(4, ["a"]), (5, ["a", "b"])])]
     [('a', 4, 2), ('b', 5, 1)]
     """
     epochs: dict[str, list[int]] = {}

@@ -167,7 +167,7 @@ def test_p5_clean_up_without_licence_is_refused_and_deletes_nothing(place: Place
     before = place.contents()
     with pytest.raises(CollectionError, match="not below 4"):
         place.backend.cleanup_checkpoint(run.head, 1, 4)
-    with pytest.raises(InputError, match="cannot fall"):
+    with pytest.raises(InputError, match="must not decrease"):
         place.backend.cleanup_checkpoint(run.head, 4, 1)
     assert place.contents() == before
 

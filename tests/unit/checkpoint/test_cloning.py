@@ -76,5 +76,5 @@ def test_what_cannot_be_cloned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EpochNotRetainedError):
         clone_job(store.url, "first", "second", origin=Origin(epoch=99))
     clone_job(store.url, "first", "second")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="already exists"):
         clone_job(store.url, "first", "second")

@@ -122,7 +122,7 @@ def leave_behind(place: Place, epochs: int) -> list[Run]:
 
 def test_p3_a_zombie_whose_number_was_collected_does_not_commit(place: Place) -> None:
     zombie = leave_behind(place, 5)[1]
-    with pytest.raises(FencedError, match="collected"):
+    with pytest.raises(FencedError, match="cleaned up"):
         place.commit(zombie)
 
 
@@ -144,7 +144,7 @@ def test_p3_an_opener_that_found_nothing_but_a_log_that_moved_on_does_not_win_nu
             live.collect()
 
     slow = CheckpointLog(ScopedStore(FaultStore(place.disk, before=moves_on), "job"), "job")
-    with pytest.raises(FencedError, match="collected"):
+    with pytest.raises(FencedError, match="cleaned up"):
         slow.append(stale)
 
 

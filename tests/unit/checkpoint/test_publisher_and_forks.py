@@ -227,7 +227,7 @@ def test_p9_output_that_a_savepoint_cannot_bring_back_is_given_up_only_when_that
         publish(place.open(origin=Origin(savepoint="monday")), table)
     chosen = {"table": SinkStart.ACCEPT_GAP}
     Publisher(place.open(origin=Origin(savepoint="monday")), [table], starts=chosen).open()
-    assert "epochs 3 to 5 are no longer retained; it goes on as chosen at the start" in caplog.text
+    assert "epochs 3 to 5 are no longer retained; continuing as chosen at the start" in caplog.text
 
 
 def test_p5_a_new_runs_sweep_leaves_alone_what_readers_in_their_grace_need(place: Place) -> None:

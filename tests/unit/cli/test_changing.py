@@ -221,7 +221,7 @@ def test_clone_copies_a_job(statebed: Call, state: str) -> None:
     assert "copy is a copy of shop at epoch 4" in statebed("clone", state, JOB, "copy", "--epoch", "4").out
     assert statebed("verify", state, "copy").code == 0
     taken = statebed("clone", state, JOB, "copy")
-    assert (taken.code, "is there already" in taken.err) == (1, True)
+    assert (taken.code, "already exists" in taken.err) == (1, True)
     assert documents(statebed("clone", state, JOB, "other", "--json").out)["epoch"] == 5
 
 

@@ -170,7 +170,7 @@ def test_a_restore_reads_nothing_until_a_key_is_looked_up(store: MemoryStore) ->
     metadata = commit(view, store, 1).metadata
     restored = opened(MemoryStore("empty"), [metadata])
     assert restored.held_bytes == 0
-    with pytest.raises(MissingFileError, match="not there"):
+    with pytest.raises(MissingFileError, match="does not exist"):
         restored.get(keys_of([1]))
     other = opened(store, [metadata])
     values, found = other.get(keys_of([999, 5_000, 1]))

@@ -198,7 +198,7 @@ def test_missing_metadata_is_named_and_the_plots_stay(rides: Path, tmp_path: Pat
         path.unlink()
     page = DashboardClient(tmp_path / "state").get("/jobs/rides")
     assert page.status_code == 200
-    assert "metadata names an object that is not there" in page.text
+    assert "metadata refers to an object that does not exist" in page.text
     assert "Epoch durations" in page.text
 
 

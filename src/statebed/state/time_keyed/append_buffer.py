@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.segment import SegmentSpec
-from statebed.format.segment_writer import row_bytes
+from statebed.format.segment_writer import ROW_GROUP_BYTES, row_bytes
 from statebed.state.memory.sizes import ArrowRows, shown_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
@@ -31,7 +31,9 @@ class AppendBuffer:
     def __init__(self, tiers: Tiers, *, spec: SegmentSpec, owner: str, segment_bytes: int | None = None) -> None:
         self._tiers = tiers
         self._segment_bytes = segment_bytes or tiers.memory.segment_bytes
-        self._group_bytes = max(file_bytes(tiers), self._segment_bytes)
+        self._group_bytes = max(_group_bytes(tiers), self._segment_bytes)
+        # A group of the size of a segment becomes one run.
+        self._most_loose = self._segment_bytes * (2 if self._group_bytes == self._segment_bytes else 1)
         self._lock = threading.Lock()
         self.spec = spec
         self.owner = owner
@@ -143,7 +145,7 @@ class AppendBuffer:
             if group.appended_bytes >= self._group_bytes:
                 group.complete = True
                 self._complete, self._open = (*self._complete, group), self._new_group()
-        if group.complete or group.loose_bytes >= self._segment_bytes:
+        if group.complete or group.loose_bytes >= self._most_loose:
             group.seal_unless_busy()
         elif sum(piece.level == 0 for piece in group.pieces) >= MAX_PIECES:
             group.gather()
@@ -169,3 +171,12 @@ class AppendBuffer:
             group.complete = True
         with self._lock:
             self._complete = (*self._complete, *groups)
+
+
+def _group_bytes(tiers: Tiers) -> int:
+    """How many bytes of rows a group gets: as many as a file, or fewer where one row group is much of the budget.
+
+    Moving a group to disk takes about two row groups of memory beside the budget.
+    """
+    whole = file_bytes(tiers)
+    return whole if whole >= 4 * ROW_GROUP_BYTES else min(whole, max(tiers.memory.segment_bytes, 1 << 20))

@@ -289,7 +289,7 @@ class RowGroup:
         limit = max(1, self._tiers.memory.segment_bytes // PARTS_OF_SEGMENT)
         previous: pa.Table | None = None
         with ParquetSpill(self._spec, self._tiers.folder, owned=WHOLE_SPACE) as spill:
-            for rows in merged_runs([run.read().combine_chunks() for run in runs], self._spec, limit=limit):
+            for rows in merged_runs([run.read() for run in runs], self._spec, limit=limit):
                 with self._tiers.memory.charge(self._owner, Purpose.WRITES, shown_bytes(rows)):
                     spill.write(rows)
                 beside = rows if previous is None else pa.concat_tables([previous, rows])
@@ -297,6 +297,7 @@ class RowGroup:
                 previous = rows.slice(rows.num_rows - 1)
             whole = Segment.on_disk(self._tiers, spill.finish(), spec=self._spec, owner=self._owner)
         whole.uses.spills += 1
+        whole.nbytes = sum(run.nbytes for run in runs)
         return whole
 
     def _seal(self) -> Segment | None:

@@ -21,7 +21,7 @@ from statebed.state import (
     timestamp_table_config,
 )
 from statebed.state.memory.controller import MemoryController
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 _COLUMNS = pa.schema([("id", pa.int64()), ("fare", pa.int64()), ("tip", pa.float64()), ("city", pa.string())])

@@ -25,7 +25,7 @@ from statebed.operators import WindowAggregate, tumbling
 from statebed.operators.operator import MAIN, Clock
 from statebed.state import CompactionMode, ManagerOptions, TableManager, TaskInfo, TimeKeyedView, operator_entry
 from statebed.state.memory.controller import MemoryController
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import LocalStore, MemoryStore, ObjectStore
 
 _MINUTE_US = 60_000_000

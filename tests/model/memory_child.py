@@ -19,7 +19,7 @@ from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.memory.controller import MemoryController
 from statebed.state.memory.sizes import held_bytes
 from statebed.state.tiers.selection import Selection
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 
 BATCH_ROWS = 20_000

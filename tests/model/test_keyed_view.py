@@ -21,11 +21,11 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import owned_range, subtask_of
 from statebed.state import KeyedTable, KeyedView, TimeToLiveClock, keyed_table_config
-from statebed.state.keyed.blocks import REMEMBERED_IN_BUDGET
+from statebed.state.keyed.block_set import REMEMBERED_IN_BUDGET
 from statebed.state.keyed.durable import MAX_DELTAS
 from statebed.state.keyed.files import BASE, deltas_of
 from statebed.state.memory.controller import MemoryController, Purpose
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 KEYS = (pa.field("number", pa.float64()), pa.field("name", pa.string()))

@@ -48,9 +48,9 @@ from statebed.state.metrics import CheckpointSpans, CompactionMetrics, ManagerMe
 from statebed.state.stored_edit import StoredEdit
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.table import MAX_FILES, TimeKeyedTable

@@ -14,7 +14,7 @@ from statebed.format.schema import BIN, KEY_HASH, SEQUENCE, TIME, TIMESTAMP, ass
 from statebed.format.segment import SegmentSpec, segment_schema, sort_segment
 from statebed.state.memory.controller import MemoryController
 from statebed.state.tiers.selection import ALL_ROWS, Selection
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 
 MINUTE = 60_000_000

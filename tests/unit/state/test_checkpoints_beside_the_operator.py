@@ -26,7 +26,7 @@ from statebed.state import (
 )
 from statebed.state.keyed import checkpoint as keyed_checkpoint
 from statebed.state.memory.controller import MemoryController, Purpose
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 TASK = TaskInfo("job", "fares")

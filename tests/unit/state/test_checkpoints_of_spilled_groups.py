@@ -17,8 +17,8 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import TIMESTAMP
 from statebed.state import Combine, TimeKeyedView, timestamp_table_config
 from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import file_bytes
 from statebed.storage import MemoryStore
 

@@ -14,7 +14,7 @@ from statebed.arrays.mutable import column_of
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, TimeKeyedView, keyed_table_config, timestamp_table_config
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 # The first two differ, and the last is null.

@@ -31,7 +31,7 @@ from statebed.state import (
     merge_columns,
     timestamp_table_config,
 )
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 EVERY = pytest.mark.parametrize("name", KEYS)

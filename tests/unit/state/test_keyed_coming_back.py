@@ -13,13 +13,13 @@ from statebed.arrays.key_hash import Hashes
 from statebed.format.ranges import WHOLE_SPACE
 from statebed.state import KeyedView, Tiers, keyed_table_config
 from statebed.state.keyed import block_reload
-from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.block_set import Blocks
 from statebed.state.keyed.mapped_run import FrozenRun, newest
 from statebed.state.keyed.slots import Slot
 from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.memory.controller import MemoryController, Purpose
+from statebed.state.tiers.shared_tiers import LOADING_THREADS
 from statebed.state.tiers.spill_cache import CachedFile
-from statebed.state.tiers.tiers import LOADING_THREADS
 from statebed.storage import MemoryStore
 
 CONFIG = keyed_table_config("t", "", ["id"], pa.schema([("id", pa.int64()), ("n", pa.int64())]))

@@ -19,7 +19,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state import KeyedView, TableConfig, Tiers, keyed_table_config
-from statebed.state.keyed.blocks import BLOCKS_IN_BUDGET
+from statebed.state.keyed.block_set import BLOCKS_IN_BUDGET
 from statebed.state.keyed.cuts import joined
 from statebed.state.keyed.output import row_bytes
 from statebed.state.memory.controller import MemoryController, Purpose

@@ -19,7 +19,7 @@ from statebed.state import (
     timestamp_table_config,
 )
 from statebed.state.memory.controller import MemoryController
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import MemoryStore
 
 TASK = TaskInfo("job", "fares")

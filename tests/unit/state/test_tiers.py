@@ -15,13 +15,13 @@ from statebed.format.segment import encode_segment
 from statebed.state.memory.controller import Purpose
 from statebed.state.memory.sizes import held_bytes, root_buffers
 from statebed.state.tiers import segments as segments_module
-from statebed.state.tiers import tiers as tiers_module
+from statebed.state.tiers import shared_tiers as tiers_module
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import ParquetFile, write_mapped, write_parquet
 from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.storage.memory_store import MemoryStore
 
 SELECTIONS = [

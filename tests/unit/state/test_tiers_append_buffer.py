@@ -14,8 +14,8 @@ from statebed.arrays.canonical_order import first_disorder
 from statebed.errors import InputError, SpillError
 from statebed.state.memory.sizes import held_bytes
 from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.row_group import MAX_PIECES
 

@@ -11,8 +11,8 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.state.memory.sizes import held_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.storage.memory_store import MemoryStore
 
 

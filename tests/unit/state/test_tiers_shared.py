@@ -7,7 +7,7 @@ import pytest
 
 from statebed.errors import InputError
 from statebed.state.memory.budget import MOST, SHARE, available_memory, budget_of
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 
 
 def test_a_process_has_one_budget_for_all_who_do_not_bring_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from statebed.errors import SpillError
 from statebed.format import checkpoint_pb2 as pb
 from statebed.format.ranges import WHOLE_SPACE, owned_range
 from statebed.state.live.files import LiveFiles
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.compaction import (
     MAX_TOMBSTONES,
     MERGED_AT_ONCE,

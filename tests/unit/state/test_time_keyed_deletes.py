@@ -12,7 +12,7 @@ from unit.state.segment_rows import opened_tiers
 from statebed.errors import InputError, NotOwnerError
 from statebed.format.ranges import owned_range
 from statebed.state import timestamp_table_config
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import MemoryStore
 

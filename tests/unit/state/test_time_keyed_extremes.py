@@ -8,7 +8,7 @@ from unit.state.fare_rows import Row, batch, counted, rows_of, store_all, view_o
 from unit.state.segment_rows import opened_tiers
 
 from statebed.state.live.files import BEGINNING, END
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import MemoryStore
 

@@ -16,8 +16,8 @@ from statebed.arrays.columns import from_numpy
 from statebed.errors import InputError, SpillError
 from statebed.format.schema import TIMESTAMP
 from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import file_bytes
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import MemoryStore

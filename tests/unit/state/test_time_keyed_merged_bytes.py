@@ -16,7 +16,7 @@ from statebed.format.ranges import WHOLE_SPACE
 from statebed.format.schema import TIMESTAMP
 from statebed.state import TimeKeyedView, timestamp_table_config
 from statebed.state.live.files import LiveFiles
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.compaction import FAR_TOO_MANY, FEWER_AFTER, MAX_TOMBSTONES, files_for_checkpoint
 from statebed.state.time_keyed.files import MAX_BUCKETS, file_bytes
 from statebed.state.time_keyed.table import MAX_FILES

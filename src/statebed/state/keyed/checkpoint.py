@@ -18,7 +18,7 @@ from statebed.state.keyed.files import Delta
 from statebed.state.keyed.lent_block import LentBlock
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.upload import Upload
 
 PIECES_IN_BUDGET = 64

@@ -34,8 +34,8 @@ from statebed.state.keyed.output import RangeFiles
 from statebed.state.keyed.run_rows import without_deleted
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import ParquetFile
-from statebed.state.tiers.tiers import Tiers
 from statebed.storage import ObjectStore
 
 WORTH_COMPACTING = 0.5

@@ -29,7 +29,7 @@ from statebed.state.keyed.batch import (
 )
 from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.block import Block, Pick
-from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.block_set import Blocks
 from statebed.state.keyed.durable import DurableRows
 from statebed.state.keyed.groups import ElementPage, Groups, GroupSpan, element_page
 from statebed.state.keyed.input import Batch, check_timed, checked_values, given_times, written_times

@@ -27,7 +27,7 @@ from statebed.state.compaction import CompactionJob, Edit, EditQueue, NameOf
 from statebed.state.config import TableConfig
 from statebed.state.host_cache import HostCache
 from statebed.state.keyed.batch import HashFunction
-from statebed.state.keyed.blocks import Blocks
+from statebed.state.keyed.block_set import Blocks
 from statebed.state.keyed.cached_runs import CachedRuns
 from statebed.state.keyed.checkpoint import KeyedCheckpoint, TakenChanges
 from statebed.state.keyed.compaction import KeyedCompaction, Plan, due_bytes, plan
@@ -38,7 +38,7 @@ from statebed.state.keyed.operations import KeyedOperations
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose, Reservation
 from statebed.state.metrics import TableStatistics
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.storage import ObjectStore
 
 

@@ -31,7 +31,7 @@ from statebed.state.messages import (
     TaskInfo,
 )
 from statebed.state.metrics import TableStatistics
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.state.upload import Upload

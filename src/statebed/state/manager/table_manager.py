@@ -54,7 +54,7 @@ from statebed.state.manager.uploads import Uploads
 from statebed.state.messages import Checkpoint, CheckpointCompleted, Compaction, StateMessage, TableData, TaskInfo
 from statebed.state.metrics import ManagerMetrics
 from statebed.state.stored_edit import StoredEdit, edited, stored_edits
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.row_merge import Combine
 from statebed.state.time_keyed.view import TimeKeyedView
 from statebed.storage import ObjectStore

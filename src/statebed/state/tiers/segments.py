@@ -31,7 +31,7 @@ UNPACKED = 4
 """About how many times the bytes of its Parquet file a segment takes in memory."""
 
 if TYPE_CHECKING:
-    from statebed.state.tiers.tiers import Tiers
+    from statebed.state.tiers.shared_tiers import Tiers
 
 
 class Segment:

@@ -19,7 +19,7 @@ from statebed.format.segment_writer import ROW_GROUP_BYTES, row_bytes
 from statebed.state.memory.sizes import ArrowRows, shown_bytes
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import conformed
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.files import file_bytes
 from statebed.state.time_keyed.row_group import MAX_PIECES, RowGroup
 from statebed.state.time_keyed.row_merge import ordered_parts

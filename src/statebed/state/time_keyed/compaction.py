@@ -15,7 +15,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.state.compaction import Edit
 from statebed.state.live import tombstones
 from statebed.state.live.files import LiveFiles
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.time_keyed.files import MAX_BUCKETS, NewFiles, bucket_width, is_full
 from statebed.state.time_keyed.snapshot import Snapshot
 

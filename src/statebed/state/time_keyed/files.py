@@ -20,8 +20,8 @@ from statebed.format.segment import SegmentSpec
 from statebed.format.segment_writer import row_bytes
 from statebed.state.live.files import END
 from statebed.state.memory.controller import Purpose
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import ParquetFile, ParquetSpill
-from statebed.state.tiers.tiers import Tiers
 
 MAX_FILE_BYTES = 64 << 20
 FILES_IN_BUDGET = 4

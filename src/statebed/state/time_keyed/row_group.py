@@ -23,9 +23,9 @@ from statebed.format.segment import SegmentSpec
 from statebed.state.memory.controller import Hold, Offer, Purpose
 from statebed.state.memory.sizes import WASTE_FACTOR, copied, held_bytes, shown_bytes
 from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import ParquetSpill
 from statebed.state.tiers.tier import Tier, spanned
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.row_merge import ordered, repeats
 from statebed.state.time_keyed.row_runs import merged_runs
 

@@ -24,9 +24,9 @@ from statebed.state.live.row_set import RowSet
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.segments import Segment
 from statebed.state.tiers.selection import Selection, row_schema
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import write_mapped
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.files import UNPACKED, file_bytes
 from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered
 from statebed.state.time_keyed.row_runs import merged_runs

@@ -32,9 +32,9 @@ from statebed.state.live.files import LiveFiles
 from statebed.state.live.row_set import RowSet
 from statebed.state.memory.controller import Purpose
 from statebed.state.tiers.segments import Segment
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.spill_files import ParquetFile
 from statebed.state.tiers.tier import Tier, Uses
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.append_buffer import AppendBuffer
 from statebed.state.time_keyed.cached_files import CachedFiles
 from statebed.state.time_keyed.compaction import TimeKeyedJob, job_of

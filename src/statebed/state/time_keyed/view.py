@@ -30,8 +30,8 @@ from statebed.state.live.files import BEGINNING, END, LiveFiles
 from statebed.state.live.tombstones import Deleted
 from statebed.state.memory.sizes import ArrowRows
 from statebed.state.metrics import TableStatistics
+from statebed.state.tiers.shared_tiers import Tiers
 from statebed.state.tiers.tier import Tier
-from statebed.state.tiers.tiers import Tiers
 from statebed.state.time_keyed.checkpoint import metadata_of, written
 from statebed.state.time_keyed.compaction import TimeKeyedJob, all_due_files, due_files, tombstone_bytes_of
 from statebed.state.time_keyed.files import full_bytes

@@ -32,7 +32,7 @@ from statebed.state.keyed.sorted_run import SortedRun
 from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Purpose
 from statebed.state.memory.pages import give_back_pages
-from statebed.state.tiers.tiers import Tiers
+from statebed.state.tiers.shared_tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
 REMEMBERED_IN_BUDGET = 16

@@ -47,7 +47,7 @@ def test_a_job_on_spark_appears_grows_and_tells_where_its_time_goes(
         expect(durations.locator(".legend")).to_contain_text(phase)
     graph = page.get_by_role("group", name="Graph of the job")
     expect(graph.locator(".arrow")).to_have_count(2)
-    expect(page.get_by_role("heading", name="Who holds the memory")).to_be_visible()
+    expect(page.get_by_role("heading", name="Memory by holder")).to_be_visible()
     graph.get_by_role("link", name="bids_per_auction").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("bids_per_auction")
     page.get_by_role("link", name="partials").click()

@@ -138,7 +138,7 @@ def test_a_job_that_vanishes_is_said_to_be_gone(location: Path, url: str, opened
     page = opened(url + "/jobs/doomed", fails=True)
     expect(page.locator("#pulse")).to_have_text("live")
     (location / "doomed").rename(tmp_path / "elsewhere")
-    expect(page.get_by_text("there is no record of a job")).to_be_visible()
+    expect(page.get_by_text("has no record")).to_be_visible()
     expect(page.get_by_role("link", name="All jobs")).to_be_visible()
 
 

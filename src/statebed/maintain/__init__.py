@@ -1,4 +1,6 @@
-"""Looking after a job: repair, savepoints, garbage, merging and re-assigning state, stopping; beside it or alone."""
+"""Maintenance of a job: repair, savepoints, clean-up, compaction, rescaling, stopping; through the live run or in a
+separate one.
+"""
 
 from statebed.maintain.cleanup import Garbage, RemovedFiles, collect_garbage, find_garbage
 from statebed.maintain.migration import Outdated, find_outdated, load_type, migrate_offline

@@ -1,4 +1,4 @@
-"""Garbage: what clean-up would remove now and why, and having it removed."""
+"""Clean-up: lists the objects that it would remove and why, and removes them."""
 
 import enum
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ from statebed.maintain.tool_runs import (
 from statebed.protocol.retention import DEFAULT_READER_GRACE_US
 
 LOOKS = 10
-"""How often garbage is looked for while the job moves on."""
+"""Maximum number of attempts to list garbage while the job keeps committing."""
 
 
 class Reason(enum.Enum):
-    """Why an object may go."""
+    """Reason why an object can be removed."""
 
-    RECORD = "the record of an epoch that is no longer retained"
-    EPOCH = "of an epoch that is no longer retained"
-    NEVER_NAMED = "no record ever named it: a failed attempt, or merged files that no epoch took"
+    RECORD = "record of an epoch that is no longer retained"
+    EPOCH = "file of an epoch that is no longer retained"
+    NEVER_NAMED = "not referenced by any record: left by a failed attempt or an unused compaction"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Garbage:
 
 @dataclass(frozen=True)
 class RemovedFiles:
-    """What a clean-up with a run of its own removed."""
+    """Number of objects that a clean-up in a separate run removed."""
 
     changed: CommittedChange
     records: int
@@ -54,9 +54,9 @@ class RemovedFiles:
 
 
 def find_garbage(log: CheckpointLog, *, grace_us: int = DEFAULT_READER_GRACE_US) -> list[Garbage]:
-    """What a clean-up would remove if it came now; reads only.
+    """Return the objects that a clean-up would remove now. Read-only.
 
-    Files that the present run has merged and no epoch has taken yet are not listed: it may still take them.
+    Compacted files of the live run that are not part of an epoch yet are not listed, because it may still commit them.
     """
     for _ in range(LOOKS):
         head = whole_head(log)
@@ -64,11 +64,11 @@ def find_garbage(log: CheckpointLog, *, grace_us: int = DEFAULT_READER_GRACE_US)
             return _find(log, grace_us)
         except (ProtocolError, FormatError):
             if whole_head(log).nonce == head.nonce:
-                raise  # the log did not move on meanwhile, so something is really wrong
+                raise  # the log has not advanced in the meantime, so this is a real error
     raise CollectionError(
-        f"the job moved on {LOOKS} times while it was looked at",
+        f"the job committed {LOOKS} times while its objects were listed",
         where=f"job {log.job_id}, {log.store.url}",
-        fix="ask again, perhaps with a longer --grace",
+        fix="try again, perhaps with a longer --grace",
     )
 
 
@@ -95,13 +95,15 @@ def collect_garbage(
     grace_us: int = DEFAULT_READER_GRACE_US,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> CommittedChange | RemovedFiles:
-    """Have the live run clean up, by its own settings; or do it with a run of its own, also for a job that ended."""
+    """Request a clean-up by the live run with its own settings, or clean up in a separate run if `through` says so or
+    the job has ended.
+    """
     head, only_after = whole_head(log), None
     if through is Through.LIVE_RUN:
         if not is_over(log, head):
             return carry_out(log, pb.Request(collect=pb.CollectRequest()), through=through, timeout_s=timeout_s)
         through, only_after = Through.IDLE_JOB, int(head.epoch)
-    find_garbage(log, grace_us=grace_us)  # what stands in the way is found before a run is fenced
+    find_garbage(log, grace_us=grace_us)  # finds obstacles before a run is fenced
     run = own_run(log, grace_us=grace_us, only_after=only_after)
     done = run.collect()
     end_run(run)
@@ -123,7 +125,7 @@ def _check_readable(log: CheckpointLog, damaged: frozenset[int], records: list[p
     kept = sorted(number for number in damaged if number >= records[-1].min_epoch)
     if kept:
         raise CollectionError(
-            f"nothing can be removed: the records {kept} are retained and cannot be read",
+            f"nothing can be removed: the records {kept} are retained but cannot be read",
             where=f"job {log.job_id}, {log.store.url}",
-            fix="see `statebed verify`; clean-up goes on by itself once retention has passed them",
+            fix="see `statebed verify`; clean-up resumes on its own once these records expire",
         )

@@ -1,8 +1,9 @@
-"""Migration: all files of a job in the columns of today, and values of global tables in the version of today's types.
+"""Migration of all files of a job to the current columns, and of values of global tables to the current version of
+their types.
 
-The engine reads older columns and versions as they are, and rewrites them when it merges files anyway. A migration does
-it now, for all of them, so that an older program's definition is needed no more. Columns come from the stored
-definitions; the types of values are the program's, and are named as `module:Class`.
+The engine reads older columns and versions as they are, and rewrites them only when it compacts files. A migration
+rewrites all of them now, so that the older definitions are no longer needed. Columns come from the stored definitions;
+the types of values are part of the program and are given as `module:Class`.
 """
 
 import importlib
@@ -23,26 +24,28 @@ from statebed.state.manager.evolved_parts import file_schema
 from statebed.state.value_versions import decoder
 
 Types = Mapping[tuple[str, str], Any]
-"""By operator and table."""
+"""Types of values by operator and table."""
 
 
 @dataclass(frozen=True)
 class Outdated:
-    """A table that is not as today's definitions have it."""
+    """A table that differs from the current definitions."""
 
     operator_id: str
     table: str
     files: int = 0
-    """With older columns."""
+    """Number of files with older columns."""
     bytes: int = 0
     versions: tuple[int, ...] = ()
-    """Of values that are older than the type that was given."""
+    """Versions of values that are older than the given type."""
     version: int | None = None
-    """Of that type."""
+    """Version of the given type."""
 
 
 def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdated]:
-    """What a migration would write anew; reads metadata alone. Types that lead from nowhere are refused."""
+    """Return the tables that a migration would rewrite. Reads only metadata. Raise if the stored versions cannot be
+    migrated to the given types.
+    """
     head = whole_head(log)
     left = dict(types or {})
     found = []
@@ -56,7 +59,7 @@ def find_outdated(log: CheckpointLog, types: Types | None = None) -> list[Outdat
     if left:
         (operator, table), *_ = left
         raise UnknownTableError(
-            f"the job has no table {table!r} of an operator {operator!r}",
+            f"operator {operator!r} of the job has no table {table!r}",
             where=f"job {log.job_id}",
             fix="`statebed show` lists operators and tables",
         )
@@ -71,7 +74,7 @@ def migrate_offline(
     on_subtask: OnSubtask | None = None,
     only_after: int | None = None,
 ) -> tuple[list[Outdated], Rewritten]:
-    """Rewrite everything that is outdated, with a run of its own: values first, then columns, a record for each.
+    """Rewrite all outdated tables in a separate run: first values, then columns, with one record each.
 
     See `own_run` for `only_after`.
     """
@@ -94,7 +97,7 @@ def migrate_offline(
 
 
 def load_type(text: str) -> Any:
-    """The type that `module:Class` names."""
+    """Import the type given as `module:Class`."""
     module, _, name = text.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -102,13 +105,13 @@ def load_type(text: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
-            f"there is no type {text!r}: {error}",
-            fix="name it as module:Class, and run where the module can be imported (PYTHONPATH)",
+            f"cannot import the type {text!r}: {error}",
+            fix="pass it as module:Class, and run where the module can be imported (PYTHONPATH)",
         ) from error
     if not isinstance(found, MigratableState):
         raise InputError(
-            f"{text} does not say how it follows from the version before",
-            fix="give it VERSION, PREVIOUS and migrate (MigratableState)",
+            f"{text} does not define how to migrate from the previous version",
+            fix="define VERSION, PREVIOUS and migrate (MigratableState)",
         )
     return found
 
@@ -129,7 +132,7 @@ def _outdated(
         return Outdated(operator_id, name, versions=older, version=declared.VERSION) if older else None
     if declared is not None:
         raise MigrationError(
-            f"the table {name!r} has columns, not values of a type", where=where, fix="leave its type out"
+            f"the table {name!r} has columns, not values of a type", where=where, fix="leave out its type"
         )
     files: dict[str, int] = {}
     for table in tables:
@@ -140,7 +143,7 @@ def _outdated(
 
 
 def _migrate_values(run: Run, types: Types) -> Rewritten:
-    """Read the values of global tables by way of their older types, and store them as the present ones."""
+    """Read the values of global tables through their older types and store them as the current ones."""
     entries = []
     for stored in run.head.operators:
         mine = {table: kind for (operator, table), kind in types.items() if operator == stored.operator_id}

@@ -1,8 +1,8 @@
-"""Repair: which epoch a damaged job can go on from, what is lost by that, and the fork to it.
+"""Repair of a damaged job: finds the epoch from which it can resume, reports what is lost, and forks to that epoch.
 
-Everything is verified first, byte by byte: a run checks data files by their sizes alone when it opens. The plan says
-what is lost and changes nothing; carrying it out is one record, a run_start that builds on the intact epoch. Input
-after that epoch is read again, and sinks that remember what they have take back what came of it.
+The whole job is verified first, byte by byte; a run checks only the sizes of data files when it opens. Making the plan
+changes nothing. Carrying it out commits one record: a run_start that builds on the intact epoch. Input after that epoch
+is read again, and sinks that store their position roll back the lost epochs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,32 +20,32 @@ from statebed.protocol.records import data_epoch_of
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """What a repair would do."""
+    """Effects of a repair."""
 
     needed: bool
-    """False: the job goes on from its newest epoch as it is."""
+    """Whether a repair is needed; if not, the job can resume from its newest epoch."""
     head: int
-    """The newest record that could be read."""
+    """Newest readable record."""
     base: int = 0
-    """The epoch to go on from."""
+    """Epoch to resume from."""
     savepoint: str | None = None
-    """The base, where no epoch is whole but this savepoint is."""
+    """Savepoint to resume from if no epoch is intact, else None."""
     at_head: bool = False
-    """The base is what the newest readable record shows."""
+    """Whether the base is the state of the newest readable record."""
     lost: tuple[int, ...] = ()
-    """Epochs whose work is done again from the input, as far as the source still has it."""
+    """Epochs that are lost and processed again from the input, if the source still has it."""
     lost_rows: int | None = 0
-    """Rows that operators read in them, by their records; None: a record cannot be read."""
+    """Rows that operators read in the lost epochs, or None if one of their records cannot be read."""
     published: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Of the lost epochs those that sinks have, with these sinks."""
+    """Lost epochs that were already published, with their sinks."""
     forgotten: tuple[int, ...] = ()
-    """Epochs that can no longer be read as of then: the log has a gap above them."""
+    """Epochs that can no longer be read because they are older than a gap in the log."""
     remaining: tuple[Finding, ...] = ()
-    """Damage that stays, because the job does not need what is damaged."""
+    """Damage that is left alone because the job does not need the damaged objects."""
 
 
 def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
-    """What is to be done about what a verification of the whole job found."""
+    """Plan the repair of what a verification of the whole job found."""
     records = {number: record for number in verification.epochs if (record := log.observe(number).record) is not None}
     if not records:
         raise _nothing_intact(log, verification)
@@ -70,18 +70,19 @@ def plan_repair(log: CheckpointLog, verification: Verification) -> RepairPlan:
 
 
 def repair(log: CheckpointLog, plan: RepairPlan) -> CommittedChange | None:
-    """Fork to the base of the plan, and fence every run; None where there is nothing to do.
+    """Fork to the base of the plan and fence every run. Return None if there is nothing to do.
 
-    Refused when the job has moved on since: newer epochs may need what is damaged no more.
+    Raise ProtocolError if the job has committed since it was verified: newer epochs may no longer need the damaged
+    objects.
     """
     if not plan.needed:
         return None
     newest = newest_record(log)
     if newest is not None and newest.epoch != plan.head:
         raise ProtocolError(
-            f"the job has moved on from record {plan.head} to {newest.epoch} since it was verified",
+            f"the job has advanced from record {plan.head} to {newest.epoch} since it was verified",
             where=f"job {log.job_id}, {log.store.url}",
-            fix="stop it (`statebed stop`), and repair it then",
+            fix="stop the job (`statebed stop`), then repair it",
         )
     origin = Origin(savepoint=plan.savepoint, epoch=None if plan.savepoint or plan.at_head else plan.base)
     run = own_run(log, origin=origin, damage=DamagePolicy.FALL_BACK, rollback=RollbackPolicy.ALLOW)
@@ -133,7 +134,7 @@ def _plan_for(
 def _candidates(
     records: Mapping[int, pb.CheckpointMetadata], head: pb.CheckpointMetadata
 ) -> Iterator[pb.CheckpointMetadata]:
-    """Records to go on from, the best first: the head, what led to it, then others, its lineage first."""
+    """Yield the records to resume from, the best first: the head, its ancestors, then others, its lineage first."""
     yield head
     chain = list(_chain(records, head))
     yield from (records[number] for number in chain if number != head.epoch)
@@ -144,7 +145,7 @@ def _candidates(
 
 
 def _chain(records: Mapping[int, pb.CheckpointMetadata], record: pb.CheckpointMetadata) -> Iterator[int]:
-    """The data epochs that lead to a record, newest first."""
+    """Yield the data epochs that lead to a record, newest first."""
     epoch = data_epoch_of(record)
     while epoch in records:
         yield epoch
@@ -154,7 +155,7 @@ def _chain(records: Mapping[int, pb.CheckpointMetadata], record: pb.CheckpointMe
 def _unpublishable(
     log: CheckpointLog, verification: Verification, records: Mapping[int, pb.CheckpointMetadata]
 ) -> set[int]:
-    """Epochs that a sink waits for, and whose output is damaged: it must be made again."""
+    """Return the epochs that a sink has not published yet and whose output is damaged. They must be processed again."""
     outbox = [one for one in verification.findings if one.kind is ObjectKind.OUTBOX]
     damaged = {number for one in outbox for number in one.epochs if number in records}
     return {
@@ -166,7 +167,7 @@ def _unpublishable(
 
 def _nothing_intact(log: CheckpointLog, verification: Verification) -> NothingIntactError:
     return NothingIntactError(
-        f"no epoch and no savepoint of the job is whole: {len(verification.findings)} objects are damaged or missing",
+        f"no epoch and no savepoint of the job is intact: {len(verification.findings)} objects are damaged or missing",
         where=f"job {log.job_id}, {log.store.url}",
-        fix="restore the objects that `statebed verify` names from a backup, or begin anew under another job name",
+        fix="restore the objects listed by `statebed verify` from a backup, or start again under another job name",
     )

@@ -1,7 +1,8 @@
-"""Another number of subtasks for the state of a job, without rewriting it: ranges are re-assigned in one record.
+"""Rescaling of stored state to another number of subtasks: hash ranges are re-assigned in one record, without rewriting
+files.
 
-Each new subtask lists the files and deletions of those before it, clipped to the range that it owns, as the engine does
-when it is started at another parallelism. Later merges divide files that several subtasks list.
+Each new subtask lists the files and deletions of the previous subtasks, clipped to its range, as the engine does on a
+start with another parallelism. Later compactions split files that several subtasks share.
 """
 
 from collections.abc import Mapping
@@ -20,18 +21,18 @@ Parts = Mapping[int, pb.OperatorCheckpointMetadata]
 
 
 def rescale_offline(log: CheckpointLog, parallelism: int, *, only_after: int | None = None) -> CommittedChange | None:
-    """Re-assign the state of every operator, with a run of its own; None where that was done already.
+    """Re-assign the state of every operator in a separate run. Return None if it already has this parallelism.
 
-    See `own_run` for `only_after`. A job that sets no parallelism itself goes on with this one.
+    See `own_run` for `only_after`. A job that does not set a parallelism keeps this one.
     """
     check_parallelism(parallelism)
     head = whole_head(log)
     wanted = [entry for entry in head.operators if not entry.retired]
     if not wanted:
         raise InputError(
-            "the job has no state that could be re-assigned",
+            "the job has no state to re-assign",
             where=f"job {log.job_id}",
-            fix="start it with the parallelism that you want",
+            fix="start the job with the parallelism that you want",
         )
     if head.chosen_parallelism == parallelism and all(entry.parallelism == parallelism for entry in wanted):
         return None
@@ -60,7 +61,7 @@ def _rescaled(run: Run, stored: pb.OperatorEntry, parallelism: int) -> pb.Operat
 
 
 def reassigned(parts: Parts, task: TaskInfo, epoch: int) -> pb.OperatorCheckpointMetadata:
-    """The metadata of one subtask of the new parallelism, from that of all subtasks before."""
+    """Build the metadata of one subtask of the new parallelism from that of all previous subtasks."""
     metadata = pb.OperatorCheckpointMetadata(
         job_id=task.job_id,
         operator_id=task.operator_id,
@@ -75,9 +76,9 @@ def reassigned(parts: Parts, task: TaskInfo, epoch: int) -> pb.OperatorCheckpoin
         versions = {one.config.state_version for one in stored if one.part.files}
         if len(versions) > 1:
             raise MigrationError(
-                f"the table {name!r} has values of the versions {sorted(versions)}",
+                f"the table {name!r} has values of several versions: {sorted(versions)}",
                 where=task.where,
-                fix="`statebed migrate` brings them to one version; then re-assign it",
+                fix="run `statebed migrate` to bring them to one version, then rescale",
             )
         live = LiveFiles.restore([one.part for one in stored], owned=task.owned)
         table = metadata.tables[name]

@@ -1,8 +1,8 @@
-"""State written anew by a run of the tool's own: files merged, and files of older columns brought to the present ones.
+"""Rewriting of state in a separate run: compacts files, and converts files with older columns to the current ones.
 
-One subtask after the other, within a budget of memory: its tables are restored from the head as they are stored, their
-files merged by the engine's own compaction. The outputs lie in the folder of the run's compactions, where nobody sees
-them before the one record at the end names them. So a tool that dies leaves the job as it was, and garbage.
+Subtasks are processed one after the other within a memory budget: their tables are restored from the head as stored,
+and the engine's compaction rewrites their files. The outputs are in the compaction folder of the run and become visible
+only through the one record at the end. A tool that crashes leaves the job unchanged, plus garbage.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,15 +21,15 @@ from statebed.state.stored_edit import edited
 from statebed.storage import ObjectStore
 
 OPTIONS = ManagerOptions(compaction=CompactionMode.OFF, timeout_seconds=3600.0)
-"""A merge may take long here: nothing else goes on."""
+"""Compactions may take long here, because nothing else runs."""
 
 OnSubtask = Callable[[int, int, str], None]
-"""Done, of how many, and what was done last."""
+"""Called with the number of subtasks done, their total, and the name of the last one."""
 
 
 @dataclass(frozen=True)
 class TableRewrite:
-    """What became of the files of a table."""
+    """Files of a table before and after."""
 
     operator_id: str
     table: str
@@ -41,7 +41,7 @@ class TableRewrite:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What was written anew; `changed` is None where nothing was worth it."""
+    """Rewritten tables; `changed` is None if nothing needed to be rewritten."""
 
     changed: CommittedChange | None
     tables: tuple[TableRewrite, ...] = ()
@@ -56,7 +56,7 @@ def compact_offline(
     on_subtask: OnSubtask | None = None,
     only_after: int | None = None,
 ) -> Rewritten:
-    """Merge all files of a job's tables, or of some, with a run of its own; see `own_run` for `only_after`."""
+    """Compact all files of a job's tables, or the selected ones, in a separate run; see `own_run` for `only_after`."""
     head = whole_head(log)
     chosen = choose_tables(log, head, operator=operator, table=table)
     if not _is_worth_it(log, head, chosen):
@@ -72,7 +72,7 @@ def rewrite(
     on_subtask: OnSubtask | None = None,
     only_after: int | None = None,
 ) -> Rewritten:
-    """Merge all files of these tables, by operator, and commit the result as one record."""
+    """Compact all files of these tables, given by operator, and commit the result as one record."""
     run = own_run(log, only_after=only_after)
     entries: list[pb.OperatorEntry] = []
     tables: list[TableRewrite] = []
@@ -104,7 +104,9 @@ def rewrite(
 def commit_operators(
     run: Run, entries: Sequence[pb.OperatorEntry], *, parallelism: int | None = None
 ) -> CommittedChange:
-    """The one record that makes what was written count; a parallelism stays chosen for runs that set none."""
+    """Commit the record that makes the rewritten files visible. A given parallelism applies to later runs that set
+    none.
+    """
     draft = replace(run.carry_over(pb.STOPPED), operators=list(entries))
     if parallelism is not None:
         draft = replace(draft, parallelism=parallelism, chosen_parallelism=parallelism)
@@ -115,7 +117,7 @@ def commit_operators(
 def choose_tables(
     log: CheckpointLog, head: pb.CheckpointMetadata, *, operator: str | None = None, table: str | None = None
 ) -> dict[str, set[str]]:
-    """The tables of a job by operator, all or those that are named; a name that finds nothing is refused."""
+    """Return all tables of a job by operator, or the selected ones. Raise InputError if nothing matches."""
     found: dict[str, set[str]] = {}
     for entry in head.operators:
         if entry.subtasks and operator in {None, entry.operator_id}:
@@ -145,7 +147,7 @@ def _tiers(memory: int | None) -> Iterator[Tiers]:
 
 
 def _is_worth_it(log: CheckpointLog, head: pb.CheckpointMetadata, chosen: Mapping[str, Collection[str]]) -> bool:
-    """Whether anything would be merged: asked before a run is fenced, from metadata alone."""
+    """Return whether anything would be compacted, from metadata alone. Called before a run is fenced."""
     with _tiers(None) as tiers:
         for entry in head.operators:
             for reference in entry.subtasks if entry.operator_id in chosen else ():
@@ -164,7 +166,7 @@ def _manager(
     stored: pb.OperatorCheckpointMetadata,
     tiers: Tiers,
 ) -> TableManager:
-    """The tables of a subtask as they are stored."""
+    """Build the manager of a subtask's tables as they are stored."""
     return TableManager(
         TaskInfo(head.job_id, stored.operator_id, stored.subtask_index, stored.parallelism),
         {name: table.config for name, table in stored.tables.items()},
@@ -187,7 +189,7 @@ def _merged(
     tables: Sequence[str],
     tiers: Tiers,
 ) -> pb.OperatorCheckpointMetadata:
-    """The subtask's metadata after its files were merged; the same object where nothing was."""
+    """Return the subtask's metadata after compaction, or the same object if nothing was compacted."""
     index = stored.subtask_index
     with _manager(run.store, run.head, reference, stored, tiers) as manager:
         edits = manager.merge_apart(*tables, run=run.number, most_bytes=None)
@@ -218,7 +220,7 @@ def _compared(before: pb.OperatorCheckpointMetadata, after: pb.OperatorCheckpoin
 
 
 def _summed(tables: Sequence[TableRewrite]) -> list[TableRewrite]:
-    """Of all subtasks of a table."""
+    """Sum the rewrites of all subtasks of each table."""
     groups: dict[tuple[str, str], list[TableRewrite]] = {}
     for one in tables:
         groups.setdefault((one.operator_id, one.table), []).append(one)

@@ -1,4 +1,4 @@
-"""Savepoints: make, drop and list them; and stopping a job, which goes the same way."""
+"""Creates, drops and lists savepoints, and stops a job, which uses the same requests."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from statebed.maintain.tool_runs import DEFAULT_TIMEOUT_S, CommittedChange, Thro
 
 @dataclass(frozen=True)
 class Savepoint:
-    """An epoch that is kept under a name."""
+    """An epoch that is retained under a name."""
 
     name: str
     epoch: int
     made_in: int
-    """The record that introduced it."""
+    """Record that created the savepoint."""
     finish_time_us: int | None
-    """Of the pinned epoch; None: its copy cannot be read."""
+    """Finish time of the pinned epoch, or None if its copy cannot be read."""
     path: str
     problem: str = ""
 
@@ -31,7 +31,7 @@ def create_savepoint(
     through: Through,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> CommittedChange:
-    """Keep an epoch (default: the newest) until the savepoint is dropped."""
+    """Retain an epoch (default: the newest) until the savepoint is dropped."""
     request = pb.Request(savepoint=pb.SavepointRequest(name=name, epoch=epoch))
     return carry_out(log, request, through=through, timeout_s=timeout_s)
 
@@ -39,13 +39,13 @@ def create_savepoint(
 def drop_savepoint(
     log: CheckpointLog, name: str, *, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> CommittedChange:
-    """Keep it no longer; its files leave with the next clean-up that may take them."""
+    """Drop a savepoint; a later clean-up removes the files that only it needed."""
     request = pb.Request(drop_savepoint=pb.DropSavepointRequest(name=name))
     return carry_out(log, request, through=through, timeout_s=timeout_s)
 
 
 def list_savepoints(log: CheckpointLog) -> list[Savepoint]:
-    """The savepoints that the newest record keeps alive, by epoch."""
+    """Return the savepoints of the newest record, sorted by epoch."""
     found = []
     for pin in sorted(whole_head(log).pins, key=lambda one: (one.epoch, one.savepoint)):
         made_in = names.epoch_of(pin.path) or 0
@@ -60,21 +60,22 @@ def list_savepoints(log: CheckpointLog) -> list[Savepoint]:
 def stop_job(
     log: CheckpointLog, *, drain: bool, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> CommittedChange:
-    """End the live run with a record that says so; `drain` closes every window first. Nothing happens if it has ended.
+    """End the live run with a final record; `drain` closes all windows first. Do nothing if it has already ended.
 
-    With a run of its own: a run that goes on finds itself superseded, and ends with exit code 86.
+    With a separate run, a live run is superseded and ends with exit code 86.
     """
     if drain and through is Through.OWN_RUN:
         raise InputError(
-            "only the run that has the windows can close them",
+            "a drain needs the live run: only it can close its windows",
             where=f"job {log.job_id}",
-            fix="leave out --drain or --offline; a job that is not running is drained by query.stop(drain=True)",
+            fix="leave out --drain or --offline; to drain a job that is not running, start it and call "
+            "query.stop(drain=True)",
         )
     head = whole_head(log)
     if through is Through.LIVE_RUN and is_over(log, head):
         if drain and head.status != pb.DRAINED:
             raise InputError(
-                "the job is not running, and only a run that has the windows can close them",
+                "the job is not running, and only a live run can close its windows",
                 where=f"job {log.job_id}",
                 fix="start the job and stop it with query.stop(drain=True)",
             )

@@ -1,10 +1,9 @@
-"""How a tool changes a job: by asking its live run, or with a run of its own, which fences every other.
+"""How a tool changes a job: through a request to the live run, or in a separate run, which fences all others.
 
-Nobody but the live run appends records. So a tool puts a request before it, and hears of the record that carries the
-effect. A run that ended has said so: then the tool opens a run of its own at once, unless another began meanwhile.
-Where nothing says that the run ended and nobody answers, it was killed, or is busy with one epoch for longer than the
-tool waits: only people know. With a run of its own the tool need not know, because a run that still goes on finds
-itself superseded and ends.
+Only the live run appends records. A tool therefore sends it a request, and the answer names the record with the effect.
+If the run has recorded its end, the tool opens a separate run at once, unless another one has started in the meantime.
+If the run has not ended and does not answer, it was killed, or it processes one epoch for longer than the tool waits.
+Only the user can tell. A separate run is safe in both cases: a run that is still live is superseded and ends.
 """
 
 import contextlib
@@ -22,16 +21,16 @@ from statebed.protocol.retention import DEFAULT_READER_GRACE_US
 
 DEFAULT_TIMEOUT_S = 60.0
 SILENT_TIMEOUT_S = 5.0
-"""The longest wait for a run whose process gives no sign of life."""
+"""Maximum wait for a run whose process sends no heartbeats."""
 _OVER = frozenset(
     {RunState.FINISHED, RunState.STOPPED, RunState.DRAINED, RunState.FAILED, RunState.FENCED, RunState.EXITED}
 )
 KEEP_EVERYTHING = Retention(epochs=1 << 40)
-"""What is retained is for the job to say: a tool's own run drops nothing."""
+"""Retention of a tool's run: it drops nothing, because the job decides what is retained."""
 
 
 class Through(enum.Enum):
-    """Who appends the record that changes the job."""
+    """Run that appends the record of a change."""
 
     LIVE_RUN = "the live run"
     OWN_RUN = "a run of its own"
@@ -41,7 +40,7 @@ class Through(enum.Enum):
 
 @dataclass(frozen=True)
 class CommittedChange:
-    """The record that carries a change."""
+    """Record that contains a change."""
 
     epoch: int
     run: int
@@ -57,9 +56,9 @@ def own_run(
     grace_us: int = DEFAULT_READER_GRACE_US,
     only_after: int | None = None,
 ) -> Run:
-    """Fence every run of the job; nothing of the state changes by that.
+    """Open a separate run, which fences every other run of the job and leaves the state unchanged.
 
-    With `only_after`, only while that record is the newest one.
+    With `only_after`, do so only while that record is the newest one.
     """
     retention = replace(KEEP_EVERYTHING, reader_grace_us=grace_us)
     options = RunOptions(
@@ -71,28 +70,30 @@ def own_run(
 def carry_out(
     log: CheckpointLog, request: pb.Request, *, through: Through, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> CommittedChange:
-    """Have a request take effect; a refusal is raised before anything is written where that can be known.
+    """Carry out a request. A request that will be refused is rejected before anything is written, if that is known.
 
-    With `Through.LIVE_RUN`, a job that is not running is changed by a run of the tool's own.
+    With `Through.LIVE_RUN`, a job that is not running is changed in a separate run.
     """
     head = whole_head(log)
     decide_request(request, head=head)
     if through is not Through.LIVE_RUN:
         return _with(own_run(log), request, through)
     if is_over(log, head):
-        with contextlib.suppress(OpenContentionError, FencedError):  # a run has begun meanwhile, and is asked
+        with contextlib.suppress(
+            OpenContentionError, FencedError
+        ):  # a run has started in the meantime and gets the request
             return _with(own_run(log, only_after=head.epoch), request, Through.IDLE_JOB)
     answer = ask(log, request, head=whole_head(log), timeout_s=timeout_s)
     return CommittedChange(int(answer.epoch), int(answer.run), through)
 
 
 def is_over(log: CheckpointLog, head: pb.CheckpointMetadata) -> bool:
-    """Whether the run of the newest record has said that it ended; False: it runs, or was killed, or never says."""
+    """Return whether the run of the newest record has recorded its end. A run that is live or was killed has not."""
     return newest_run(log, head, now_us=log.environment.now_us()).state in _OVER
 
 
 def end_run(run: Run) -> None:
-    """Record that a tool's run is over, where its last record does not say so: the next tool need not wait for it."""
+    """Record the end of a tool's run, so that the next tool does not wait for it."""
     end = pb.RunEnd(
         job_id=run.job_id,
         run=run.number,
@@ -112,7 +113,7 @@ def _with(run: Run, request: pb.Request, through: Through) -> CommittedChange:
 
 
 def ask(log: CheckpointLog, request: pb.Request, *, head: pb.CheckpointMetadata, timeout_s: float) -> pb.Answer:
-    """Put a request before the live run, and say what silence means."""
+    """Send a request to the live run. On a timeout, explain the possible causes."""
     report = newest_run(log, head, now_us=log.environment.now_us())
     is_silent = report.state is RunState.VANISHED
     waited_s = min(timeout_s, SILENT_TIMEOUT_S) if is_silent else timeout_s
@@ -121,19 +122,19 @@ def ask(log: CheckpointLog, request: pb.Request, *, head: pb.CheckpointMetadata,
     except RequestTimeoutError as error:
         age_s = max(0, log.environment.now_us() - head.finish_time_us) // 1_000_000
         why = f"run {report.run} vanished: {report.what}" if is_silent else "it may be busy with an epoch"
-        fix = "if the job runs, it is busy with an epoch: wait longer (--timeout). If it does not: --offline, which "
+        fix = "if the job is busy with an epoch, wait longer (--timeout). If it is not running, pass --offline, which "
         if is_silent:
-            fix = "--offline, which "
+            fix = "pass --offline, which "
         raise RequestTimeoutError(
             f"no run of the job answered within {waited_s:g} s; its newest record, {head.epoch}, is {age_s} s old "
             f"({why}). Nothing was changed",
             where=error.where,
-            fix=f"{fix}opens a run of the tool's own and would end a run that still goes on",
+            fix=f"{fix}opens a separate run and ends one that is still live",
         ) from error
 
 
 def whole_head(log: CheckpointLog) -> pb.CheckpointMetadata:
-    """The newest record of a job that has one."""
+    """Return the newest record. Raise if the job has none or it cannot be read."""
     recovery = log.recover()
     if recovery.damaged:
         raise CorruptRecordError(
@@ -143,6 +144,6 @@ def whole_head(log: CheckpointLog) -> pb.CheckpointMetadata:
         )
     if recovery.head is None:
         raise JobNotFoundError(
-            f"the job {log.job_id!r} has no record yet", where=log.store.url, fix="start it first, then ask again"
+            f"the job {log.job_id!r} has no record yet", where=log.store.url, fix="start the job first, then try again"
         )
     return recovery.head

@@ -1,4 +1,4 @@
-"""The dashboard: state and its history in a browser. Read only, without a build step, works offline."""
+"""The dashboard: state and its history in a browser. Read-only, without a build step, works offline."""
 
 from statebed.ui.security import is_loopback
 from statebed.ui.server import dashboard, serve

@@ -1,4 +1,4 @@
-"""Addresses of pages: the one module that knows how they are made. Names of others are quoted."""
+"""URL paths of all pages. Names from outside are percent-encoded."""
 
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ EVENTS = f"{JOB}/events"
 
 
 def made(pattern: str, **names: str | int) -> str:
-    """The address of a page.
+    """Return the path of a page.
 
     >>> made(EPOCH, job="rides", epoch=7)
     '/jobs/rides/epochs/7'

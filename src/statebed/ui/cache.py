@@ -1,4 +1,4 @@
-"""What was read once and never changes, kept within a bound: records and metadata are immutable objects."""
+"""A bounded cache of records and metadata, which are immutable."""
 
 import threading
 from collections import OrderedDict
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Cache(Generic[T]):
-    """The things used last, up to a total weight. Thread-safe."""
+    """An LRU cache limited by total weight. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -26,7 +26,7 @@ class Cache(Generic[T]):
             return found[0]
 
     def put(self, key: Hashable, value: T, *, weight: int = 1) -> None:
-        """Keep it, at the cost of what was used least lately; what is heavier than all is not kept."""
+        """Add a value, evicting the least recently used ones. A value heavier than the limit is not cached."""
         with self._lock:
             self._drop(key)
             if weight > self._most:

@@ -1,7 +1,7 @@
-"""Plots as SVG, made on the server: bars and lines over the epochs of a job.
+"""Charts as SVG, rendered on the server: bars and lines over the epochs of a job.
 
-Geometry stands in attributes, colours in the style sheet, which makes labels larger on small screens: there is room
-for that. Where a pointer rests, the whole epoch is told.
+Geometry is in attributes, colours are in the style sheet, which enlarges labels on small screens; the layout leaves
+room for that. Hovering over an epoch shows all its values.
 """
 
 import enum
@@ -19,10 +19,10 @@ HEIGHT = 170.0
 _TOP = 16.0
 _BOTTOM = 148.0
 _LEFT = 70.0
-"""Room for the labels of the vertical axis; times are long, and stand inside the plot."""
+"""Width of the labels of the vertical axis. Labels of times are longer and are drawn inside the plot."""
 _LEAST_SLOTS = 12
 _ENOUGH = 5
-"""Values to tell a usual one from a rare one."""
+"""Minimum number of values needed to detect outliers."""
 _FAR = 2.5
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
@@ -31,14 +31,14 @@ _DAY = 86_400.0 * _SECOND
 
 
 class ChartShape(enum.Enum):
-    """How values are drawn."""
+    """Mark used to draw values."""
 
     BARS = "bars"
     LINES = "lines"
 
 
 class Unit(enum.Enum):
-    """What values are, and so how they are told."""
+    """Unit of values, which determines their format."""
 
     COUNT = "count"
     BYTES = "bytes"
@@ -60,12 +60,12 @@ _TEXTS: dict[Unit, Callable[[float | None], str]] = {
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one name, one for each epoch; None: unknown."""
+    """Named values, one per epoch; None if unknown."""
 
     name: str
     values: tuple[float | None, ...]
     colour: int
-    """Of the style sheet's palette."""
+    """Index into the palette of the style sheet."""
 
     @property
     def last(self) -> float | None:
@@ -74,10 +74,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot."""
+    """One chart."""
 
     name: str
-    """Of its place in the page."""
+    """Name of its element in the page."""
     title: str
     about: str
     epochs: tuple[int, ...]
@@ -85,7 +85,7 @@ class Chart:
     unit: Unit
     shape: ChartShape = ChartShape.LINES
     limit: float | None = None
-    """A bound to be drawn, such as a budget."""
+    """Limit to draw as a line, such as a budget."""
     limit_name: str = ""
 
     @property
@@ -94,7 +94,7 @@ class Chart:
 
     @property
     def latest(self) -> str:
-        """The newest value, for the heading."""
+        """Newest value, for the heading."""
         known = [series.last for series in self.series if series.last is not None]
         if not known:
             return units.NOTHING
@@ -105,7 +105,7 @@ class Chart:
 
     @property
     def described(self) -> str:
-        """The plot in a sentence, for those who do not see it."""
+        """Description of the chart for screen readers."""
         parts = [
             f"{visible_text.clipped(series.name, 60)} {self.unit.text(series.last)}"
             for series in self.series
@@ -114,12 +114,12 @@ class Chart:
         return f"{self.title}, {len(self.epochs)} epochs; newest: {', '.join(parts) or 'unknown'}"
 
     def drawn(self, link: str) -> Markup:
-        """As SVG; `link` is the address of epochs."""
+        """Render the chart as SVG; `link` is the path under which epochs are linked."""
         return _Drawing(self, link).svg()
 
 
 class _Drawing:
-    """Where things of one chart are."""
+    """Layout of one chart."""
 
     def __init__(self, chart: Chart, link: str) -> None:
         self.chart = chart
@@ -160,7 +160,7 @@ class _Drawing:
         return marks
 
     def _bars(self) -> list[Markup]:
-        """One path for all bars of a series: a page has many."""
+        """Draw all bars of a series as one path, because a page has many bars."""
         path = Markup('<path class="fill c{}" d="{}"/>')
         wide = max(self.slot * 0.8, self.slot - 2)
         bars: dict[int, list[str]] = {series.colour: [] for series in self.chart.series}
@@ -179,7 +179,7 @@ class _Drawing:
         return [*(path.format(colour, "".join(some)) for colour, some in bars.items() if some), *cuts]
 
     def _cut(self, place: int, whole: float) -> list[Markup]:
-        """Of a bar that is higher than the plot: a gap, and what it comes to."""
+        """Mark a bar that exceeds the plot with a gap and its value."""
         gap = Markup('<path class="gap" d="M{:.1f} {:.1f} l{:.1f} -5"/>')
         text = Markup('<text class="tick" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
         x, anchor = (self._x(place), "middle") if place > 1 else (self.left + place * self.slot, "start")
@@ -191,7 +191,7 @@ class _Drawing:
     def _lines(self) -> list[Markup]:
         path = Markup('<path class="line {} c{}" d="{}"/>')
         dot = Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="2.5"/>')
-        # A line that is alone needs no dashes to be told apart.
+        # A single line needs no dashes to be distinguished.
         style = "dashed" if len(self.chart.series) > 1 else "solid"
         drawn = []
         for series in self.chart.series:
@@ -218,7 +218,7 @@ class _Drawing:
         return [line.format(self.left, WIDTH, y, y), told]
 
     def _hits(self) -> list[Markup]:
-        """What a pointer meets; links in the first plot alone, since a page has many."""
+        """Draw the hover areas. Only the first chart has links, because a page has many epochs."""
         hit = Markup('<rect class="hit" x="{:.1f}" y="0" width="{:.1f}" height="{:.0f}"><title>{}</title></rect>')
         link = Markup('<a href="{}/{}" tabindex="-1">{}</a>')
         made = []
@@ -237,7 +237,7 @@ class _Drawing:
 
 
 def _axis(chart: Chart) -> tuple[float, float, Sequence[float]]:
-    """The least and greatest value of the vertical axis, and where its lines are."""
+    """Return the minimum and maximum of the vertical axis, and the values of its grid lines."""
     values = _reached(chart)
     if chart.unit is Unit.TIME:
         low, high = min(values, default=0.0), max(values, default=1.0)
@@ -246,12 +246,12 @@ def _axis(chart: Chart) -> tuple[float, float, Sequence[float]]:
     greatest = max([_usual(values) if chart.shape is ChartShape.BARS else max(values, default=0.0), chart.limit or 0.0])
     step = _nice_step(greatest / 3, chart.unit)
     count = max(1, math.ceil(greatest / step))
-    # Some room above: a label stands on each line.
+    # Leave room at the top for the label of the last grid line.
     return 0.0, max(count * step, greatest * 1.02), [step * number for number in range(count + 1)]
 
 
 def _usual(values: Sequence[float]) -> float:
-    """The greatest value, or less: one that is far above nearly all others would flatten them."""
+    """Return the largest value, or less if it is an outlier that would flatten all other bars."""
     ordered = sorted(values)
     if len(ordered) < _ENOUGH:
         return max(values, default=0.0)

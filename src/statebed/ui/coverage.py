@@ -1,7 +1,7 @@
-"""Which part of the space of key hashes (or of time) the files of a table cover, drawn.
+"""Charts of the key hashes (or times) that the files of a table cover.
 
-The upper part says how many files a lookup has to look at, for each part of the space; below are the files themselves,
-as long as there are few enough to tell them apart.
+The upper part shows the number of files that a lookup has to read for each part of the key space. Below are the files
+themselves, if there are few enough to distinguish them.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ _MOST_FILES = 64
 _THIN = 5.0
 _STEP = 7.0
 _LEAST = 2.0
-"""As short as a file is drawn."""
+"""Minimum width of a file."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """What a file covers: shares of the whole space, and its level."""
+    """The part of the space that a file covers, as fractions of the whole, and the file's level."""
 
     first: float
     last: float
@@ -43,13 +43,13 @@ class Coverage:
     title: str
     spans: tuple[Span, ...]
     edges: tuple[float, ...]
-    """Where one subtask ends and the next begins."""
+    """Boundaries between subtasks."""
     start: str
     end: str
 
     @cached_property
     def counts(self) -> list[dict[int, int]]:
-        """For each part of the space, how many files of each level cover it."""
+        """Return the number of files of each level for each part of the space."""
         changes: list[dict[int, int]] = [{} for _ in range(_BUCKETS + 1)]
         for span in self.spans:
             first, last = (min(int(share * _BUCKETS), _BUCKETS - 1) for share in (span.first, span.last))
@@ -68,10 +68,10 @@ class Coverage:
 
     @property
     def described(self) -> str:
-        return f"{self.title}: {units.plural(len(self.spans), 'file')}, at most {self.deepest} over one place"
+        return f"{self.title}: {units.plural(len(self.spans), 'file')}, at most {self.deepest} at one position"
 
     def drawn(self) -> Markup:
-        """As SVG."""
+        """Render the chart as SVG."""
         listed = self.spans if len(self.spans) <= _MOST_FILES else ()
         height = _TOP + _TALL + 24 + len(listed) * _STEP + (8 if listed else 0)
         parts = [*self._depth(), *self._edges(height), *self._files(listed, _TOP + _TALL + 28)]
@@ -89,7 +89,7 @@ class Coverage:
                 tall = _TALL * count / self.deepest
                 y -= tall
                 parts.append(bar.format(colour(level), place * wide, y, wide * 0.92, tall))
-        parts.append(text.format(2, _TOP - 5, "start", f"{units.plural(self.deepest, 'file')} over one place"))
+        parts.append(text.format(2, _TOP - 5, "start", f"{units.plural(self.deepest, 'file')} at one position"))
         parts.append(text.format(2, bottom + 17, "start", self.start))
         parts.append(text.format(_WIDTH - 2, bottom + 17, "end", self.end))
         hit = Markup('<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}"><title>{}</title></rect>')
@@ -122,12 +122,12 @@ class Coverage:
 
 
 def colour(level: int) -> int:
-    """Of the palette: level 0 stands out."""
+    """Return the palette index of a level; level 0 stands out."""
     return (4, 2, 3, 1, 6)[min(level, 4)]
 
 
 def key_coverage(files: Sequence[pb.FileEntry], owned: Sequence[pb.HashRange]) -> Coverage | None:
-    """By key hash; None for tables whose files tell none."""
+    """Return the coverage by key hash, or None for tables whose files have no key hashes."""
     if not any(file.max_key_hash for file in files):
         return None
     spans = tuple(
@@ -144,7 +144,7 @@ def key_coverage(files: Sequence[pb.FileEntry], owned: Sequence[pb.HashRange]) -
 
 
 def time_coverage(files: Sequence[pb.FileEntry]) -> Coverage | None:
-    """By time of rows; None where that is one moment, or none."""
+    """Return the coverage by event time, or None if the files span no time."""
     timed = [file for file in files if file.HasField("min_time_us") and file.HasField("max_time_us")]
     first = min((file.min_time_us for file in timed), default=0)
     last = max((file.max_time_us for file in timed), default=0)

@@ -1,4 +1,4 @@
-"""What an operator is, in words, from the JSON that records keep of it. Pure; takes whatever it finds."""
+"""Descriptions of operators in words, from the JSON in records. Pure; tolerates malformed definitions."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _MICROS = "_us"
 
 
 def parsed(definition: str) -> dict[str, Any]:
-    """The parts of a definition; none where there is no definition, or one that is not understood."""
+    """Parse a definition. Return an empty dict if there is none or it cannot be parsed."""
     try:
         found = json.loads(definition) if definition else {}
     except ValueError:
@@ -19,7 +19,7 @@ def parsed(definition: str) -> dict[str, Any]:
 
 
 def kind(definition: str) -> str:
-    """In a few words, such as "window aggregate, tumbling 10 s"."""
+    """Return a short description, such as "window aggregate, tumbling 10 s"."""
     parts = parsed(definition)
     name = str(parts.get("kind", "operator")).replace("_", " ")
     window = _window(parts.get("window"))
@@ -27,7 +27,7 @@ def kind(definition: str) -> str:
 
 
 def described(definition: str) -> Iterator[tuple[str, str]]:
-    """Each part with its name, in words."""
+    """Yield the name and description of each part."""
     for name, value in parsed(definition).items():
         if value in (None, [], {}, ""):
             continue
@@ -40,7 +40,7 @@ def described(definition: str) -> Iterator[tuple[str, str]]:
 
 
 def _window(value: Any) -> str:
-    """A window as operators describe it: shape, width, slide, offset."""
+    """Describe a window: shape, width, slide, offset."""
     if not isinstance(value, list) or len(value) < 2 or not isinstance(value[0], str):  # noqa: PLR2004 - shape and width
         return ""
     shape, lengths = str(value[0]), value[1:]

@@ -1,6 +1,6 @@
-"""Runs and lineages of a job, drawn: a lane for each lineage, a bar for each run, an arrow where one forked.
+"""Diagram of the runs and lineages of a job: a lane per lineage, a bar per run, an arrow per fork.
 
-Lanes run along the numbers of the log. Savepoints are flags at the epochs they pin.
+The horizontal axis shows record numbers. Savepoints are flags at the epochs that they pin.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ _FLAG = "v-13 h9 l-3 3.5 l3 3.5 h-9"
 
 @dataclass(frozen=True)
 class History:
-    """What is drawn; runs ascending, lineages in the order in which they began."""
+    """Contents of the diagram; runs in ascending order, lineages in the order in which they began."""
 
     runs: tuple[RunSummary, ...]
     lineages: tuple[LineageSummary, ...]
     savepoints: tuple[SavepointSummary, ...]
     link: str
-    """The address of epochs."""
+    """Path under which epochs are linked."""
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first and last number that is drawn."""
+        """First and last record number shown."""
         if not self.runs:
             return (1, 1)
         last = max(run.last_epoch or run.run for run in self.runs)
@@ -47,7 +47,7 @@ class History:
         )
 
     def drawn(self) -> Markup:
-        """As SVG."""
+        """Render the diagram as SVG."""
         height = _TOP + len(self.lineages) * _LANE + 8
         parts = [*self._forks(), *self._runs(), *self._flags(), *self._names()]
         frame = Markup('<svg class="history" viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">{}</svg>')
@@ -100,7 +100,7 @@ class History:
         return parts
 
     def _lane_at(self, lane: LineageSummary) -> str | None:
-        """The lineage of the epoch that another forked from."""
+        """Return the lineage that contains the epoch from which `lane` forked, or None."""
         for run in reversed(self.runs):
             if run.lineage != lane.lineage and run.run <= lane.base <= (run.last_epoch or run.run):
                 return run.lineage

@@ -1,7 +1,7 @@
-"""The operators of a job between its sources and sinks, drawn from one record.
+"""Diagram of the operators of a job between its sources and sinks, drawn from one record.
 
-Boxes stand in columns from left to right, each behind what it reads. Names of sources and operators that an input reads
-come from the record; one that tells none is drawn behind the sources when there is but one operator.
+Boxes are arranged in columns from left to right, each to the right of its inputs. The inputs of an operator come from
+the record. If it names none, the only operator of a job is drawn as reading all sources.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _LINE = 17.0
 _PADDING = 12.0
 _MARGIN = 2.0
 _LETTERS = 32
-"""That fit a line of a box."""
+"""Number of characters that fit a line of a box."""
 _NAME_LETTERS = 26
 _BAR = 6.0
 
@@ -39,9 +39,9 @@ class GraphBox:
     lines: tuple[str, ...]
     link: str = ""
     tiers: tuple[int, int, int] | None = None
-    """Bytes in memory, on local disk, in the store."""
+    """Bytes in memory, on local disk and in the store."""
     reads: tuple[str, ...] = ()
-    """Keys of the boxes before it."""
+    """Keys of the boxes that it reads."""
 
     @property
     def height(self) -> float:
@@ -67,7 +67,7 @@ class JobGraph:
         return f"Graph of the job: {', '.join(names) or 'nothing yet'}"
 
     def drawn(self) -> Markup:
-        """As SVG."""
+        """Render the graph as SVG."""
         return _drawn(self)
 
 
@@ -78,9 +78,11 @@ def graph_of(
     *,
     published: pb.CheckpointMetadata | None = None,
 ) -> JobGraph:
-    """The boxes of a record; `state` by operator, `link` is the address of operators.
+    """Build the graph of a record; `state` maps operators to their state, `link` is the path under which operators are
+    linked.
 
-    `published` is the newest record with output, which knows the sinks: starts of runs, stops and tools have none.
+    `published` is the newest record with output and supplies the sinks: records of run starts, stops and tools have
+    none.
     """
     names = OperatorNames.of(record)
     operators = [entry for entry in record.operators if not entry.retired]
@@ -125,7 +127,7 @@ def _reads(entry: pb.OperatorEntry, known: set[str]) -> Iterator[str]:
 
 def _source(one: pb.SourceWatermark) -> GraphBox:
     newest = f"newest {units.instant(one.max_event_time_us)}" if one.HasField("max_event_time_us") else "no rows yet"
-    mark = f"mark {units.instant(one.watermark_us)}" if one.HasField("watermark_us") else "no watermark"
+    mark = f"watermark {units.instant(one.watermark_us)}" if one.HasField("watermark_us") else "no watermark"
     return GraphBox(f"s:{one.source}", "source", one.source, (newest, mark))
 
 
@@ -167,10 +169,10 @@ def _drawn(graph: JobGraph) -> Markup:
 
 
 def _placed(boxes: Sequence[GraphBox]) -> dict[str, _Placed]:
-    """Each in the column behind what it reads, sources first."""
+    """Place each box in the column to the right of its inputs, sources first."""
     by_key = {box.key: box for box in boxes}
     columns = dict.fromkeys(by_key, 0)
-    for _ in boxes:  # as many rounds as a chain may have members
+    for _ in boxes:  # the longest chain has at most this many boxes
         for box in by_key.values():
             before = [columns[key] for key in box.reads if key in by_key and key != box.key]
             columns[box.key] = 0 if box.style == "source" else min(1 + max(before, default=0), len(boxes))
@@ -190,7 +192,7 @@ def _placed(boxes: Sequence[GraphBox]) -> dict[str, _Placed]:
 
 
 def _middle_of(before: Sequence[_Placed]) -> float:
-    """So that few arrows cross, boxes stand in the order of what they read."""
+    """Return the mean vertical centre of the inputs. Sorting boxes by it reduces crossing arrows."""
     return sum(one.y + one.box.height / 2 for one in before) / len(before) if before else 0.0
 
 
@@ -224,7 +226,7 @@ def _box(one: _Placed, greatest: int) -> Markup:
 
 
 def _tier_bar(tiers: tuple[int, int, int], greatest: int, x: float, y: float) -> Markup:
-    """As long as the state is large beside that of others, split by tier."""
+    """Draw a bar whose length is relative to the largest state, split by tier."""
     whole = _WIDTH - 2 * _PADDING
     bar = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.0f}" rx="2"/>')
     parts = [bar.format("track", x, y, whole, _BAR)]

@@ -1,7 +1,7 @@
-"""New records, told to open pages as they come (server-sent events).
+"""Server-sent events that notify open pages of new records.
 
-All pages of one job share one watcher, which looks for the next number of the log: one small request, less and less
-often while nothing comes. It ends with its last page. The number of pages is bounded.
+All pages of a job share one watcher, which looks up the next record number with one small request, with exponential
+back-off while nothing changes. The watcher ends with its last page. The number of pages is bounded.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ HEARTBEAT_SECONDS = 15.0
 RETRY_MILLISECONDS = 3000
 
 Look = Callable[[], str]
-"""Gives a text that differs when there is something new."""
+"""Returns a text that differs if there is something new."""
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class _Watcher:
             wait = min(wait * _SLOWER, LONGEST_WAIT_SECONDS)
 
     async def _looked(self) -> str:
-        """What there is to tell; nothing: nothing new."""
+        """Return the next event, or an empty string if nothing has changed."""
         try:
             found = event("news", await anyio.to_thread.run_sync(self.look))
         except JobNotFoundError as error:
@@ -59,7 +59,7 @@ class _Watcher:
 
 
 class Broadcast:
-    """The watchers of a dashboard, by what they watch."""
+    """Watchers of a dashboard, by name of what they watch."""
 
     def __init__(self, most: int = MOST_PAGES) -> None:
         self._watchers: dict[str, _Watcher] = {}
@@ -69,7 +69,7 @@ class Broadcast:
 
     @property
     def open(self) -> int:
-        """How many pages listen."""
+        """Number of listening pages."""
         return self._open
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Broadcast:
         self._closing.set()
 
     def stream(self, name: str, look: Look) -> Response:
-        """The answer to a page that wants to hear of news."""
+        """Return the event stream for a page, or status 503 if too many pages are open."""
         if self._open >= self._most:
             return PlainTextResponse(
                 "too many open pages\n", status_code=503, headers={"retry-after": "30", "cache-control": "no-store"}
@@ -110,11 +110,11 @@ class Broadcast:
                     watcher.task.cancel()
 
     async def _next(self, mine: "asyncio.Queue[str]") -> str:
-        """What comes first: news, the end, or the time for a sign of life."""
+        """Wait for the next event. Return a heartbeat if none arrives in time or the dashboard closes."""
         news, end = asyncio.ensure_future(mine.get()), asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait({news, end}, timeout=HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            return news.result() if news.done() else ": still here\n\n"
+            return news.result() if news.done() else ": heartbeat\n\n"
         finally:
             for waiting in (news, end):
                 waiting.cancel()
@@ -123,5 +123,5 @@ class Broadcast:
 
 
 def event(name: str, text: str) -> str:
-    """One event, as pages get it."""
+    """Format one server-sent event."""
     return f"event: {name}\ndata: {json.dumps(text)}\n\n"

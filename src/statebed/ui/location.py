@@ -1,8 +1,8 @@
-"""A state location, read for pages: bounded, and never the same object twice. Nothing here writes.
+"""A state location as read by pages: bounded, cached and read-only.
 
-A job's log is listed once; from then on the next number is looked up, one request, as long as the log grows. Records
-and metadata of subtasks never change, so what was read is kept. A job that was removed and begun again is told by the
-nonce of the record that was its newest.
+The log of a job is listed once. Afterwards only the next record number is looked up, with one request. Records and
+metadata of subtasks are immutable and therefore cached. A job that was removed and created again is detected by the
+nonce of the newest known record.
 """
 
 import threading
@@ -28,11 +28,11 @@ B = TypeVar("B")
 READERS = 16
 LIST_AGAIN_SECONDS = 300.0
 LOOK_AGAIN_SECONDS = 5.0
-"""How long a job is taken to be the same that it was."""
+"""Seconds between checks whether the job was replaced by one of the same name."""
 STATUS_AGAIN_SECONDS = 2.0
-"""How long what a run told about itself is taken to be new."""
+"""Seconds for which the status of a run is cached."""
 PASSED_OVER = 20
-"""How many damaged records are passed over to show an older one."""
+"""Maximum number of damaged records skipped to show an older one."""
 _MOST_JOBS = 256
 _POINTS_KEPT = 20_000
 _RECORD_BYTES_KEPT = 32 << 20
@@ -54,16 +54,16 @@ class StateLocation:
         return self.store.url
 
     def folders(self) -> list[str]:
-        """What may be jobs, by name."""
+        """Return the names of folders that may be jobs, sorted."""
         return [folder for folder in self.store.list_level("").folders if "/" not in folder]
 
     def job(self, name: str) -> "JobReader":
-        """The reader of a job, which may have no record."""
+        """Return the reader of a job, which may have no record."""
         try:
             names.check_name("job", name)
         except InvalidNameError as error:
             raise JobNotFoundError(
-                f"there is no job {name[:200]!r}", where=self.url, fix="the list of jobs shows what is there"
+                f"there is no job {name[:200]!r}", where=self.url, fix="open the list of jobs"
             ) from error
         reader = self._jobs.get(name)
         if reader is None:
@@ -73,7 +73,7 @@ class StateLocation:
         return reader
 
     def gather(self, read: Callable[[A], B], things: Iterable[A]) -> list[B]:
-        """Read several things at once, in their order; `read` itself does not."""
+        """Read several things concurrently, in order. `read` must not call `gather` itself."""
         return list(self._pool.map(read, things))
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class StateLocation:
 
 
 class JobReader:
-    """The log of one job. Thread-safe."""
+    """Reader of the log of one job. Thread-safe."""
 
     def __init__(self, log: CheckpointLog, pool: ThreadPoolExecutor, clock: Callable[[], float]) -> None:
         self.log = log
@@ -100,12 +100,12 @@ class JobReader:
     # ---- the end of the log ----------------------------------------------------------------------------------
 
     def head(self) -> int:
-        """The newest number that has a record, readable or not."""
+        """Return the newest record number, whether the record is readable or not."""
         with self._lock:
             if self._is_due(self._listed_at, LIST_AGAIN_SECONDS) or not self._is_the_same_job():
                 self._list()
             if not self._advanced() and not self.log.exists(self._numbers[-1]):
-                self._list()  # it was collected since: the log has moved on further
+                self._list()  # clean-up has removed the newest known record, so the log has advanced further
             head = self._numbers[-1]
             if self._known is None or self._known[0] != head:
                 point = self.point(head)
@@ -113,14 +113,14 @@ class JobReader:
         return head
 
     def _advanced(self) -> bool:
-        """Whether there are records behind the one that was the newest."""
+        """Advance to the newest record. Return whether there are new records."""
         before = self._numbers[-1]
         while self.log.exists(self._numbers[-1] + 1):
             self._numbers.append(self._numbers[-1] + 1)
         return self._numbers[-1] > before
 
     def numbers(self) -> Sequence[int]:
-        """All numbers of the log as last listed, ascending."""
+        """Return all record numbers of the log as last listed, in ascending order."""
         if not self._numbers:
             self.head()
         return self._numbers
@@ -142,27 +142,27 @@ class JobReader:
 
     def _list(self) -> None:
         numbers = self.log.numbers()
-        # What is listed anew may be another job of the same name, whose numbers are the same.
+        # The listing may belong to another job of the same name with the same record numbers.
         self._points.clear()
         self._records.clear()
         self._known = None
         self._status = (None, 0.0)
-        # The newest folder may be of an epoch that is not committed yet.
+        # The newest folder may belong to an epoch that is not committed yet.
         while numbers and not self.log.exists(numbers[-1]):
             numbers.pop()
         if not numbers:
             self._listed_at = None
             raise JobNotFoundError(
-                f"there is no record of a job {self.log.job_id!r}",
+                f"the job {self.log.job_id!r} has no record",
                 where=self.log.store.url,
-                fix="it was removed, or has not begun; the list of jobs shows what is there",
+                fix="it was removed or has not started; open the list of jobs",
             )
         self._numbers, self._listed_at = numbers, self._clock()
 
     # ---- what stands at its numbers --------------------------------------------------------------------------
 
     def point(self, epoch: int) -> Point:
-        """What stands at a number; one without record is missing."""
+        """Return the point at a record number; its status says if the record is missing or damaged."""
         found = self._points.get(epoch)
         if found is None:
             try:
@@ -172,12 +172,12 @@ class JobReader:
             except FormatError as error:
                 return Point(unreadable(epoch, status=DAMAGED, problem=error.what))
             except EpochNotRetainedError:
-                return Point(unreadable(epoch, status=MISSING, problem="its record is not there"))
+                return Point(unreadable(epoch, status=MISSING, problem="the record is missing"))
             self._points.put(epoch, found)
         return found
 
     def points(self, count: int, *, before: int | None = None) -> list[Point]:
-        """The newest ones, ascending; those that were collected since the log was listed are left out."""
+        """Return the newest points in ascending order, without those removed by clean-up since the log was listed."""
         numbers = self.numbers()
         end = len(numbers)
         if before is not None:
@@ -188,7 +188,7 @@ class JobReader:
         return [point for point in found if point.summary.status != MISSING or point.epoch >= least]
 
     def record(self, epoch: int) -> pb.CheckpointMetadata:
-        """A whole record."""
+        """Return the full record of an epoch."""
         found = self._records.get(epoch)
         if found is None:
             found = self.log.read(epoch)
@@ -196,14 +196,14 @@ class JobReader:
         return found
 
     def readable(self, epoch: int) -> pb.CheckpointMetadata | None:
-        """The same; None where it is gone or damaged."""
+        """Return the full record of an epoch, or None if it is missing or damaged."""
         try:
             return self.record(epoch)
         except (EpochNotRetainedError, FormatError):
             return None
 
     def newest(self) -> pb.CheckpointMetadata:
-        """The newest record that can be read, among the last ones; an error where none can."""
+        """Return the newest readable record among the last `PASSED_OVER` ones. Raise if none is readable."""
         head = self.head()
         for number in range(head, max(head - PASSED_OVER, 0), -1):
             if (record := self.readable(number)) is not None:
@@ -211,19 +211,19 @@ class JobReader:
         return self.record(head)
 
     def subtasks(self, entry: pb.OperatorEntry) -> list[pb.OperatorCheckpointMetadata]:
-        """The metadata of an operator's subtasks."""
+        """Return the metadata of an operator's subtasks."""
         return self.gather(self._subtask, entry.subtasks)
 
     def run(self, *, now_us: int) -> RunReport:
-        """State of the newest run."""
+        """Return the state of the newest run."""
         return newest_run(self.log, self.newest(), now_us=now_us, status=self.status())
 
     def runs(self, *, now_us: int, limit: int) -> list[RunReport]:
-        """What became of the newest runs, newest first."""
+        """Return the reports of the newest runs, newest first."""
         return run_reports(self.log, self.newest(), now_us=now_us, limit=limit)
 
     def status(self) -> RunStatus:
-        """What the newest run told; read again after a while, and no more once the run has ended."""
+        """Return the status of the newest run. It is re-read after a while, until the run has ended."""
         run = self.newest().run
         with self._lock:
             known, read_at = self._status
@@ -235,12 +235,12 @@ class JobReader:
         return known
 
     def news(self) -> str:
-        """A text that differs when the job has a new record, or its run another state."""
+        """Return a text that differs if the job has a new record or its run another state."""
         head = self.head()
         return f"{head} {self.run(now_us=time.time_ns() // 1000).state.value}"
 
     def gather(self, read: Callable[[A], B], things: Iterable[A]) -> list[B]:
-        """Read several things at once, in their order."""
+        """Read several things concurrently, in order."""
         return list(self._pool.map(read, things))
 
     def _subtask(self, reference: pb.SubtaskReference) -> pb.OperatorCheckpointMetadata:

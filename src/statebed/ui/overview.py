@@ -1,4 +1,4 @@
-"""One job at a glance, from its newest points: whether it moves, a line of figures, the plots. Pure."""
+"""Overview of a job from its newest points: liveness, key figures, charts. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ QUIET = "quiet"
 _LEAST_PATIENCE_US = 30_000_000
 _PATIENCE = 5
 _MOST_OPERATORS = 6
-"""That a plot tells apart."""
+"""Maximum number of operators in a chart."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure with its name, and what stands below it."""
+    """A figure with its name and a note below it."""
 
     name: str
     value: str
@@ -30,7 +30,7 @@ class Tile:
 
 
 def liveness(points: Sequence[Point], report: RunReport | None = None, *, now_us: int) -> str:
-    """One word for a job: what its run tells; without that, whether its log moves."""
+    """Return the status of a job in one word: that of its run if known, else whether its log advances."""
     readable = [point for point in points if point.is_readable]
     if not readable:
         return "damaged"
@@ -47,7 +47,7 @@ def liveness(points: Sequence[Point], report: RunReport | None = None, *, now_us
 
 
 def tiles(points: Sequence[Point], state: StateTotals | None, *, now_us: int) -> list[Tile]:
-    """The figures on top of a job's page; `points` are readable ones, ascending."""
+    """Return the key figures of a job; `points` are readable and in ascending order."""
     newest = points[-1].summary
     epochs = [point for point in points if point.is_epoch]
     last = epochs[-1] if epochs else None
@@ -60,27 +60,27 @@ def tiles(points: Sequence[Point], state: StateTotals | None, *, now_us: int) ->
         Tile("newest record", units.number(newest.epoch), units.ago(newest.finish_time_us, now_us=now_us)),
         Tile("processing rate", units.rate(_rate(epochs)), f"while epochs ran; {units.short(rows)} rows {span}"),
         Tile("input rate", units.rate(_input_rate(epochs)), "rows by the clock, pauses included"),
-        Tile("epoch takes", units.duration(median(took)), f"median {span}"),
+        Tile("epoch duration", units.duration(median(took)), f"median {span}"),
         Tile("watermark lag", units.duration(last.lag_us if last else None), _watermark(last)),
         Tile("state", units.size(_size(state)), _state(state)),
         Tile("late rows", units.number(late), span, is_warning=late > 0),
     ]
     if held is not None:
         share = held.peak_bytes / held.budget_bytes if held.budget_bytes else 0.0
-        used = f"{units.percent(share)} of {units.size(held.budget_bytes)} at the fullest"
+        used = f"{units.percent(share)} of {units.size(held.budget_bytes)} at the peak"
         found.append(Tile("memory", units.size(held.peak_bytes), used, is_warning=share > 1))
     return found
 
 
 def _rate(epochs: Sequence[Point]) -> float | None:
-    """Rows per second of work, over the epochs that had rows."""
+    """Return rows per second of processing time, over the epochs that had rows."""
     busy = [point.summary for point in epochs if point.summary.rows_in]
     took = sum(summary.duration_us for summary in busy)
     return sum(summary.rows_in for summary in busy) / took * 1e6 if took else None
 
 
 def _input_rate(epochs: Sequence[Point]) -> float | None:
-    """Rows per second of the clock, from the first of the epochs to the last."""
+    """Return rows per second of wall-clock time, from the first of the epochs to the last."""
     if not epochs:
         return None
     first, last = epochs[0].summary, epochs[-1].summary
@@ -89,7 +89,7 @@ def _input_rate(epochs: Sequence[Point]) -> float | None:
 
 
 def _rates(shown: Sequence[Point]) -> tuple[Series, ...]:
-    """Rows per second of each epoch: of its work, and of the time since the epoch before it."""
+    """Return rows per second of each epoch, by its processing time and by the time since the previous epoch."""
     work = tuple(_per_second(point.summary.rows_in, point.summary.duration_us) for point in shown)
     times = [None, *(point.summary.finish_time_us for point in shown[:-1])]
     clock = tuple(
@@ -125,7 +125,7 @@ def _watermark(point: Point | None) -> str:
 
 
 def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
-    """The plots of a job; those of figures that its records lack are left out."""
+    """Return the charts of a job, without those whose figures its records lack."""
     shown = [point for point in points if point.is_epoch]
     if not shown:
         return []
@@ -146,7 +146,7 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
         lines(
             "rows",
             "Rows per epoch",
-            "In: rows that operators took. Out: rows they gave. Late: rows that came after their watermark.",
+            "In: rows read by operators. Out: rows emitted. Late: rows that arrived behind the watermark.",
             Unit.COUNT,
             Series("in", tuple(point.summary.rows_in for point in shown), 2),
             Series("out", tuple(point.summary.rows_out for point in shown), 3),
@@ -155,44 +155,42 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
         lines(
             "rates",
             "Rows per second",
-            "Processed: rows of an epoch by the seconds of its work. Input: by the seconds since the epoch before it.",
+            "Processed: rows of an epoch per second of processing. Input: per second since the previous epoch.",
             Unit.COUNT,
             *_rates(shown),
         ),
         lines(
             "lag",
             "Watermark lag",
-            "The clock minus the watermark of each operator.",
+            "Clock time minus the watermark of each operator.",
             Unit.DURATION,
             *_lags(shown, names),
         ),
         lines(
             "watermark",
             "Watermark",
-            "Up to where windows are closed, and the newest event time that any source gave.",
+            "Event time up to which windows are closed, and the maximum event time of all sources.",
             Unit.TIME,
             *_watermarks(shown, names),
         ),
         lines(
             "state",
             "State by tier",
-            "Bytes at the end of each epoch. What is in memory or on local disk is in the store, too, once committed.",
+            "Bytes at the end of each epoch. State in memory or on local disk is also in the store once committed.",
             Unit.BYTES,
             counted("in the store", lambda one: one.store_bytes, 2),
             counted("on local disk", lambda one: one.disk_bytes, 4),
             counted("in memory", lambda one: one.memory_bytes, 3),
         ),
         replace(
-            lines(
-                "memory", "Memory at its fullest", "Of all worker processes, against their budget.", Unit.BYTES, peaks
-            ),
+            lines("memory", "Peak memory", "Of all worker processes, against their budget.", Unit.BYTES, peaks),
             limit=budget,
             limit_name="budget",
         ),
         lines(
             "spills",
             "Spills and loads",
-            "Pieces of state that left memory for local disk, and those that were read back.",
+            "Pieces of state spilled from memory to local disk, and pieces loaded back.",
             Unit.COUNT,
             counted("spills", lambda one: one.spills, 5),
             counted("loads", lambda one: one.loads, 2),
@@ -203,7 +201,7 @@ def charts(points: Sequence[Point], names: OperatorNames) -> list[Chart]:
         lines(
             "debt",
             "Compaction debt",
-            "Bytes of the files that a compaction of everything would read.",
+            "Bytes that a full compaction would read.",
             Unit.BYTES,
             counted("debt", lambda one: one.compaction_debt_bytes, 4),
         ),
@@ -219,7 +217,7 @@ def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
         for name, colour in PHASE_COLOURS.items()
         if any(name in parts[point.epoch] for point in shown)
     )
-    about = "Where the time of each epoch went. Commit and publish come after the work, and may overlap what follows."
+    about = "Time of each epoch by phase. Commit and publish follow the processing and may overlap the next epoch."
     return Chart(
         "phases",
         "Epoch durations",
@@ -232,7 +230,7 @@ def _phases(points: Sequence[Point], shown: Sequence[Point]) -> Chart:
 
 
 def _names(shown: Sequence[Point]) -> list[str]:
-    """The operators of the newest epochs first."""
+    """Return the operators to show, those of the newest epochs first."""
     found: dict[str, None] = {}
     for point in reversed(shown):
         found |= dict.fromkeys(point.watermarks)
@@ -260,9 +258,9 @@ def _watermarks(shown: Sequence[Point], names: OperatorNames) -> tuple[Series, .
 
 
 _LINES = (2, 3, 4, 5, 6, 1)
-"""Colours of operators."""
+"""Palette indexes of operators."""
 
 
 def phase_bar(parts: dict[str, int]) -> list[tuple[str, int, int]]:
-    """Phases of one epoch with their colours."""
+    """Return the phases of one epoch with their colours."""
     return [(name, colour, parts[name]) for name, colour in PHASE_COLOURS.items() if name in parts]

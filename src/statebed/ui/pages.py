@@ -1,4 +1,4 @@
-"""The pages: each reads its view and fills its template. Errors become pages, too."""
+"""Handlers of pages: each reads its view and renders its template. Errors are rendered as pages, too."""
 
 import time
 from collections.abc import Callable
@@ -51,7 +51,7 @@ _STATUS: tuple[tuple[type[StatebedError], int], ...] = (
 _LONGEST_RECORD = 100_000
 _MOST_FILES = 200
 MOST_RUNS = 100
-"""Runs whose ends the page of exceptions looks at."""
+"""Maximum number of runs on the page of exceptions."""
 
 
 def clock_us() -> int:
@@ -59,7 +59,7 @@ def clock_us() -> int:
 
 
 class PageHandlers:
-    """The pages of one location."""
+    """Page handlers of one location."""
 
     def __init__(self, location: StateLocation, now_us: Callable[[], int] = clock_us) -> None:
         self._location = location
@@ -96,29 +96,29 @@ class PageHandlers:
     # ---- pages -----------------------------------------------------------------------------------------------
 
     def jobs(self, request: Request) -> Response:  # noqa: ARG002 - the signature of pages
-        """All jobs of the location."""
+        """Show all jobs of the location."""
         return self._page("jobs", view=views.jobs_view(self._location, now_us=self._now_us()), live="/events")
 
     def job(self, request: Request) -> Response:
-        """One job at a glance."""
+        """Show the overview of one job."""
         reader = self._reader(request)
         view = views.job_view(reader, now_us=self._now_us())
         return self._page("job", reader, view=view, link=_address("EPOCHS", job=reader.log.job_id))
 
     def epochs(self, request: Request) -> Response:
-        """The log, page by page."""
+        """Show one page of the log."""
         before = _number(request.query_params.get("before"), "before")
         reader = self._reader(request)
         return self._page("epochs", reader, view=views.epochs_view(reader, before=before), is_live=before is None)
 
     def epoch(self, request: Request) -> Response:
-        """One record."""
+        """Show one record."""
         reader = self._reader(request)
         view = views.epoch_view(reader, _epoch(request.path_params["epoch"]))
         return self._page("epoch", reader, view=view, record=_as_text(view.record), is_live=False)
 
     def operator(self, request: Request) -> Response:
-        """One operator."""
+        """Show one operator."""
         reader = self._reader(request)
         epoch = _number(request.query_params.get("epoch"), "epoch")
         view = views.operator_view(reader, request.path_params["operator"], epoch=epoch)
@@ -127,7 +127,7 @@ class PageHandlers:
         return self._page("operator", reader, view=view, described=described, kind=kind, epoch=epoch, is_live=not epoch)
 
     def table(self, request: Request) -> Response:
-        """One table: its files and columns at once, its rows when they are asked for."""
+        """Show one table: its files and columns at once, its rows on request."""
         reader = self._reader(request)
         epoch = _number(request.query_params.get("epoch"), "epoch")
         operator, table = self._table(request, reader, epoch)
@@ -149,12 +149,12 @@ class PageHandlers:
         )
 
     def history(self, request: Request) -> Response:
-        """Runs, lineages, savepoints."""
+        """Show runs, lineages and savepoints."""
         reader = self._reader(request)
         return self._page("history", reader, view=views.history_view(reader, now_us=self._now_us()))
 
     def exceptions(self, request: Request) -> Response:
-        """Runs that did not end well, newest first, with what to do about each."""
+        """Show runs that did not end cleanly, newest first, with the fix for each."""
         reader = self._reader(request)
         runs = reader.runs(now_us=self._now_us(), limit=MOST_RUNS)
         return self._page("exceptions", reader, runs=[run for run in runs if run.is_problem], looked_at=len(runs))
@@ -162,7 +162,7 @@ class PageHandlers:
     # ---- parts of pages, which data is read for --------------------------------------------------------------
 
     def rows_part(self, request: Request) -> Response:
-        """Rows of a table."""
+        """Show rows of a table."""
         reader = self._reader(request)
         operator, table = self._table(request, reader, _number(request.query_params.get("epoch"), "epoch"))
         asked = self._question(request, operator, table)
@@ -177,7 +177,7 @@ class PageHandlers:
         return self._part("rows", lambda: {"found": row_views.sample(asked), "asked": asked, **links})
 
     def changes_part(self, request: Request) -> Response:
-        """What an epoch changed in the rows of a table."""
+        """Show the changes of an epoch to the rows of a table."""
         reader = self._reader(request)
         epoch = _number(request.query_params.get("epoch"), "epoch")
         operator, table = self._table(request, reader, epoch)
@@ -187,14 +187,17 @@ class PageHandlers:
     # ---- errors ----------------------------------------------------------------------------------------------
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """An error as a page; one of an unknown kind says so, and nothing more."""
+        """Show an error as a page, without details if it is unexpected."""
         if isinstance(error, HTTPException):
-            known: StatebedError = InputError(str(error.detail), fix="start from the list of jobs")
+            known: StatebedError = InputError(str(error.detail), fix="open the list of jobs")
             status = error.status_code
         elif isinstance(error, StatebedError):
             known, status = error, status_of(error)
         else:
-            known = StatebedError(f"the dashboard failed: {type(error).__name__}", fix="see its log, and report it")
+            known = StatebedError(
+                f"the dashboard failed: {type(error).__name__}",
+                fix="see the log of the dashboard, and report the error",
+            )
             status = 500
         job = request.path_params.get("job", "") if "path_params" in request.scope else ""
         page = self._templates.get_template("error.html").render(error=known, status=status, job=job, live="")
@@ -241,7 +244,7 @@ class PageHandlers:
         return HTMLResponse(template.render(page=name, now_us=self._now_us(), **values))
 
     def _part(self, name: str, found: Callable[[], dict[str, Any]]) -> Response:
-        """A part of a page; an error stands in its place."""
+        """Render a part of a page, or the error in its place."""
         try:
             values, status = found() | {"error": None}, 200
         except StatebedError as error:
@@ -250,7 +253,7 @@ class PageHandlers:
 
 
 def status_of(error: StatebedError) -> int:
-    """The status code of an error's page."""
+    """Return the HTTP status of an error's page."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
@@ -261,22 +264,23 @@ def _address(pattern: str, **names: str | int) -> str:
 def _epoch(text: str) -> int:
     number = _number(text, "epoch")
     if not number:
-        raise EpochNotRetainedError(f"there is no epoch {text[:40]!r}", fix="numbers of epochs begin with 1")
+        raise EpochNotRetainedError(f"there is no epoch {text[:40]!r}", fix="epoch numbers start at 1")
     return number
 
 
 def _number(text: str | None, name: str) -> int | None:
-    """A number of an epoch or of a page that an address holds."""
+    """Parse an epoch or page number of a URL."""
     if text is None or text == "":
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text)):  # noqa: PLR2004 - digits of an epoch
-        raise InputError(f"{name} must be a whole number from 1, got {text[:40]!r}", fix="start from the list of jobs")
+        raise InputError(f"{name} must be a whole number of at least 1, got {text[:40]!r}", fix="open the list of jobs")
     return int(text)
 
 
 def _as_text(record: pb.CheckpointMetadata) -> str:
-    """The whole record, as JSON."""
+    """Return the record as JSON."""
     if record.ByteSize() > _LONGEST_RECORD:
-        return f"The record has {units.size(record.ByteSize())}; `statebed show --json` prints all of it."
+        size = units.size(record.ByteSize())
+        return f"The record is too large to show ({size}); `statebed show --json` prints all of it."
     text: str = json_format.MessageToJson(record, preserving_proto_field_name=True, indent=2)
     return visible_text.plain(text)

@@ -1,6 +1,6 @@
-"""One number of a job's log as the few values that plots and lists show. Pure: from records to values.
+"""Points: the few values of a record that charts and lists show. Pure.
 
-Records of large jobs are large, points are small: a page shows hundreds of them.
+Records of large jobs are large, points are small, and a page shows hundreds of them.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Point:
-    """What stands at one number of the log."""
+    """Values of one record of the log."""
 
     summary: LogEntry
     nonce: str = ""
     epoch_time_us: int | None = None
     min_epoch: int = 1
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """Up to where each operator's windows are closed."""
+    """Watermark of each operator, up to which its windows are closed."""
     newest_event_us: int | None = None
-    """The greatest event time that any source has given."""
+    """Maximum event time over all sources."""
     figures: pb.EpochFigures | None = None
     has_sinks: bool = False
 
@@ -44,14 +44,14 @@ class Point:
 
     @property
     def lag_us(self) -> int | None:
-        """How far the slowest operator's watermark was behind the clock."""
+        """Lag of the slowest operator's watermark behind the clock."""
         if self.summary.watermark_us is None or self.epoch_time_us is None:
             return None
         return self.epoch_time_us - self.summary.watermark_us
 
 
 def point_of(record: pb.CheckpointMetadata) -> Point:
-    """A record as a point."""
+    """Convert a record to a point."""
     events = [one.max_event_time_us for one in record.sources if one.HasField("max_event_time_us")]
     marks = {entry.operator_id: mark for entry in record.operators if (mark := input_watermark(entry)) is not None}
     return Point(
@@ -67,7 +67,7 @@ def point_of(record: pb.CheckpointMetadata) -> Point:
 
 
 def with_abandoned(points: Sequence[Point], chain: Chain) -> list[Point]:
-    """The points, where those that the newest state does not build on say so."""
+    """Return the points, with those that the newest state does not build on marked as abandoned."""
 
     def is_abandoned(point: Point) -> bool:
         within = any(first <= point.epoch <= last for first, last in chain.stretches)
@@ -82,9 +82,9 @@ def with_abandoned(points: Sequence[Point], chain: Chain) -> list[Point]:
 
 
 def phases(points: Sequence[Point]) -> list[dict[str, int]]:
-    """For each point where its time went, in microseconds; what the following record says of it counts, too.
+    """Return the microseconds of each phase for each point, including phases that the following record reports.
 
-    What no phase explains is "other". An epoch whose record has no figures is "other" as a whole.
+    Unexplained time is "other". An epoch whose record has no figures is "other" as a whole.
     """
     following = {point.epoch - 1: point.figures for point in points if point.figures is not None}
     found = []
@@ -103,7 +103,7 @@ def phases(points: Sequence[Point]) -> list[dict[str, int]]:
 
 @dataclass(frozen=True)
 class StateTotals:
-    """The state of a whole job, or of one operator, at the end of an epoch."""
+    """State of a whole job or of one operator at the end of an epoch."""
 
     rows: int = 0
     memory_bytes: int = 0
@@ -118,7 +118,7 @@ class StateTotals:
 
 
 def totals(figures: pb.EpochFigures | None, operator_id: str | None = None) -> StateTotals | None:
-    """Summed over tables; None where the record does not tell."""
+    """Sum the figures of all tables. Return None if the record has none."""
     if figures is None:
         return None
     operators = [one for one in figures.operators if operator_id in {None, one.operator_id}]
@@ -131,7 +131,7 @@ def totals(figures: pb.EpochFigures | None, operator_id: str | None = None) -> S
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of all worker processes that told theirs."""
+    """Memory of all worker processes that reported it."""
 
     processes: int
     budget_bytes: int
@@ -140,11 +140,11 @@ class Memory:
     cache_limit_bytes: int
     spilled_bytes: int
     holders: tuple[tuple[str, int], ...]
-    """Who held how many bytes, most first."""
+    """Name and bytes of each holder, the largest first."""
 
 
 def memory(figures: pb.EpochFigures | None) -> Memory | None:
-    """None where the record does not tell."""
+    """Return the memory use, or None if the record does not report it."""
     if figures is None or not figures.hosts:
         return None
     holders: dict[str, int] = {}
@@ -164,6 +164,6 @@ def memory(figures: pb.EpochFigures | None) -> Memory | None:
 
 
 def median(values: Iterable[int]) -> int | None:
-    """The middle one of some values."""
+    """Return the median, or None if there are no values."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2] if ordered else None

@@ -1,4 +1,6 @@
-"""Rows of tables for pages: some to look at, those of a key, what an epoch changed. Data is read here alone."""
+"""Rows of tables for pages: a sample, the rows of a key, the changes of an epoch. No other module of the dashboard
+reads data.
+"""
 
 import json
 import threading
@@ -17,16 +19,16 @@ from statebed.ui import visible_text
 
 PAGE_ROWS = 50
 MOST_PAGES = 100
-"""A page reads the rows before it, too: what lies behind is for a condition, or for SQL."""
+"""Maximum page number. A page also reads the rows before it; rows beyond need a condition or SQL."""
 MOST_ROWS = 100
-"""Changed rows that are shown."""
+"""Maximum number of changed rows shown."""
 _READERS = threading.BoundedSemaphore(4)
 _PATIENCE_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class RowRequest:
-    """Which rows of which table are wanted."""
+    """Selects a table and its rows."""
 
     url: str
     job: str
@@ -34,15 +36,15 @@ class RowRequest:
     table: str
     epoch: int
     key: tuple[str, ...] = ()
-    """A text for each key column; empty: all keys."""
+    """Text for each key column; empty for all keys."""
     condition: str = ""
     start: str = ""
     end: str = ""
-    """Times of rows, as ISO 8601; empty: all."""
+    """Event time range as ISO 8601; empty for all times."""
     is_global: bool = False
     page: int = 1
     as_stored: bool = False
-    """Partials as they are stored, not the results that the operator makes of them."""
+    """Whether to show stored partials instead of the results computed from them."""
 
     @property
     def is_asked(self) -> bool:
@@ -51,12 +53,12 @@ class RowRequest:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as texts."""
+    """Rows as text."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     is_cut: bool
-    """Whether there are more."""
+    """Whether there are more rows."""
     scan: Scan | None = None
     finished: bool = False
     """Whether these are results, not partials."""
@@ -64,14 +66,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowChangesView:
-    """What an epoch changed in the rows of a table."""
+    """Changes of an epoch to the rows of a table."""
 
     counts: Mapping[str, int]
     rows: Rows
 
 
 def sample(question: RowRequest) -> Rows:
-    """The first rows of an answer."""
+    """Return the first rows of a request."""
     with _turn():
         table = _table(question)
         if question.key:
@@ -80,7 +82,7 @@ def sample(question: RowRequest) -> Rows:
             table = table.between(question.start or None, question.end or None)
         if question.condition:
             table = table.filter(question.condition)
-        # Rows come in the order of their keys, so a page is what follows those before it.
+        # Rows are ordered by key, so a page follows those before it.
         skipped = (question.page - 1) * PAGE_ROWS
         found = table.head(skipped + PAGE_ROWS + 1).slice(skipped)
         shown = _rows(found, PAGE_ROWS, table.scan() if question.is_asked else None)
@@ -88,7 +90,7 @@ def sample(question: RowRequest) -> Rows:
 
 
 def _table(question: RowRequest) -> StateTable:
-    """The table, with finished results unless partials are asked for, or only the user's code could finish them."""
+    """Open the table with final results, unless partials are requested or only user code could compute the results."""
 
     def read(*, results: bool) -> StateTable:
         return read_state(
@@ -105,11 +107,11 @@ def _table(question: RowRequest) -> StateTable:
     try:
         return read(results=True)
     except InputError:
-        return read(results=False)  # of a user-defined aggregate, whose code state does not hold
+        return read(results=False)  # a user-defined aggregate, whose code is not part of the state
 
 
 def changed(question: RowRequest, *, since: int) -> RowChangesView:
-    """The changes from one epoch to another."""
+    """Return the changes from one epoch to another."""
     with _turn():
         difference = diff_state(
             question.url,
@@ -124,9 +126,9 @@ def changed(question: RowRequest, *, since: int) -> RowChangesView:
 
 @contextmanager
 def _turn() -> Iterator[None]:
-    """Few at a time: each holds row groups in memory."""
+    """Limit the number of concurrent reads, because each holds row groups in memory."""
     if not _READERS.acquire(timeout=_PATIENCE_SECONDS):
-        raise StoreUnavailableError("other pages are reading rows", fix="try again in a moment")
+        raise StoreUnavailableError("too many pages are reading rows", fix="try again in a moment")
     try:
         yield
     finally:
@@ -151,7 +153,7 @@ def _rows(found: pa.Table, most: int, scan: Scan | None) -> Rows:
 
 
 def _text(value: pa.Scalar) -> str:
-    """Return the text of a cell: binary as hex, everything else as the CLI's JSON has it."""
+    """Return the text of a cell: binary as hex, everything else as in the CLI's JSON."""
     kind = value.type
     if not value.is_valid:
         return "null"

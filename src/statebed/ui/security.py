@@ -1,8 +1,8 @@
-"""What every answer carries, and whom is answered.
+"""Security headers of all responses, and the check of the Host header.
 
-The dashboard needs no password because it listens on loopback. A page of another site could still reach it by a name
-that it points at 127.0.0.1 (DNS rebinding): so a request must name this machine in its Host header. Names can be
-pointed anywhere, addresses cannot, so every address will do.
+The dashboard needs no password because it listens on loopback. A page of another site could still reach it through a
+name that resolves to 127.0.0.1 (DNS rebinding), so a request must name this machine in its Host header. IP addresses
+cannot be rebound, so all of them are accepted.
 """
 
 import ipaddress
@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = {
-    # Nothing from elsewhere, nothing in line: a text that got into a page as markup could do nothing.
+    # No external and no inline resources, so that injected markup has no effect.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -27,7 +27,7 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests that name another host, and puts the headers on all answers."""
+    """Middleware that refuses requests to other host names and adds the headers to all responses."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class Guard:
             await self._app(scope, receive, with_headers)
             return
         refused = PlainTextResponse(
-            "This name is not one of this dashboard's.\n"
+            "The dashboard does not serve this host name.\n"
             "What to do: open it by its address, or start it with --allow-host NAME.\n",
             status_code=421,
         )
@@ -59,7 +59,7 @@ class Guard:
 
 
 def host_of(header: str) -> str:
-    """The host of a Host header, without its port.
+    """Return the host of a Host header, without its port.
 
     >>> host_of("LocalHost:8080"), host_of("[::1]:8080")
     ('localhost', '::1')
@@ -78,7 +78,7 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it.
+    """Return whether a host is reachable from this machine only.
 
     >>> is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, False)

@@ -32,14 +32,14 @@ _STOP_WITHIN_SECONDS = 3
 
 
 def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
-    """The application that shows the state at `url`; reads only."""
+    """Build the application that shows the state at `url`. Read-only."""
     location = StateLocation(url)
     pages = PageHandlers(location)
     broadcast = Broadcast()
 
     async def job_events(request: Request) -> Response:
         reader = location.job(request.path_params["job"])
-        await run_in_threadpool(reader.head)  # a job that is not there gets its error now
+        await run_in_threadpool(reader.head)  # raise the error of a missing job now
         return broadcast.stream(f"job {reader.log.job_id}", reader.news)
 
     async def events(request: Request) -> Response:  # noqa: ARG001 - the signature of pages
@@ -82,7 +82,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
         ],
         middleware=[
             Middleware(Guard, names=tuple(allowed_hosts)),
-            Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),  # leaves streams of events alone
+            Middleware(GZipMiddleware, minimum_size=2000, compresslevel=4),  # does not compress event streams
         ],
         exception_handlers={
             StatebedError: pages.failed,
@@ -96,7 +96,7 @@ def dashboard(url: str, *, allowed_hosts: Collection[str] = ()) -> Starlette:
 
 
 def _heads(location: StateLocation) -> str:
-    """The newest number of each job, and the state of its run."""
+    """Return the newest record number of each job and the state of its run."""
 
     def head(folder: str) -> str:
         try:
@@ -108,7 +108,7 @@ def _heads(location: StateLocation) -> str:
 
 
 class _DashboardServer(uvicorn.Server):
-    """Tells where it listens, and ends open streams before it waits for them."""
+    """A server that reports its address, and ends open streams before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], broadcast: Broadcast) -> None:
         super().__init__(config)
@@ -128,7 +128,7 @@ class _DashboardServer(uvicorn.Server):
 
 
 def _has_screen() -> bool:
-    """Whether a browser would have a window: one that runs in the terminal would take it over."""
+    """Return whether a browser could open a window; a browser in the terminal would take it over."""
     return sys.platform in {"darwin", "win32"} or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
@@ -141,13 +141,13 @@ def serve(
     ready: Callable[[str], None],
     open_browser: bool = False,
 ) -> None:
-    """Serve until interrupted; `ready` is called with the address. Port 0 takes any that is free."""
+    """Serve until interrupted; `ready` is called with the address. Port 0 picks a free one."""
     application = dashboard(url, allowed_hosts=allowed_hosts)
 
     def told(address: str) -> None:
         ready(address)
         if open_browser and _has_screen():
-            # It may wait for the browser to end.
+            # Opening a browser may block until it exits.
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     config = uvicorn.Config(
@@ -165,8 +165,8 @@ def serve(
         server.run()
     except KeyboardInterrupt:
         return
-    except SystemExit as error:  # uvicorn's way to say that it could not listen
+    except SystemExit as error:  # uvicorn exits this way if it cannot listen
         raise InputError(
-            f"nothing can listen at {host}, port {port}",
-            fix="is the port in use? Name another with --port, or 0 for any that is free",
+            f"cannot listen on {host}, port {port}",
+            fix="is the port in use? Pass another with --port, or 0 for a free one",
         ) from error

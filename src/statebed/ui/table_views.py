@@ -1,4 +1,4 @@
-"""Tables of an epoch, from the metadata of subtasks: columns, files by level, what differs from another epoch. Pure."""
+"""Tables of an epoch, from the metadata of subtasks: columns, files by level, changes since another epoch. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from statebed.ui.points import StateTotals
 KEYED = "keyed"
 GLOBAL_KEYED = "global keyed"
 KEY = "key"
-"""The column of global keyed tables."""
+"""Key column of global keyed tables."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Level:
 
 @dataclass(frozen=True)
 class TableView:
-    """One table of an operator over all its subtasks."""
+    """One table of an operator, over all its subtasks."""
 
     operator: str
     name: str
     schema: SchemaSummary
     files: tuple[pb.FileEntry, ...]
-    """Each once, though after a rescale several subtasks may list it."""
+    """Data files, each listed once even if several subtasks share it after a rescale."""
     owned: tuple[pb.HashRange, ...]
-    """Of each subtask."""
+    """Hash range of each subtask."""
     tombstones: int
 
     @property
@@ -65,12 +65,12 @@ class TableView:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns by which rows are looked for."""
+        """Key columns."""
         return (KEY,) if self.schema.kind == GLOBAL_KEYED else self.schema.keys
 
     @property
     def rules(self) -> list[tuple[str, str]]:
-        """How long rows stay, and how they are kept."""
+        """Retention and storage rules of the table, as pairs of name and value."""
         schema = self.schema
         found = []
         if schema.kind == GLOBAL_KEYED:
@@ -90,7 +90,7 @@ class TableView:
 
 
 def tables_of(operator: str, subtasks: Sequence[pb.OperatorCheckpointMetadata]) -> list[TableView]:
-    """The tables of an operator, by name."""
+    """Return the tables of an operator, sorted by name."""
     parts: dict[str, list[pb.TableSubtaskCheckpointMetadata]] = {}
     for metadata in subtasks:
         for name, table in metadata.tables.items():
@@ -110,7 +110,7 @@ def _table(operator: str, schema: SchemaSummary, parts: Sequence[pb.TableSubtask
 
 
 def totals_of(tables: Iterable[TableView]) -> StateTotals:
-    """What metadata tells of the state of tables, where a record has no figures."""
+    """Sum the state of tables from metadata, for records without figures."""
     tables = list(tables)
     return StateTotals(
         rows=sum(table.rows for table in tables),
@@ -125,7 +125,7 @@ def totals_of(tables: Iterable[TableView]) -> StateTotals:
 
 @dataclass(frozen=True)
 class TableFilesChange:
-    """What an epoch changed in the files of a table."""
+    """Changes of an epoch to the files of a table."""
 
     operator: str
     table: str
@@ -134,9 +134,9 @@ class TableFilesChange:
     removed: int
     removed_bytes: int
     rows: int
-    """How many rows more its files hold."""
+    """Change in the number of rows in its files."""
     tombstones: int
-    """How many more there are."""
+    """Change in the number of tombstones."""
 
     @property
     def is_nothing(self) -> bool:
@@ -144,11 +144,11 @@ class TableFilesChange:
 
 
 Tables = Mapping[tuple[str, str], TableView]
-"""By operator and name."""
+"""Tables by operator and name."""
 
 
 def changes(before: Tables, after: Tables) -> list[TableFilesChange]:
-    """Table by table, those without a change too."""
+    """Return the changes of every table, including unchanged ones."""
     return [_change(name, before.get(name), after.get(name)) for name in sorted({*before, *after})]
 
 

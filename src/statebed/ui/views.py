@@ -1,4 +1,4 @@
-"""What each page shows: read through a `StateLocation`, turned into values by the pure modules beside this one."""
+"""Contents of each page: read through a `StateLocation`, converted by the pure modules of this package."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from statebed.ui.points import Memory, Point, StateTotals, memory, phases, total
 from statebed.ui.table_views import TableFilesChange, TableView, changes, tables_of, totals_of
 
 PLOTTED = 200
-"""Epochs that the plots of a job show."""
+"""Number of epochs in the charts of a job."""
 LISTED = 100
-"""Epochs on one page of the log."""
+"""Number of epochs on one page of the log."""
 NEWEST = 12
-"""Epochs that a job's page lists."""
+"""Number of epochs listed on a job's page."""
 RUNS = 40
 
 
@@ -40,24 +40,24 @@ class JobLine:
 
     job: str
     point: Point
-    """The newest one."""
+    """Newest point."""
     state: StateTotals | None
     liveness: str
     run: RunReport | None = None
-    """What became of its newest run."""
+    """Report of its newest run."""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """A location."""
+    """Jobs of a location."""
 
     jobs: tuple[JobLine, ...]
     others: tuple[str, ...]
-    """Folders that are no jobs."""
+    """Folders that are not jobs."""
 
 
 def jobs_view(location: StateLocation, *, now_us: int) -> Jobs:
-    """All jobs, by name; one that cannot be read does not hide the others."""
+    """Return all jobs, sorted by name. A job that cannot be read does not hide the others."""
     folders = location.folders()
 
     def line(folder: str) -> JobLine | None:
@@ -81,7 +81,7 @@ class JobView:
     """One job."""
 
     record: pb.CheckpointMetadata
-    """The newest that can be read."""
+    """Newest readable record."""
     liveness: str
     tiles: tuple[overview.Tile, ...]
     graph: JobGraph
@@ -89,21 +89,21 @@ class JobView:
     memory: Memory | None
     figures: Figures | None
     newest: tuple[Point, ...]
-    """Descending."""
+    """Newest points, in descending order."""
     damaged: tuple[Point, ...]
     tables: tuple[TableView, ...]
     state: Mapping[str, StateTotals]
     problem: str
-    """Why the tables are not shown, where they are not."""
+    """Reason why the tables are not shown; empty if they are."""
     run: RunReport
     """State of the newest run."""
     heartbeat: pb.RunHeartbeat | None
-    """How its process is set up, where it tells."""
+    """Newest heartbeat with the settings of the run's process, or None if there is none."""
     sources: tuple[SourceState, ...]
 
 
 def job_view(reader: JobReader, *, now_us: int) -> JobView:
-    """The newest epochs of a job, and its newest state."""
+    """Return the newest epochs of a job and its newest state."""
     head = reader.head()
     points = _judged(reader, reader.points(PLOTTED))
     if not points:
@@ -140,7 +140,7 @@ def job_view(reader: JobReader, *, now_us: int) -> JobView:
 
 
 def _with_sinks(reader: JobReader, points: Sequence[Point]) -> pb.CheckpointMetadata | None:
-    """The newest record with sinks that the newest state builds on, among the points of a page."""
+    """Return the newest record with sinks that the newest state builds on, among the points of a page."""
     epochs = [point.epoch for point in points if point.has_sinks and point.summary.status != ABANDONED]
     return reader.readable(epochs[-1]) if epochs else None
 
@@ -157,7 +157,7 @@ def operator_tables(reader: JobReader, entry: pb.OperatorEntry) -> list[TableVie
 
 
 def _judged(reader: JobReader, points: Sequence[Point]) -> list[Point]:
-    """The points, abandoned ones as such."""
+    """Return the points, with abandoned ones marked."""
     if not any(point.is_readable for point in points):
         return list(points)
     return with_abandoned(points, chain_of(reader.newest(), reader.readable, down_to=points[0].epoch))
@@ -168,18 +168,18 @@ class EpochsView:
     """A page of the log."""
 
     points: tuple[Point, ...]
-    """Descending."""
+    """Points in descending order."""
     phases: Mapping[int, dict[str, int]]
     first: int
     last: int
     older: int | None
-    """The number before which the next page begins; None: there is none."""
+    """Record number before which the next page begins, or None on the last page."""
     newer: int | None
     total: int
 
 
 def epochs_view(reader: JobReader, *, before: int | None) -> EpochsView:
-    """Some numbers of the log, newest first."""
+    """Return one page of the log, newest first."""
     reader.head()
     points = _judged(reader, reader.points(LISTED, before=before))
     numbers = reader.numbers()
@@ -209,21 +209,21 @@ class EpochView:
     sinks: tuple[SinkSummary, ...]
     changes: tuple[TableFilesChange, ...]
     compared_with: int | None
-    """The epoch that the changes are counted from; None: there is none, or it cannot be read."""
+    """Epoch that the changes are relative to, or None if there is none or it cannot be read."""
     why_not: str
     previous: int | None
     following: int | None
 
 
 def epoch_view(reader: JobReader, epoch: int) -> EpochView:
-    """One record, and what it changed."""
+    """Return one record and its changes."""
     head = reader.head()
     record = reader.record(epoch)
     after = reader.point(epoch + 1) if epoch < head else None
     around = [reader.point(epoch), *([after] if after is not None and after.is_readable else [])]
     base = record.base if record.kind == pb.EPOCH else None
     differing: list[TableFilesChange] = []
-    why_not = "" if base else "It builds on nothing." if record.kind == pb.EPOCH else "It changes no state."
+    why_not = "" if base else "This record builds on no epoch." if record.kind == pb.EPOCH else "It changes no state."
     if base:
         try:
             differing = changes(_by_name(reader, reader.record(base)), _by_name(reader, record))
@@ -260,13 +260,13 @@ class OperatorView:
 
     @property
     def skew(self) -> float | None:
-        """Rows of the fullest subtask for each row of a mean one; 1: all hold the same."""
+        """Rows of the fullest subtask divided by the mean; 1 if rows are evenly distributed."""
         rows = [one.rows for one in self.subtasks]
         return max(rows) * len(rows) / sum(rows) if sum(rows) else None
 
 
 def operator_view(reader: JobReader, operator_id: str, *, epoch: int | None) -> OperatorView:
-    """An operator as the newest epoch has it, or an older one."""
+    """Return an operator at an epoch, by default the newest."""
     record = _record(reader, epoch)
     entry = next((one for one in record.operators if one.operator_id == operator_id), None)
     if entry is None:
@@ -288,7 +288,7 @@ def _record(reader: JobReader, epoch: int | None) -> pb.CheckpointMetadata:
 
 
 def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | None) -> tuple[OperatorView, TableView]:
-    """One table of an operator."""
+    """Return one table of an operator."""
     operator = operator_view(reader, operator_id, epoch=epoch)
     found = next((one for one in operator.tables if one.name == table), None)
     if found is None:
@@ -304,18 +304,18 @@ def table_view(reader: JobReader, operator_id: str, table: str, *, epoch: int | 
 
 def _unknown(reader: JobReader, what: str, kind: str, known: Sequence[str]) -> UnknownTableError:
     return UnknownTableError(
-        what, where=reader.log.store.url, fix=f"its {kind} are: {', '.join(known) if known else 'none'}"
+        what, where=reader.log.store.url, fix=f"available {kind}: {', '.join(known) if known else 'none'}"
     )
 
 
 def shown_epoch(record: pb.CheckpointMetadata) -> int:
-    """The epoch whose state a record shows."""
+    """Return the epoch whose state a record shows."""
     return data_epoch_of(record)
 
 
 @dataclass(frozen=True)
 class HistoryView:
-    """How a job came to be what it is."""
+    """Runs, lineages and savepoints of a job."""
 
     history: History
     runs: tuple[RunSummary, ...]
@@ -325,7 +325,7 @@ class HistoryView:
 
 
 def history_view(reader: JobReader, *, now_us: int) -> HistoryView:
-    """The newest runs, their lineages, the savepoints."""
+    """Return the newest runs, their lineages and the savepoints."""
     head = reader.newest()
     runs = runs_behind(head, reader.readable, limit=RUNS)
     lineages = lineages_behind(head, reader.readable, runs)

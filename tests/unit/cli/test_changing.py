@@ -228,7 +228,7 @@ def test_clone_copies_a_job(statebed: Call, state: str) -> None:
 def test_a_job_is_stopped_by_a_run_of_ones_own(statebed: Call, state: str) -> None:
     assert statebed("stop", state, JOB, "--offline", "--yes").out.startswith("stopped: record 7, by run 6")
     drained = statebed("stop", state, JOB, "--offline", "--yes", "--drain")
-    assert (drained.code, "only the run that has the windows" in drained.err) == (1, True)
+    assert (drained.code, "a drain needs the live run" in drained.err) == (1, True)
 
 
 # ---- state written anew, garbage -----------------------------------------------------------------------------------
@@ -261,9 +261,9 @@ def test_migrate_finds_nothing_to_do_in_a_job_of_today(statebed: Call, state: st
     assert statebed("migrate", state, JOB).out == "all files and values have the current columns and versions\n"
     assert statebed("migrate", state, JOB, "--type", "limits=x").code == 2
     missing = statebed("migrate", state, JOB, "--type", "totals.limits=nowhere:Type")
-    assert (missing.code, "there is no type 'nowhere:Type'" in missing.err) == (1, True)
+    assert (missing.code, "cannot import the type 'nowhere:Type'" in missing.err) == (1, True)
     plain = statebed("migrate", state, JOB, "--type", "totals.limits=builtins:int")
-    assert (plain.code, "does not say how it follows" in plain.err) == (1, True)
+    assert (plain.code, "does not define how to migrate" in plain.err) == (1, True)
 
 
 def test_gc_says_what_would_go_and_removes_it(statebed: Call, state: str, job: MaintainedJob) -> None:
@@ -272,7 +272,7 @@ def test_gc_says_what_would_go_and_removes_it(statebed: Call, state: str, job: M
     listed = statebed("gc", state, JOB, "--dry-run", "--grace", "0 seconds")
     assert listed.code == 0
     assert left in listed.out
-    assert "no record ever named it" in listed.out
+    assert "not referenced by any record" in listed.out
     assert listed.out.endswith("would remove 1 object, 4 B\n")
     (found,) = documents(statebed("gc", state, JOB, "--dry-run", "--grace", "0 seconds", "--json").out)
     assert (found["path"], found["size"]) == (left, 4)

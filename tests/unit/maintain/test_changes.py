@@ -138,7 +138,7 @@ def test_what_cannot_be_granted_is_refused_before_anything_is_written(job: Maint
             drop_savepoint(log_of(job), "friday", through=through)
         with pytest.raises(EpochNotRetainedError, match="epoch 99"):
             create_savepoint(log_of(job), "monday", epoch=99, through=through)
-    with pytest.raises(InputError, match="only the run that has the windows"):
+    with pytest.raises(InputError, match="a drain needs the live run"):
         stop_job(log_of(job), drain=True, through=Through.OWN_RUN)
     with pytest.raises(InputError, match="parallelism 0"):
         rescale_offline(log_of(job), 0)
@@ -338,7 +338,7 @@ def test_a_run_that_gives_no_sign_of_life_is_not_waited_for_long(job: Maintained
     with pytest.raises(RequestTimeoutError, match=r"within 5 s.*run 1 vanished") as raised:
         create_savepoint(live_log(job), "monday", through=Through.LIVE_RUN, timeout_s=60)
     assert time.monotonic() - begun < 20
-    assert raised.value.fix.startswith("--offline")
+    assert raised.value.fix.startswith("pass --offline")
 
 
 def test_a_run_that_gives_signs_of_life_is_asked(job: MaintainedJob) -> None:

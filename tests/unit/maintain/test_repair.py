@@ -85,7 +85,7 @@ def test_a_job_that_moved_on_since_it_was_verified_is_not_forked(job: Maintained
     assert plan.needed
     job.store.put(path, whole)
     job.epoch()
-    with pytest.raises(ProtocolError, match="moved on from record 7 to 8"):
+    with pytest.raises(ProtocolError, match="advanced from record 7 to 8"):
         repair(log_of(job), plan)
     job.epoch()  # nothing fenced it
 

@@ -50,7 +50,7 @@ def test_the_job_page_tells_the_state_of_things(client: DashboardClient) -> None
         "window aggregate",
         "Epoch durations",
         "shuffle",
-        "Who holds the memory",
+        "Memory by holder",
         "earned.totals",
     ):
         assert text in page
@@ -60,7 +60,7 @@ def test_the_job_page_tells_the_state_of_things(client: DashboardClient) -> None
 
 def test_an_epoch_says_what_it_changed_and_compares_rows_when_asked(client: DashboardClient) -> None:
     page = client.get("/jobs/rides/epochs/13").text
-    assert "Against" in page
+    assert "Compared with" in page
     address = "/jobs/rides/operators/earned/tables/groups/changes?epoch=13"
     assert address in page
     changes = client.get(address)
@@ -117,16 +117,16 @@ def test_what_was_searched_stays_in_the_form(client: DashboardClient) -> None:
 @pytest.mark.parametrize(
     ("page", "status", "text"),
     [
-        ("/jobs/nobody", 404, "there is no record of a job"),
+        ("/jobs/nobody", 404, "has no record"),
         ("/jobs/%3Cscript%3E", 404, "there is no job"),
         ("/jobs/..%2F..%2Fetc", 404, ""),
         ("/jobs/rides/epochs/999", 404, "no record of epoch 999"),
-        ("/jobs/rides/epochs/0", 400, "must be a whole number from 1"),
-        ("/jobs/rides/epochs/x", 400, "must be a whole number from 1"),
-        ("/jobs/rides/epochs?before=-1", 400, "must be a whole number from 1"),
-        ("/jobs/rides/operators/nobody", 404, "its operators are"),
-        ("/jobs/rides/operators/earned/tables/nothing", 404, "its tables are: groups"),
-        ("/nowhere", 404, "Not here"),
+        ("/jobs/rides/epochs/0", 400, "must be a whole number of at least 1"),
+        ("/jobs/rides/epochs/x", 400, "must be a whole number of at least 1"),
+        ("/jobs/rides/epochs?before=-1", 400, "must be a whole number of at least 1"),
+        ("/jobs/rides/operators/nobody", 404, "available operators"),
+        ("/jobs/rides/operators/earned/tables/nothing", 404, "available tables: groups"),
+        ("/nowhere", 404, "Not found"),
     ],
 )
 def test_what_is_not_there_is_a_friendly_page(client: DashboardClient, page: str, status: int, text: str) -> None:

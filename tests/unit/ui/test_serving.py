@@ -54,7 +54,7 @@ def test_another_host_than_loopback_is_warned_of(tmp_path: Path, capfd: pytest.C
     assert code == 1
     said = capfd.readouterr().err
     assert "no password" in said
-    assert "nothing can listen at 192.0.2.1" in said
+    assert "cannot listen on 192.0.2.1" in said
 
 
 def test_a_location_that_cannot_be_is_refused_before_anything_is_served(

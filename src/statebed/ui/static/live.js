@@ -1,4 +1,4 @@
-// Keeps a page up to date while a job runs, reads rows after the page is there, and shows what a plot tells.
+// Updates a page while a job runs, loads rows after the page has loaded, and shows tooltips of charts.
 (() => {
   "use strict";
   const pulse = document.getElementById("pulse");
@@ -13,7 +13,7 @@
     if (pulse.textContent !== text) pulse.textContent = text;
   }
 
-  // ---- news ------------------------------------------------------------------------------------------------
+  // ---- updates ------------------------------------------------------------------------------------------------
 
   async function refresh() {
     if (busy) {
@@ -55,7 +55,7 @@
     tick();
   }
 
-  // What the reader had open, focused or moved stays so.
+  // Keep what the reader has opened, focused or scrolled.
   function replace(old, fresh) {
     const open = [...old.querySelectorAll("details[open]")].map((one) => one.id);
     const moved = [...old.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
@@ -87,7 +87,7 @@
     };
   }
 
-  // A browser has few connections to one server: pages that nobody sees give theirs back.
+  // A browser limits connections per server: hidden pages close theirs.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       stream?.close();
@@ -97,7 +97,7 @@
     }
   });
 
-  // ---- times that grow -------------------------------------------------------------------------------------
+  // ---- ages -------------------------------------------------------------------------------------
 
   function length(seconds) {
     const parts = [];
@@ -142,7 +142,7 @@
     fill(target, button.dataset.load);
   });
 
-  // ---- what a plot tells -----------------------------------------------------------------------------------
+  // ---- tooltips -----------------------------------------------------------------------------------
 
   const tip = document.getElementById("tip");
 
@@ -152,7 +152,7 @@
     if (named) return named.dataset.tip;
     const title = target.querySelector(":scope > title");
     if (!title) return target.dataset.told || "";
-    // The browser's own would come on top, a second later.
+    // Suppress the browser's own tooltip, which would appear on top a second later.
     target.dataset.told = title.textContent;
     title.remove();
     return target.dataset.told;

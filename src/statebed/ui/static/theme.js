@@ -1,8 +1,8 @@
-// Colours as the system has them, or as chosen here. Runs before the page is drawn, so that nothing flashes.
+// Applies the system's colour scheme or the one chosen here. Runs before the page is drawn, to avoid a flash.
 (() => {
   "use strict";
   const order = ["auto", "light", "dark"];
-  const said = { auto: "as the system", light: "light", dark: "dark" };
+  const said = { auto: "system default", light: "light", dark: "dark" };
   const signs = { auto: "◐", light: "☀", dark: "☾" };
   let chosen = "auto";
   try {

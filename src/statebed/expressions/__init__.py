@@ -1,4 +1,4 @@
-"""Expressions: SQL text over Arrow batches, with Spark's types and answers. No Spark in here."""
+"""SQL expressions over Arrow batches, with the types and results of Spark SQL. This package does not use Spark."""
 
 from statebed.expressions.bound import BoundExpression, Expression, bind, filter_rows
 from statebed.expressions.functions import FUNCTIONS

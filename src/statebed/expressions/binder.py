@@ -1,4 +1,4 @@
-"""Gives every part of a tree its type against a schema, and refuses what has none."""
+"""Type checking: resolves every node of a syntax tree against a schema and rejects what has no type."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ _AGGREGATES = {
     **{name: name for name in ("mode", "corr", "collect_list", "collect_set", "count_if", "any_value", "percentile")},
     **{name: name for name in ("approx_count_distinct", "string_agg", "bool_and", "bool_or", "stddev_pop", "var_pop")},
 }
-"""Aggregates of SQL, and what each is called in statebed."""
+"""SQL aggregates, and the name of each in statebed."""
 _CHANGING = frozenset(
     ["now", "current_timestamp", "current_date", "current_time", "rand", "random", "randn", "uuid", "shuffle"]
 )
@@ -35,7 +35,7 @@ _DEEPEST = 100
 
 
 class Binder:
-    """Binds trees of one text against one schema."""
+    """Binds the syntax trees of one text to one schema."""
 
     def __init__(self, place: TextSpan, schema: pa.Schema) -> None:
         self.place = place
@@ -43,7 +43,7 @@ class Binder:
         self.depth = 0
 
     def bind(self, node: Node) -> Term:
-        """The term of a node; a column keeps its own type."""
+        """Return the term of a node; a column keeps its own type."""
         place = self.place.at(node.start, node.end)
         self.depth += 1
         if self.depth > _DEEPEST:
@@ -71,7 +71,7 @@ class Binder:
         raise TypeError(f"a node of an unknown kind: {node}")
 
     def operand(self, node: Node) -> Term:
-        """The term of a node in a type that functions know."""
+        """Return the term of a node, converted to a type that functions accept."""
         return in_working_type(self.bind(node))
 
     def _time(self, place: TextSpan, content: str, kind: pa.DataType) -> Term:
@@ -120,5 +120,5 @@ class Binder:
 
 
 def _computed(term: Term) -> Term:
-    """What a function gives is no literal, even where it is its operand."""
+    """Mark the result of a function as computed: it is not a literal, even if it returns its operand unchanged."""
     return replace(term, literal=False) if isinstance(term, Constant) and term.literal else term

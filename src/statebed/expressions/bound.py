@@ -1,4 +1,4 @@
-"""What users of this package see: `bind` a text or a function to a schema, then `evaluate` batches."""
+"""Public interface of the package: `bind` an SQL text or a function to a schema, then `evaluate` batches."""
 
 import pickle
 from collections.abc import Callable
@@ -15,33 +15,33 @@ from statebed.expressions.mistakes import TextSpan
 from statebed.expressions.terms import BatchColumns, ColumnTerm, Term
 
 Expression = str | Callable[[pa.RecordBatch], pa.Array]
-"""SQL text, or a function that gives one value for each row of a batch."""
+"""SQL text, or a function that returns one value for each row of a batch."""
 B = TypeVar("B", pa.Table, pa.RecordBatch)
 
 
 @dataclass(frozen=True, eq=False)
 class BoundExpression:
-    """An expression over the columns of a schema. It travels as its source and is bound again on arrival."""
+    """An expression over the columns of a schema. It is pickled as its source and bound again when it is loaded."""
 
     source: Expression
     schema: pa.Schema
     where: str
     text: str
     name: str
-    """Of the output column: the alias, or the column's or field's own name, or the text."""
+    """Name of the output column: the alias, the name of the column or field, or else the text."""
     type: pa.DataType
     nullable: bool
     columns: frozenset[str]
-    """The columns it reads; all of them for a function."""
+    """Columns that the expression reads; all columns for a function."""
     _term: Term | None
 
     @property
     def plain_column(self) -> str | None:
-        """The column that it is, unchanged; None if it computes something."""
+        """Return the column that the expression passes through unchanged, or None if it computes something."""
         return self._term.name if isinstance(self._term, ColumnTerm) else None
 
     def evaluate(self, batch: pa.Table | pa.RecordBatch) -> pa.Array:
-        """One value for each row; raises ExpressionError for a row that has none."""
+        """Return one value for each row. Raise ExpressionError if a row has no result."""
         if self._term is None:
             return _called(self.source, batch, self.type, self.where)
         return self._term.array(BatchColumns(batch))
@@ -51,7 +51,7 @@ class BoundExpression:
 
 
 def bind(expression: Expression, schema: pa.Schema, *, where: str = "") -> BoundExpression:
-    """Find the columns, types and functions of an expression; a mistake in it is an InputError that shows the place.
+    """Resolve the columns, types and functions of an expression. A mistake raises InputError, which shows where it is.
 
     >>> import pyarrow as pa
     >>> double = bind("fare * 2 as double_fare", pa.schema({"fare": pa.int64()}))
@@ -68,7 +68,7 @@ def bind(expression: Expression, schema: pa.Schema, *, where: str = "") -> Bound
 
 
 class Condition(Protocol):
-    """Anything that says of each row whether it holds."""
+    """Anything that evaluates to a boolean for each row."""
 
     @property
     def type(self) -> pa.DataType: ...
@@ -83,7 +83,7 @@ class Condition(Protocol):
 
 
 def filter_rows(condition: Condition, batch: B) -> B:
-    """The rows for which a condition holds; null counts as false."""
+    """Return the rows for which the condition is true; null counts as false."""
     if condition.type != pa.bool_() and condition.type != pa.null():
         raise UnsupportedTypeError(
             f"{condition.text!r} is {condition.type}, and no condition",
@@ -97,7 +97,7 @@ def filter_rows(condition: Condition, batch: B) -> B:
 
 
 def _own_name(term: Term, root: Node) -> str | None:
-    """A column as the schema spells it; a field as the text does."""
+    """Return a column name as the schema spells it, or a field name as the text does."""
     if isinstance(term, ColumnTerm):
         return term.name
     if isinstance(root, Name):
@@ -127,7 +127,7 @@ def _bind_function(function: Callable[[pa.RecordBatch], pa.Array], schema: pa.Sc
 
 
 def _called(function: Expression, batch: pa.Table | pa.RecordBatch, kind: pa.DataType | None, where: str) -> pa.Array:
-    """What a user's function gives for a batch, once its type and length are right."""
+    """Call a user's function on a batch and check the type and length of its result."""
     assert not isinstance(function, str)
     if isinstance(batch, pa.Table):
         columns = [one_chunk(column) for column in batch.columns]

@@ -1,4 +1,4 @@
-"""Finding a column or a field by its name, in any case, as Spark does; and what was meant when there is none."""
+"""Case-insensitive lookup of columns and fields, as in Spark, and suggestions for misspelt names."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ _MOST_SHOWN = 30
 
 
 def found_in(place: TextSpan, names: Sequence[str], wanted: str, *, kind: str) -> int:
-    """The place of a name among names: spelt exactly so if there is one, else in any case."""
+    """Return the index of a name: the exact spelling if it exists, otherwise one in any case."""
     exact = [index for index, name in enumerate(names) if name == wanted]
     for indexes in (exact, [index for index, name in enumerate(names) if name.lower() == wanted.lower()]):
         if len(indexes) == 1:
@@ -21,7 +21,7 @@ def found_in(place: TextSpan, names: Sequence[str], wanted: str, *, kind: str) -
 
 
 def advice(names: Iterable[str], wanted: str, *, kind: str) -> str:
-    """The near match, and the names there are."""
+    """Suggest the closest name and list the existing ones."""
     known = list(names)
     near = near_match(known, wanted)
     shown = ", ".join(known[:_MOST_SHOWN]) + (", ..." if len(known) > _MOST_SHOWN else "")
@@ -30,7 +30,7 @@ def advice(names: Iterable[str], wanted: str, *, kind: str) -> str:
 
 
 def near_match(names: Iterable[str], wanted: str) -> str | None:
-    """The name that is spelt most alike."""
+    """Return the name with the most similar spelling."""
     by_lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(wanted.lower(), by_lower, n=1)
     return by_lower[near[0]] if near else None

@@ -1,4 +1,4 @@
-"""A function or operator of the text while it is bound, and what builders of terms ask of its operands."""
+"""Calls during binding: checks of operands and construction of terms for the builders of functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ class Site:
     def apply(
         self, kernel: Kernel, kind: pa.DataType, *operands: Term, nullable: bool | None = None, fallible: bool = False
     ) -> Term:
-        """The term of this call; of its own operands if none are given."""
+        """Build the term of this call; without `operands`, over its own."""
         given = operands or self.operands
         return applied(self.place, kernel, kind, *given, nullable=nullable, fallible=fallible)
 
     def text_of(self, index: int) -> str:
-        """An operand that must be a text and the same for all rows."""
+        """Return an operand that must be a constant text."""
         found = self._constant(index, types.TEXT, "a text")
         return str(found)
 
     def integer_of(self, index: int) -> int:
-        """An operand that must be an integer and the same for all rows."""
+        """Return an operand that must be a constant integer."""
         operand = self.operands[index]
         kind = operand.type if types.is_integer(operand.type) else types.INT
         found = self._constant(index, kind, "an integer")
@@ -43,12 +43,12 @@ class Site:
         operand = self.operands[index]
         if operand.constant is None or operand.type != kind or not operand.constant.is_valid:
             raise operand.place.type_mistake(
-                f"{self.function} takes here {wanted} that is the same for all rows", fix=f"write {wanted} itself"
+                f"{self.function} needs {wanted} here that is the same for all rows", fix=f"write {wanted} itself"
             )
         return operand.constant.as_py()
 
     def wrong_types(self, wanted: str, *, at: Term | None = None) -> Exception:
-        """The error of operands that this function cannot take."""
+        """Build the error for operands that this function does not accept."""
         given = " and ".join(types.type_name(operand.type) for operand in self.operands)
         place = self.place if at is None else at.place
         return place.type_mistake(f"{self.function} cannot take {given}", fix=f"give {wanted}, or cast")
@@ -59,24 +59,24 @@ Build = Callable[[Site], Term]
 
 @dataclass(frozen=True)
 class Builder:
-    """How a function is bound, and how many operands it takes."""
+    """Binds a function and knows how many operands it takes."""
 
     build: Build
     least: int
     most: int
 
     def takes(self) -> str:
-        """How many, in words."""
+        """Describe the number of operands in words."""
         if self.most == _ANY_NUMBER:
             return f"{self.least} or more"
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
 
 def of(build: Build, least: int, most: int | None = None) -> Builder:
-    """A function of so many operands."""
+    """Return a builder for `least` to `most` operands."""
     return Builder(build, least, least if most is None else most)
 
 
 def of_many(build: Build, least: int = 1) -> Builder:
-    """A function of any number of operands."""
+    """Return a builder for any number of operands, at least `least`."""
     return Builder(build, least, _ANY_NUMBER)

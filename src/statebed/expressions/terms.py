@@ -1,8 +1,8 @@
-"""Bound expressions as a tree of terms: each knows its type, and gives its values for the rows of a frame.
+"""Bound expressions as a tree of terms: each has a type and computes its values for the rows of a batch.
 
-A constant stays a scalar until a kernel meets it, and an operation on constants is done once, while binding. Kernels
-get at least one array. What may fail for a row (a division, a cast) is asked only for the rows whose answer is wanted:
-`case`, `if`, `coalesce`, `and`, `or` evaluate such operands on a part of the frame.
+A constant stays a scalar until a kernel uses it, and operations on constants are computed once, during binding. Kernels
+get at least one array. Operands that can fail for a row (a division, a cast) are evaluated only for the rows whose
+result is needed: `case`, `if`, `coalesce`, `and` and `or` evaluate them on a part of the batch.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ Kernel = Callable[..., pa.Array]
 
 
 class BatchColumns:
-    """Rows of a batch, column by column."""
+    """Rows of a batch, by column."""
 
     def __init__(self, batch: pa.Table | pa.RecordBatch) -> None:
         self._batch = batch
@@ -32,18 +32,18 @@ class BatchColumns:
         self.num_rows: int = batch.num_rows
 
     def column(self, name: str) -> pa.Array:
-        """A column as one array."""
+        """Return a column as one array."""
         if name not in self._columns:
             self._columns[name] = one_chunk(self._batch.column(name))
         return self._columns[name]
 
     def kind(self, name: str) -> pa.DataType | None:
-        """The type of a column; None if there is no such column, or more than one."""
+        """Return the type of a column, or None if there is no such column, or more than one."""
         index = self._batch.schema.get_field_index(name)
         return None if index < 0 else self._batch.schema.field(index).type
 
     def part(self, rows: npt.NDArray[np.int64]) -> "BatchColumns":
-        """Some of the rows."""
+        """Return a subset of the rows."""
         return self if len(rows) == self.num_rows else _TermPart(self, rows)
 
 
@@ -65,21 +65,21 @@ class _TermPart(BatchColumns):
 
 @dataclass(frozen=True, eq=False)
 class Term(ABC):
-    """A part of an expression whose type is known."""
+    """A part of an expression with a known type."""
 
     place: TextSpan
     type: pa.DataType
     nullable: bool
     fallible: bool
-    """Whether some row may have no answer."""
+    """Whether evaluation can fail for a row."""
     columns: frozenset[str]
 
     @abstractmethod
     def value(self, frame: BatchColumns) -> Datum:
-        """The values, one for each row; a scalar stands for the same value in all rows."""
+        """Return one value for each row; a scalar if all rows have the same."""
 
     def array(self, frame: BatchColumns) -> pa.Array:
-        """The values as an array."""
+        """Return the values as an array."""
         try:
             return spread(self.value(frame), frame.num_rows)
         except RowFailure as failed:
@@ -87,7 +87,7 @@ class Term(ABC):
 
     @property
     def constant(self) -> pa.Scalar | None:
-        """The value, where it is the same for all rows and known."""
+        """Return the value if it is known and the same for all rows."""
         return None
 
 
@@ -115,7 +115,7 @@ class Constant(Term):
 
     scalar: pa.Scalar
     literal: bool = False
-    """Whether it stands so in the text; an integer that does is a decimal of its own digits among decimals."""
+    """Whether it is a literal of the text. Among decimals, an integer literal is a decimal with its own digits."""
 
     def value(self, frame: BatchColumns) -> pa.Scalar:  # noqa: ARG002 - the same for every frame
         return self.scalar
@@ -145,7 +145,7 @@ class Applied(Term):
 
 
 def constant(place: TextSpan, value: object, kind: pa.DataType, *, literal: bool = False) -> Constant:
-    """A term of one value."""
+    """Build a term with one value."""
     scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value, kind)
     return Constant(place, kind, not scalar.is_valid, False, frozenset(), scalar, literal)
 
@@ -158,7 +158,9 @@ def applied(
     nullable: bool | None = None,
     fallible: bool = False,
 ) -> Term:
-    """A kernel over operands; null where an operand is null, unless said otherwise. Constants are folded."""
+    """Apply a kernel to operands and fold constants. The result is null where an operand is null, unless `nullable` is
+    given.
+    """
     term = Applied(
         place,
         kind,
@@ -173,28 +175,28 @@ def applied(
     try:
         found = one_chunk(kernel(*(spread(operand.constant, 1) for operand in operands)))
     except (RowFailure, pa.ArrowInvalid):
-        return term  # in a branch that no row takes it does no harm
+        return term  # harmless in a branch that no row takes
     return constant(place, found[0], kind)
 
 
 def spread(datum: Datum, rows: int) -> pa.Array:
-    """An array of `rows` rows."""
+    """Expand a datum to an array of `rows` rows."""
     if isinstance(datum, pa.Array):
         return datum
     if pa.types.is_string(datum.type) and datum.is_valid:
         check_size(rows * datum.as_buffer().size, rows)
-    # Arrow repeats no struct and no list zero times.
+    # Arrow cannot repeat a struct or a list zero times.
     return pa.repeat(datum, rows) if datum.is_valid and rows else pa.nulls(rows, datum.type)
 
 
 def arrays(*data: Datum) -> list[pa.Array]:
-    """All of them as arrays of one length; one is an array."""
+    """Expand all data to arrays of one length; at least one of them must be an array."""
     rows = next(len(datum) for datum in data if isinstance(datum, pa.Array))
     return [spread(datum, rows) for datum in data]
 
 
 def scattered(values: pa.Array, rows: npt.NDArray[np.int64], length: int) -> pa.Array:
-    """An array of `length` with values at `rows` and nulls elsewhere."""
+    """Build an array of `length` values with `values` at `rows` and nulls elsewhere."""
     if len(rows) == length:
         return values
     positions = np.full(length, -1, dtype=np.int64)

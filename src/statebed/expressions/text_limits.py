@@ -1,7 +1,7 @@
-"""Limits on texts that an expression makes, checked before memory is taken for them.
+"""Limits on the texts that an expression builds, checked before memory is allocated for them.
 
-A few characters of SQL can ask for any amount of text: `lpad(k, 2000000000, 'x')`, or a `replace` that makes every
-character a thousand. Arrow's own limit is 2 GiB per column, and is met only when the memory is taken.
+A few characters of SQL can ask for any amount of text: `lpad(k, 2000000000, 'x')`, or a `replace` that turns every
+character into a thousand. Arrow's own limit of 2 GiB per column applies only after the memory was allocated.
 """
 
 import pyarrow as pa
@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from statebed.expressions.mistakes import RowFailure
 
 MOST_PADDED = 1 << 20
-"""Characters to which `lpad` and `rpad` may bring a text."""
+"""Maximum length that `lpad` and `rpad` accept, in characters."""
 MOST_BYTES = 1 << 30
-"""Bytes of the texts that one function gives for the rows of one batch."""
+"""Maximum number of bytes of text that one function returns for one batch."""
 _MIB = 1 << 20
 
 
 def check_size(nbytes: int, rows: int) -> None:
-    """Refuse a result of more than `MOST_BYTES`."""
+    """Raise if a result has more than `MOST_BYTES` bytes."""
     if nbytes > MOST_BYTES:
         raise RowFailure(
             f"a result of {nbytes // _MIB:,} MiB of text for {rows:,} rows, above the limit of {MOST_BYTES // _MIB:,} "
@@ -27,5 +27,5 @@ def check_size(nbytes: int, rows: int) -> None:
 
 
 def text_bytes(texts: pa.Array) -> int:
-    """Bytes of the texts of an array."""
+    """Return the number of bytes of the texts in an array."""
     return pc.sum(pc.binary_length(texts)).as_py() or 0

@@ -1,6 +1,6 @@
 """Types and columns as SQL text: `amount double, at timestamp, tags array<string>`.
 
-Names of types are Spark's. Users write them where they declare what their own code keeps or gives.
+Type names are Spark's. Users write them to declare the state and output of their own functions.
 """
 
 import re
@@ -20,7 +20,7 @@ _EXAMPLE = "amount double, at timestamp, tags array<string>"
 
 
 def schema_of(text: str | pa.Schema, *, where: str = "") -> pa.Schema:
-    """Columns from text, or as they are.
+    """Parse columns from text, or return a schema unchanged.
 
     >>> schema_of("total double, n bigint not null").names
     ['total', 'n']
@@ -36,7 +36,7 @@ def schema_of(text: str | pa.Schema, *, where: str = "") -> pa.Schema:
 
 
 def type_of(text: str | pa.DataType, *, where: str = "") -> pa.DataType:
-    """A type from text, or as it is.
+    """Parse a type from text, or return a type unchanged.
 
     >>> str(type_of("array<decimal(10, 2)>"))
     'list<element: decimal128(10, 2)>'
@@ -75,7 +75,7 @@ class _Token:
 
 
 class _TypeReader:
-    """Reads a text from left to right."""
+    """Parses a text from left to right."""
 
     def __init__(self, text: str, where: str) -> None:
         self.text, self.where = text, where
@@ -88,7 +88,7 @@ class _TypeReader:
         return InputError(f"{self.text!r} {what}", where=self.where, fix=f"write columns and types, as {_EXAMPLE!r}")
 
     def fields(self, separator: str, *, end: str | None) -> Iterator[pa.Field]:
-        """Columns up to a sign, or to the end of the text; the separator may stand after a name."""
+        """Yield columns up to the token `end`, or up to the end of the text; the separator may follow a name."""
         while True:
             name = self._next()
             if not name.quoted and not name.text.isidentifier():
@@ -105,7 +105,7 @@ class _TypeReader:
             self._expect(end)
 
     def type(self) -> pa.DataType:
-        """One type."""
+        """Parse one type."""
         name = self._next().text.lower()
         if name in {"array", "map", "struct"}:
             self._expect("<")
@@ -126,7 +126,7 @@ class _TypeReader:
 
     def finished(self) -> None:
         if self.at < len(self.tokens):
-            raise self.mistake(f"goes on with {self.tokens[self.at].text!r} where it should end")
+            raise self.mistake(f"continues with {self.tokens[self.at].text!r} where it should end")
 
     def _array(self) -> pa.DataType:
         kind = self.type()

@@ -1,4 +1,4 @@
-"""Types of the expression language: Spark's, as Arrow types; their names, and which type two of them have in common.
+"""Types of the expression language: Spark's types as Arrow types, their names, and common types.
 
 Columns may have other Arrow types (unsigned integers, large strings, dictionaries, other time units): `working_type` is
 the type in which they are computed.
@@ -17,9 +17,9 @@ FLOAT, DOUBLE = pa.float32(), pa.float64()
 TIMESTAMP, NAIVE_TIMESTAMP, INTERVAL = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us")
 
 MOST_DIGITS = 38
-"""Of a decimal."""
+"""Maximum precision of a decimal."""
 _LEAST_FRACTION = 6
-"""Digits after the point that a decimal keeps when its result would need too many, as in Spark."""
+"""Fractional digits that a decimal result keeps when it would need too many digits, as in Spark."""
 
 INTEGER_DIGITS = {TINYINT: 3, SMALLINT: 5, INT: 10, BIGINT: 20}
 _PRECEDENCE = [TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE]
@@ -40,19 +40,19 @@ _NAMES = {
     NULL: ("void",),
 }
 NAMED = {name: kind for kind, names in _NAMES.items() for name in names if kind not in {INTERVAL, NULL}}
-"""Types by the names that `cast` takes; decimals are apart."""
+"""Types by the names that `cast` accepts, except decimals."""
 _DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
 
 
 def type_name(kind: pa.DataType) -> str:
-    """As Spark names it: bigint, decimal(10,2)."""
+    """Return Spark's name of a type: bigint, decimal(10,2)."""
     if is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     return _NAMES[kind][0] if kind in _NAMES else str(kind)
 
 
 def type_named(name: str) -> pa.DataType | None:
-    """The type of a name as `cast` takes it; None for a name that is unknown."""
+    """Return the type with a name that `cast` accepts, or None if it is unknown."""
     match = _DECIMAL.fullmatch(name)
     if match is None:
         return NAMED.get(name)
@@ -81,7 +81,7 @@ def is_timestamp(kind: pa.DataType) -> bool:
 
 
 def zero(kind: pa.DataType) -> pa.Scalar:
-    """The zero of a type of numbers."""
+    """Return the zero of a numeric type."""
     return pa.scalar(Decimal(0) if is_decimal(kind) else 0, kind)
 
 
@@ -90,12 +90,12 @@ def has_time(kind: pa.DataType) -> bool:
 
 
 def has_order(kind: pa.DataType) -> bool:
-    """Whether values can be compared."""
+    """Return whether values of a type can be compared."""
     return kind in _NAMES or is_decimal(kind)
 
 
 def working_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column of `kind` is computed; the same type for most."""
+    """Return the type in which a column of `kind` is computed; the same type for most."""
     if pa.types.is_dictionary(kind):
         return working_type(kind.value_type)
     return next((working(kind) for is_such, working in _WORKING if is_such(kind)), kind)
@@ -126,12 +126,12 @@ _WORKING: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.D
 
 
 def decimal_of(kind: pa.DataType) -> pa.DataType:
-    """The decimal that holds every value of a decimal or integer type."""
+    """Return the decimal type that holds every value of a decimal or integer type."""
     return kind if is_decimal(kind) else pa.decimal128(INTEGER_DIGITS[kind], 0)
 
 
 def bounded_decimal(precision: int, scale: int) -> pa.DataType:
-    """The type of a result that would need `precision` digits; what is too much is taken from behind the point."""
+    """Return the type of a result that would need `precision` digits; excess digits are taken from the fraction."""
     if precision <= MOST_DIGITS:
         return pa.decimal128(precision, scale)
     whole = precision - scale
@@ -139,7 +139,7 @@ def bounded_decimal(precision: int, scale: int) -> pa.DataType:
 
 
 def common_type(*kinds: pa.DataType) -> pa.DataType | None:
-    """The type that values of all of them are brought to before they are compared or mixed; None if there is none."""
+    """Return the type to which values of all `kinds` are converted before they are compared or combined, or None."""
     return reduce(lambda one, other: None if one is None else _common(one, other), kinds)
 
 
@@ -166,12 +166,12 @@ def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         scale = max(left.scale, right.scale)
         return pa.decimal128(min(whole + scale, MOST_DIGITS), min(scale, MOST_DIGITS - whole))
     wider = max(one, other, key=_PRECEDENCE.index)
-    # An integer may have more digits than a float.
+    # An integer may have more digits than a float can hold.
     return DOUBLE if wider == FLOAT else wider
 
 
 def _common_with_text(kind: pa.DataType) -> pa.DataType | None:
-    """Text is read as the other type, as in Spark with ANSI rules."""
+    """Return the type as which text is parsed, as in Spark with ANSI rules."""
     if is_integer(kind):
         return BIGINT
     if is_number(kind):

@@ -46,7 +46,7 @@ def test_arrow_types_and_schemas_stay_as_they_are() -> None:
         ("a integr", "has the type 'integr'"),
         ("a array<int", "lacks '>'"),
         ("a map<int>", "lacks ','"),
-        ("a int b", "goes on with 'b'"),
+        ("a int b", "continues with 'b'"),
         ("a int; b int", "cannot be read"),
         ("3a int", "where a column's name should be"),
         ("a decimal(39, 0)", "has the type"),

@@ -1,4 +1,4 @@
-"""Casts: every conversion from one type to another, explicit or implied."""
+"""Conversions between types, explicit and implicit."""
 
 from statebed.expressions.casts.conversions import as_decimal, convert, in_working_type
 

@@ -1,7 +1,7 @@
-"""Casts, explicit and implied: which there are, and what happens to a value that cannot be converted.
+"""Explicit and implicit casts: which exist, and how they treat values that cannot be converted.
 
-A conversion gives the converted values, and where there was none to give. A strict cast then fails, a lenient one
-(`try_cast`) gives null.
+A conversion returns the converted values and a mask of those that could not be converted. A strict cast then fails; a
+lenient one (`try_cast`) returns null.
 """
 
 from collections.abc import Callable
@@ -11,16 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statebed.expressions import types
-from statebed.expressions.casts import number_casts, text_reading, text_writing, time_casts
+from statebed.expressions.casts import from_text, number_casts, time_casts, to_text
 from statebed.expressions.mistakes import RowFailure, TextSpan
 from statebed.expressions.terms import Constant, Datum, Term, applied, arrays, constant
 
 Conversion = Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.Array | None]]
-"""Values of another type, and where a value could not be converted (None: nowhere)."""
+"""Returns the converted values, and a mask of values that could not be converted (None if all could)."""
 
 
 def convert(term: Term, kind: pa.DataType, *, place: TextSpan | None = None, lenient: bool = False) -> Term:
-    """The same values as `kind`; for a cast, `place` is where it stands."""
+    """Return a term with the same values as `kind`. For an explicit cast, `place` is its position in the text."""
     if term.type == kind:
         return term
     at = place or term.place
@@ -39,7 +39,9 @@ def convert(term: Term, kind: pa.DataType, *, place: TextSpan | None = None, len
 
 
 def as_decimal(term: Term, common: pa.DataType) -> Term:
-    """A number as a decimal: an integer in the text has the digits it is written with, another those of its type."""
+    """Convert a number to a decimal. An integer literal has as many digits as were written, any other number those of
+    its type.
+    """
     if term.type == types.NULL:
         return convert(term, common)
     if isinstance(term, Constant) and term.literal and types.is_integer(term.type):
@@ -48,7 +50,7 @@ def as_decimal(term: Term, common: pa.DataType) -> Term:
 
 
 def in_working_type(term: Term) -> Term:
-    """A column of an Arrow type that Spark has not, in the type it is computed in."""
+    """Convert a column of an Arrow type that Spark lacks to the type in which it is computed."""
     kind = types.working_type(term.type)
     if kind == term.type:
         return term
@@ -81,19 +83,19 @@ def _run(conversion: Conversion, kind: pa.DataType, lenient: bool, datum: Datum)
 def _shown(example: pa.Array) -> str:
     if example.type == types.TEXT:
         return repr(example[0].as_py())
-    # By way of Arrow: Python has no years beyond 9999.
+    # Convert through Arrow, because Python has no years beyond 9999.
     return str(pc.cast(example, pa.string())[0].as_py())
 
 
 def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value has its counterpart."""
+    """Return whether every value of `source` can be represented in `target`."""
     if target in (types.TEXT, types.BINARY, types.BOOLEAN) or types.is_float(target):
         return bool(source != types.TEXT or target == types.BINARY)
     if types.is_integer(source) and types.is_integer(target):
         return bool(source.bit_width <= target.bit_width)
     if types.is_decimal(target) and (types.is_integer(source) or types.is_decimal(source)):
         digits = number_casts.WHOLE_DIGITS.get(source) or source.precision - source.scale
-        # Rounding away digits behind the point may need one more before it.
+        # Rounding off fractional digits may need one more digit before the point.
         rounds = types.is_decimal(source) and source.scale > target.scale
         return bool(digits + rounds <= target.precision - target.scale)
     return bool(source == types.BOOLEAN or (types.is_timestamp(source) and types.has_time(target)))
@@ -101,13 +103,13 @@ def _always_fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 def _conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
     if types.is_float(source) and types.is_decimal(target):
-        return text_reading.float_to_decimal
+        return from_text.float_to_decimal
     if types.is_number(source) and types.is_number(target):
         return number_casts.number_to_number(source, target)
     if source == types.TEXT:
-        return text_reading.READERS.get("decimal" if types.is_decimal(target) else target)
+        return from_text.READERS.get("decimal" if types.is_decimal(target) else target)
     if target == types.TEXT:
-        return text_writing.writer(source)
+        return to_text.writer(source)
     if types.BOOLEAN in (source, target):
         return number_casts.with_boolean(source, target)
     return time_casts.conversion(source, target)

@@ -1,4 +1,4 @@
-"""Casts among numbers and booleans: towards zero to integers, half away from zero to decimals, as Spark."""
+"""Casts between numbers and booleans. Like Spark, they truncate to integers and round decimals half away from zero."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,11 @@ Converted = tuple[pa.Array, pa.Array | None]
 Conversion = Callable[[pa.Array, pa.DataType], Converted]
 
 WHOLE_DIGITS = {types.TINYINT: 3, types.SMALLINT: 5, types.INT: 10, types.BIGINT: 19}
-"""Digits that values of the integer types have at most."""
+"""Maximum number of digits of each integer type."""
 
 
 def number_to_number(source: pa.DataType, target: pa.DataType) -> Conversion:
-    """The conversion between two types of numbers."""
+    """Return the conversion between two numeric types."""
     if types.is_integer(target):
         if types.is_integer(source):
             return integer_to_integer
@@ -31,24 +31,24 @@ def number_to_number(source: pa.DataType, target: pa.DataType) -> Conversion:
 
 
 def with_boolean(source: pa.DataType, target: pa.DataType) -> Conversion | None:
-    """To or from booleans: 1 and 0; everything but zero is true."""
+    """Return the conversion to or from booleans: true is 1, and every number except 0 is true."""
     if types.is_number(target):
         return _boolean_to_number
     return _number_to_boolean if types.is_number(source) else None
 
 
 def limits(kind: pa.DataType) -> tuple[int, int]:
-    """The least and the largest integer of a type."""
+    """Return the smallest and the largest value of an integer type."""
     return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
 
 
 def without(array: pa.Array, bad: pa.Array) -> pa.Array:
-    """Null where it is bad."""
+    """Return the array with nulls where `bad` is true."""
     return pc.if_else(bad, pa.scalar(None, array.type), array)
 
 
 def integer_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
-    """Integers of another width."""
+    """Convert integers to another width."""
     if array.type.bit_width <= kind.bit_width:
         return pc.cast(array, kind), None
     least, most = limits(kind)
@@ -64,7 +64,7 @@ def _float_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
     whole = np.trunc(np.where(valid, float_values(array), 0.0))
     with np.errstate(invalid="ignore"):
         bad = ~((whole >= float(least)) & (whole <= float(most)))
-        top = whole >= float(most)  # 2 ** 63 is the double next to the largest bigint, and becomes it
+        top = whole >= float(most)  # 2 ** 63 is the double closest to the largest bigint and is converted to it
         values = np.where(bad | top, 0.0, whole).astype(np.int64)
     values = np.where(top, most, values)
     found = from_numpy(values, pa.int64(), valid=valid & ~bad)
@@ -81,7 +81,7 @@ def _decimal_to_integer(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def integer_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
-    """Integers as decimals; those with too many digits are bad."""
+    """Convert integers to decimals; values with too many digits are bad."""
     bad = None
     whole = kind.precision - kind.scale
     if pa.types.is_unsigned_integer(array.type):
@@ -95,7 +95,7 @@ def integer_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def decimal_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
-    """Decimals of another type, rounded half away from zero; those with too many digits are bad."""
+    """Convert between decimal types, rounding half away from zero; values with too many digits are bad."""
     whole = array.type.precision - array.type.scale
     if array.type.scale <= kind.scale and whole <= kind.precision - kind.scale:
         return pc.cast(array, kind), None
@@ -105,7 +105,7 @@ def decimal_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _decimal_to_float(array: pa.Array, kind: pa.DataType) -> Converted:
-    # By way of text: Arrow's own cast is not always to the nearest double.
+    # Convert through text, because Arrow's own cast does not always return the nearest double.
     return pc.cast(pc.cast(array, pa.string()), kind), None
 
 
@@ -123,11 +123,11 @@ def _number_to_boolean(array: pa.Array, kind: pa.DataType) -> Converted:  # noqa
 
 
 def float_values(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Floats or doubles as doubles; arbitrary at nulls."""
+    """Return floats or doubles as doubles; values at nulls are arbitrary."""
     wide = pc.cast(array, pa.float64())
     return fixed_width_values(wide, np.float64)  # type: ignore[return-value]  # the dtype says it
 
 
 def booleans(bits: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
-    """A boolean column without nulls."""
+    """Build a boolean array without nulls."""
     return pa.Array.from_buffers(pa.bool_(), len(bits), [None, pa.py_buffer(np.packbits(bits, bitorder="little"))], 0)

@@ -1,4 +1,4 @@
-"""Casts among dates, timestamps and seconds since 1970. Days begin at midnight UTC."""
+"""Casts between dates, timestamps and seconds since 1970. Days begin at midnight UTC."""
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ _MICROSECOND_DIGITS = 6
 
 
 def conversion(source: pa.DataType, target: pa.DataType) -> Conversion | None:
-    """The cast from `source` to `target`, if there is one."""
+    """Return the cast from `source` to `target`, or None if there is none."""
     if types.is_timestamp(source) and types.is_timestamp(target):
         return _relabel
     if types.is_timestamp(source) and target == types.DATE:
@@ -37,13 +37,13 @@ def _relabel(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def timestamp_to_date(array: pa.Array, kind: pa.DataType) -> Converted:
-    """The day that holds an instant."""
+    """Return the day that contains each instant."""
     days = int64_values(array) // DAY
     return from_numpy(days.astype(np.int32), kind, valid=validity(array)), None
 
 
 def date_to_timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
-    """The midnight at which a day begins."""
+    """Return the midnight at which each day begins."""
     days = fixed_width_values(array, np.int32).astype(np.int64)
     return _scaled(days, DAY, validity(array), kind)
 

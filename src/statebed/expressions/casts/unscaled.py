@@ -1,7 +1,7 @@
-"""Decimals as integers: their digits without the point, exact at any width.
+"""Decimals as unscaled integers: their digits without the point, exact at any width.
 
-Up to 18 digits they are integers of 64 bits, beyond that Python's own, both in numpy arrays. Arrow has decimals of 256
-bits, but divides some of them wrongly (pyarrow 26: 99999999999999999999999999999999999999.5 is rounded down), and every
+Values of up to 18 digits are 64-bit integers, longer ones are Python integers, both in numpy arrays. Arrow has 256-bit
+decimals but divides some of them wrongly (pyarrow 26 rounds 99999999999999999999999999999999999999.5 down), and every
 rounding divides.
 """
 
@@ -24,7 +24,7 @@ _LOWEST = 2**_LIMB - 1
 
 
 def integers(array: pa.Array) -> Integers:
-    """The digits of an array of decimals; 0 at nulls."""
+    """Return the unscaled values of an array of decimals; 0 at nulls."""
     limbs = fixed_width_values(array, np.dtype(("<u8", array.type.bit_width // _LIMB)))
     valid = validity(array)
     if array.type.precision <= _FAST_DIGITS:
@@ -36,7 +36,7 @@ def integers(array: pa.Array) -> Integers:
 
 
 def to_decimals(values: Integers, kind: pa.DataType, valid: Flags) -> tuple[pa.Array, Flags]:
-    """Decimals of 128 bits with these digits, and where there are too many of them."""
+    """Build 128-bit decimals from unscaled values. Return them with a mask of values that have too many digits."""
     bad = np.zeros(len(values), dtype=np.bool_)
     if values.dtype == object or kind.precision <= _FAST_DIGITS:
         bad = valid & (np.abs(values) >= 10**kind.precision).astype(np.bool_)
@@ -52,7 +52,7 @@ def to_decimals(values: Integers, kind: pa.DataType, valid: Flags) -> tuple[pa.A
 
 
 def exact_decimals(values: Integers, kind: pa.DataType, valid: Flags) -> pa.Array:
-    """Decimals with these digits; refuses what does not fit."""
+    """Build decimals from unscaled values. Raise if one does not fit."""
     found, bad = to_decimals(values, kind, valid)
     if bad.any():
         what = f"a number that decimal({kind.precision},{kind.scale}) cannot hold"
@@ -61,7 +61,7 @@ def exact_decimals(values: Integers, kind: pa.DataType, valid: Flags) -> pa.Arra
 
 
 def rescaled(values: Integers, digits: int, by: int) -> Integers:
-    """With so many digits more behind the point, or fewer: then rounded half away from zero."""
+    """Rescale values by `by` fractional digits; if that removes digits, round half away from zero."""
     if by < 0:
         return rounded_quotient(values, 10**-by)
     wide: Integers = values.astype(object) if digits + by > _FAST_DIGITS else values
@@ -69,19 +69,19 @@ def rescaled(values: Integers, digits: int, by: int) -> Integers:
 
 
 def rounded_quotient(values: Integers, divisor: Any) -> Integers:
-    """Divided, and rounded half away from zero; the divisor is positive."""
+    """Divide by a positive divisor and round half away from zero."""
     values = _wide_enough(values, divisor)
     return signed(values, (2 * np.abs(values) + divisor) // (2 * divisor))
 
 
 def whole_quotient(values: Integers, divisor: Any) -> Integers:
-    """Divided, and cut off towards zero; the divisor is positive."""
+    """Divide by a positive divisor and truncate towards zero."""
     values = _wide_enough(values, divisor)
     return signed(values, np.abs(values) // divisor)
 
 
 def signed(values: Integers, size: Integers) -> Integers:
-    """Sizes with the signs of values."""
+    """Return `size` with the signs of `values`."""
     return np.where(values < 0, -size, size)
 
 

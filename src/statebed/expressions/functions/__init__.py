@@ -1,4 +1,4 @@
-"""Functions and operators: each is a builder, which finds the types and gives a term with a kernel."""
+"""Functions and operators. Each is a builder that resolves types and returns a term with a kernel."""
 
 from statebed.expressions import types
 from statebed.expressions.casts import convert
@@ -22,4 +22,4 @@ FUNCTIONS: dict[str, Builder] = {
         if name in {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
     },
 }
-"""Every function and operator by its name."""
+"""Functions and operators by name."""

@@ -1,7 +1,7 @@
-"""Plus, minus, times, divided by: Spark's result types, and errors instead of wrong answers.
+"""Addition, subtraction, multiplication and division with Spark's result types; errors instead of wrong results.
 
-Integers keep their type and refuse to overflow; `/` of integers is a double; decimals grow by Spark's rules; a
-division by zero is an error for every type.
+Integers keep their type, and overflow is an error. `/` of integers is a double. Decimals grow by Spark's rules.
+Division by zero is an error for every type.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _WIDER = "cast to a wider type before"
 
 
 def operands_of(site: Site) -> tuple[Term, Term]:
-    """Both operands as numbers of one type; decimals keep their own digits."""
+    """Return both operands as numbers of one type; decimals keep their own digits."""
     left, right = site.operands
     common = types.common_type(left.type, right.type)
     if not (_may_be_number(left) and _may_be_number(right)) or common in (None, types.TEXT):
@@ -111,12 +111,12 @@ def _remainder(site: Site) -> Term:
 
 
 def _divided(kernel: Callable[[Datum, Datum], pa.Array], left: Datum, right: Datum) -> pa.Array:
-    """A division, once no divisor is zero where there is a dividend."""
+    """Divide, after checking that no divisor is zero where the dividend is not null."""
     dividend, divisor = arrays(left, right)
     zero = pc.and_(pc.is_valid(dividend), pc.fill_null(pc.equal(divisor, types.zero(divisor.type)), False))
     if pc.any(zero).as_py():
         raise RowFailure("a division by zero", fix="use nullif(divisor, 0) to get null for such rows")
-    # A null over zero is null.
+    # null / 0 is null.
     return kernel(left, pc.if_else(pc.is_valid(dividend), divisor, pa.scalar(None, divisor.type)))
 
 
@@ -132,7 +132,7 @@ def _plain_remainder(left: Datum, right: Datum) -> pa.Array:
 
 
 def _single(site: Site) -> Term:
-    """One number; text is read as a double."""
+    """Return the only operand as a number; text is parsed as a double."""
     (operand,) = site.operands
     if operand.type in (types.TEXT, types.NULL):
         return convert(operand, types.DOUBLE)

@@ -1,4 +1,6 @@
-"""Comparisons in Spark's order: NaN equals NaN and exceeds every number; -0.0 equals 0.0; texts go by bytes."""
+"""Comparisons in Spark's order: NaN equals NaN and is larger than every number; -0.0 equals 0.0; text compares by
+bytes.
+"""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -23,7 +25,7 @@ _PLAIN: dict[str, Comparison] = {
 
 
 def in_common_type(site: Site, *operands: Term) -> list[Term]:
-    """Operands in the type that they have in common."""
+    """Convert operands to their common type."""
     common = types.common_type(*(operand.type for operand in operands))
     if common is None:
         raise site.wrong_types("operands of one type")
@@ -31,13 +33,13 @@ def in_common_type(site: Site, *operands: Term) -> list[Term]:
 
 
 def comparison(sign: str, kind: pa.DataType) -> Comparison:
-    """How values of a type are compared; null where one is null."""
+    """Return the comparison for values of a type; its result is null where an operand is null."""
     return partial(_of_floats, sign) if types.is_float(kind) else _PLAIN[sign]
 
 
 def _of_floats(sign: str, left: Datum, right: Datum) -> pa.Array:
     if isinstance(right, pa.Scalar) and right.is_valid and not pc.is_nan(right).as_py():
-        # Where NaN is on the left, Arrow says False: right for these, and for the opposite of the others.
+        # Arrow returns False when NaN is on the left: right for these operators, and for the negation of the others.
         opposite = {">": pc.less_equal, ">=": pc.less, "<>": pc.equal}.get(sign)
         return _PLAIN[sign](left, right) if opposite is None else pc.invert(opposite(left, right))
     if sign in {"=", "<>"}:
@@ -54,7 +56,7 @@ def _compare(site: Site) -> Term:
 
 
 def comparable(site: Site) -> tuple[Term, Term]:
-    """Two operands in the type in which they are compared."""
+    """Convert two operands to the type in which they are compared."""
     common = types.common_type(*(operand.type for operand in site.operands))
     operands = site.operands
     if common is not None and types.is_decimal(common):
@@ -126,7 +128,7 @@ def _extreme(site: Site) -> Term:
 
 
 def _outermost(beyond: Comparison, *data: Datum) -> pa.Array:
-    """Nulls do not count."""
+    """Return the extreme of the operands, ignoring nulls."""
     best, *others = arrays(*data)
     for other in others:
         better = pc.or_(pc.is_null(best), pc.fill_null(beyond(other, best), False))

@@ -1,7 +1,7 @@
-"""And, or, not, case, if, coalesce: three-valued logic, and choices that ask an operand only for the rows that need it.
+"""And, or, not, case, if, coalesce: three-valued logic, and choices that evaluate an operand only where it is needed.
 
-An operand that may fail is evaluated on those rows alone, so that `if(d = 0, null, n / d)` divides by no zero. One that
-cannot fail is evaluated for all rows at once, which is faster.
+An operand that can fail is evaluated only on the rows that need it, so `if(d = 0, null, n / d)` never divides by zero.
+An operand that cannot fail is evaluated on all rows at once, which is faster.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from statebed.expressions.terms import BatchColumns, Datum, Term, arrays, scatte
 
 @dataclass(frozen=True, eq=False)
 class FirstMatch(Term):
-    """Of each row the value of the first condition that holds, else the last value."""
+    """Value of the first condition that is true for a row, or else the last value."""
 
     branches: tuple[tuple[Term, Term], ...]
     otherwise: Term
@@ -55,7 +55,7 @@ class FirstMatch(Term):
 
 @dataclass(frozen=True, eq=False)
 class FirstKnown(Term):
-    """Of each row the first value that is not null."""
+    """First non-null value of each row."""
 
     operands: tuple[Term, ...]
 
@@ -74,11 +74,11 @@ class FirstKnown(Term):
 
 @dataclass(frozen=True, eq=False)
 class Junction(Term):
-    """`and`, `or`: the right side is asked only where the left one does not decide, if it may fail."""
+    """`and`, `or`: if the right side can fail, it is evaluated only where the left side does not decide the result."""
 
     kernel: Callable[[Datum, Datum], pa.Array]
     decisive: bool
-    """The value of one side that decides: False for `and`, True for `or`."""
+    """Value of one side that decides the result: False for `and`, True for `or`."""
     left: Term
     right: Term
 
@@ -92,7 +92,7 @@ class Junction(Term):
 
 
 def choose(place: TextSpan, branches: list[tuple[Term, Term]], otherwise: Term) -> Term:
-    """A `case` whose values have one type and whose conditions are booleans."""
+    """Build a `case`, after converting its values to one type and checking that its conditions are booleans."""
     terms = [otherwise, *(term for branch in branches for term in branch)]
     return FirstMatch(
         place,
@@ -106,7 +106,7 @@ def choose(place: TextSpan, branches: list[tuple[Term, Term]], otherwise: Term) 
 
 
 def as_condition(term: Term, function: str) -> Term:
-    """A term that must be a boolean."""
+    """Return the term if it is boolean; raise otherwise."""
     if term.type == types.NULL:
         return convert(term, types.BOOLEAN)
     if term.type != types.BOOLEAN:

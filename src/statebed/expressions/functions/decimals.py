@@ -1,6 +1,6 @@
-"""Arithmetic of decimals: exact, and then rounded once, half away from zero, as Spark does it.
+"""Decimal arithmetic: exact, then rounded once, half away from zero, as in Spark.
 
-Where the exact result has at most 38 digits, Arrow's own kernels give sums and products.
+If the exact result has at most 38 digits, Arrow's own kernels compute sums and products.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Operation = Callable[[Datum, Datum], pa.Array]
 
 
 def sum_kernel(kind: pa.DataType, sign: str) -> Operation:
-    """Addition or subtraction with a result of `kind`."""
+    """Return addition or subtraction with a result of `kind`."""
 
     def combine(left: Datum, right: Datum) -> pa.Array:
         scale = max(left.type.scale, right.type.scale)
@@ -41,7 +41,7 @@ def sum_kernel(kind: pa.DataType, sign: str) -> Operation:
 
 
 def product_kernel(kind: pa.DataType) -> Operation:
-    """Multiplication with a result of `kind`."""
+    """Return multiplication with a result of `kind`."""
 
     def multiply(left: Datum, right: Datum) -> pa.Array:
         if left.type.precision + right.type.precision + 1 <= MOST_DIGITS:
@@ -54,7 +54,7 @@ def product_kernel(kind: pa.DataType) -> Operation:
 
 
 def quotient_kernel(kind: pa.DataType) -> Operation:
-    """Division with a result of `kind`; no divisor is zero."""
+    """Return division with a result of `kind`. Divisors must not be zero."""
 
     def divide(left: Datum, right: Datum) -> pa.Array:
         dividend, divisor = arrays(left, right)
@@ -69,7 +69,7 @@ def quotient_kernel(kind: pa.DataType) -> Operation:
 
 
 def remainder_kernel(kind: pa.DataType) -> Operation:
-    """What a division leaves, with the sign of the dividend; no divisor is zero."""
+    """Return the remainder of a division, with the sign of the dividend. Divisors must not be zero."""
 
     def remain(left: Datum, right: Datum) -> pa.Array:
         scale = max(left.type.scale, right.type.scale)
@@ -86,6 +86,6 @@ def _at_scale(array: pa.Array, scale: int) -> Integers:
 
 
 def _both(left: Datum, right: Datum) -> Flags:
-    """Where neither is null."""
+    """Return a mask of rows in which neither operand is null."""
     one, other = arrays(left, right)
     return validity(one) & validity(other)

@@ -1,4 +1,4 @@
-"""Patterns of `date_format`: letters stand for fields of a time, their number for the width."""
+"""Patterns of `date_format`: each letter is a field of a time, repeated for its width."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ _LONGEST_FRACTION = 9
 
 @dataclass(frozen=True)
 class Piece:
-    """One field of a format, or text that stands for itself."""
+    """One field of a pattern, or literal text."""
 
     letter: str
-    """Empty for text."""
+    """Pattern letter; empty for literal text."""
     width: int
     text: str = ""
 
 
 def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
-    """The pieces of a pattern such as yyyy-MM-dd'T'HH:mm."""
+    """Parse a pattern such as yyyy-MM-dd'T'HH:mm."""
     pieces, position = [], 0
     while position < len(pattern):
         character = pattern[position]
@@ -65,7 +65,7 @@ def format_pieces(place: TextSpan, pattern: str) -> tuple[Piece, ...]:
 
 
 def formatted(pieces: tuple[Piece, ...], times: pa.Array) -> pa.Array:
-    """Times, without a zone, as texts."""
+    """Format timestamps without a zone as text."""
     empty = pc.if_else(pc.is_valid(times), "", pa.scalar(None, pa.string()))
     columns = [piece.text if not piece.letter else _written(piece, times) for piece in pieces]
     return pc.binary_join_element_wise(empty, *columns, "", null_handling="emit_null")

@@ -1,4 +1,4 @@
-"""Functions of numbers: rounding as Spark rounds, roots, powers, logarithms."""
+"""Numeric functions: rounding as in Spark, roots, powers, logarithms."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,11 +20,11 @@ from statebed.expressions.terms import Datum, Term, arrays
 Doubles = npt.NDArray[np.float64]
 
 _EXACT = 2.0**52
-"""Below it, halves of integers are doubles."""
+"""Below this bound, halves of integers are exact doubles."""
 _LEAST_DIGITS = -40
-"""Rounding to more digits before the point than any number has gives 0, whatever their number."""
+"""Rounding to this many digits before the point, or more, gives 0 for every number."""
 _LARGEST_EXACT_POWER = 22
-"""Of ten, as a double."""
+"""Largest power of ten that is an exact double."""
 
 
 def _number(site: Site) -> Term:
@@ -56,12 +56,12 @@ def _round(site: Site) -> Term:
 
 
 def _rounded_floats(digits: int, array: pa.Array) -> pa.Array:
-    """Half away from zero, of the shortest decimal that names the double, as long as it has at most 15 digits."""
+    """Round the shortest decimal of each double half away from zero, if it has at most 15 digits."""
     values, valid = float_values(array), validity(array)
     size = np.abs(np.where(valid & np.isfinite(values), values, 0.0))
     power = 10.0 ** min(abs(digits), _LARGEST_EXACT_POWER)
     up, down = (power, 1.0) if digits >= 0 else (1.0, power)
-    # size * up / down, as an integer and a rest; every quotient below is the double nearest to it.
+    # size * up / down as an integer and a remainder; every quotient below is the nearest double.
     count = np.floor(size * up / down)
     count -= count * down / up > size
     count += (count + 1.0) * down / up <= size
@@ -87,7 +87,7 @@ def _rounded_decimals(digits: int, target: pa.DataType, array: pa.Array) -> pa.A
 
 
 def _whole(site: Site) -> Term:
-    """Floor and ceil: a bigint, or a decimal without a fraction."""
+    """Build floor or ceil: the result is a bigint, or a decimal without a fraction."""
     operand = _number(site)
     kernel = pc.floor if site.function == "floor" else pc.ceil
     if types.is_integer(operand.type):
@@ -100,7 +100,7 @@ def _whole(site: Site) -> Term:
 
 
 def _whole_floats(kernel: Callable[[pa.Array], pa.Array], array: pa.Array) -> pa.Array:
-    """NaN becomes 0, as in Java."""
+    """Round doubles to integers; NaN becomes 0, as in Java."""
     numbers = pc.if_else(pc.is_nan(array), 0.0, array)
     found, bad = number_casts.number_to_number(array.type, types.BIGINT)(kernel(numbers), types.BIGINT)
     if pc.any(bad).as_py():
@@ -115,7 +115,7 @@ def _whole_decimals(function: str, target: pa.DataType, array: pa.Array) -> pa.A
 
 
 def _of_double(kernel: Callable[[Doubles], Doubles], *, below: float | None = None) -> Builder:
-    """A function of a double; null where the operand is not above `below`."""
+    """Build a function of a double; the result is null where the operand is not above `below`."""
 
     def build(site: Site) -> Term:
         operand = convert(_number(site), types.DOUBLE)
@@ -143,7 +143,7 @@ def _raised(base: Datum, exponent: Datum) -> pa.Array:
     bases, exponents, valid = float_values(one), float_values(other), validity(one) & validity(other)
     with np.errstate(all="ignore"):
         found = np.power(bases, exponents)
-        # Java knows no answer where C says 1.
+        # Java returns NaN where C returns 1.
         found = np.where((np.abs(bases) == 1.0) & ~np.isfinite(exponents), np.nan, found)
     return from_numpy(found, pa.float64(), valid=valid)
 

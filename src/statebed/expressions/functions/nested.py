@@ -1,4 +1,4 @@
-"""Structs, lists and maps: making structs, and taking fields and elements out."""
+"""Structs, lists and maps: construction of structs, access to fields and elements."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from statebed.expressions.terms import Datum, Term, applied, arrays
 
 
 def field_of(place: TextSpan, operand: Term, name: str) -> Term:
-    """A field of a struct, by its name in any case."""
+    """Return a field of a struct by its case-insensitive name."""
     if not pa.types.is_struct(operand.type):
         raise place.type_mistake(
             f"{operand.place.snippet} is {types.type_name(operand.type)} and has no field {name!r}",
@@ -48,7 +48,9 @@ def _assembled(kind: pa.DataType, *data: Datum) -> pa.Array:
 
 
 def _element(site: Site) -> Term:
-    """`x[i]`: from 0, refused beyond the end; a map's value, null for a key that is not there; a struct's field."""
+    """Build `x[i]`: a list element counted from 0, an error beyond the end; a map value, null for a missing key; a
+    struct field.
+    """
     operand, index = site.operands
     if pa.types.is_map(operand.type):
         return _map_value(site, operand, index)

@@ -1,5 +1,5 @@
-"""Patterns over texts: like, regular expressions, split. Regular expressions are those of RE2, matched in linear time:
-as Java's, but without look-around and back references, which are refused.
+"""Text patterns: like, regular expressions, split. Regular expressions are RE2's, matched in linear time: like Java's,
+but without look-around and back references, which are rejected.
 """
 
 import re
@@ -29,7 +29,7 @@ def _like(site: Site) -> Term:
 
 
 def _with_backslashes(site: Site, pattern: str, escape: str) -> str:
-    """The pattern with the escape that Arrow knows."""
+    """Return the pattern with backslash as its escape character, the only one that Arrow supports."""
     found, position = [], 0
     while position < len(pattern):
         character = pattern[position]
@@ -54,7 +54,7 @@ def _matches_like(pattern: str, ignore_case: bool, array: pa.Array) -> pa.Array:
 
 
 def _regular(site: Site, index: int) -> str:
-    """A regular expression, tried on nothing: what RE2 does not know is found while binding."""
+    """Return a regular expression after compiling it, so that constructs that RE2 lacks are found during binding."""
     pattern = site.text_of(index)
     try:
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
@@ -84,9 +84,9 @@ def _extract(site: Site) -> Term:
 
 
 def _with_name(pattern: str, wanted: int) -> tuple[str, int]:
-    """The pattern with one group captured, as `found` (0 is all of it), and how many groups it has.
+    """Return the pattern with group `wanted` (0: the whole match) captured as `found`, and the number of its groups.
 
-    The others are not captured: the text of each group would be made for every row.
+    The other groups are not captured, because the text of each captured group is built for every row.
     """
     found, groups, position, inside = [], 0, 0, False
     while position < len(pattern):
@@ -112,7 +112,7 @@ def _with_name(pattern: str, wanted: int) -> tuple[str, int]:
 
 
 def _extracted(pattern: str, array: pa.Array) -> pa.Array:
-    """Empty where nothing matches."""
+    """Return the captured text; empty where the pattern does not match."""
     found = pc.struct_field(pc.extract_regex(array, pattern=pattern), "found")
     return pc.if_else(pc.is_valid(array), pc.fill_null(found, ""), pa.scalar(None, pa.string()))
 
@@ -132,7 +132,7 @@ def _group_reference(match: re.Match[str]) -> str:
 
 
 def _regexp_replaced(pattern: str, replacement: str, array: pa.Array) -> pa.Array:
-    # Each reference repeats at most what its match has.
+    # Each reference repeats at most the text of its match.
     references = len(re.findall(r"\\\d", replacement))
     matches = pc.sum(pc.count_substring_regex(array, pattern=pattern)).as_py() or 0
     check_size(text_bytes(array) * (1 + references) + matches * len(replacement.encode()), len(array))
@@ -142,7 +142,9 @@ def _regexp_replaced(pattern: str, replacement: str, array: pa.Array) -> pa.Arra
 def _split(site: Site) -> Term:
     text, pattern = as_text(site, site.operands[0]), _regular(site, 1)
     if not pattern:
-        raise site.operands[1].place.mistake("a split at nothing", fix="give what stands between the parts")
+        raise site.operands[1].place.mistake(
+            "split() needs a separator, got an empty pattern", fix="give what stands between the parts"
+        )
     kind = pa.list_(pa.field("element", pa.string(), nullable=False))
     return site.apply(partial(_parts, pattern, kind), kind, text)
 

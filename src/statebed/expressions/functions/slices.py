@@ -1,4 +1,4 @@
-"""Parts of texts whose positions differ from row to row, cut by gathering bytes: no loop over rows."""
+"""Substrings whose positions differ from row to row, cut by gathering bytes instead of looping over rows."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,12 @@ Positions = npt.NDArray[np.int64]
 
 _CONTINUES = 0x80
 _UPPER_BITS = 0xC0
-"""A byte of UTF-8 whose upper bits are 10 continues a character."""
+"""Mask of the upper bits of a UTF-8 byte; 10 marks a continuation byte."""
 _FARTHEST = 2**31
 
 
 def substring_by_row(text: Datum, position: Datum, length: Datum) -> pa.Array:
-    """From a position, counted from 1, or from the end if it is negative; as many characters as `length`."""
+    """Return `length` characters from `position`, which counts from 1, or from the end if negative."""
     texts, positions, lengths = arrays(text, position, length)
     valid = validity(texts) & validity(positions) & validity(lengths)
     offsets, content = _content(texts)
@@ -31,7 +31,7 @@ def substring_by_row(text: Datum, position: Datum, length: Datum) -> pa.Array:
 
 
 def begins_or_ends(text: Datum, part: Datum, *, at_end: bool) -> pa.Array:
-    """The beginning or the end of each text, as many bytes as its part has; null where the text is shorter."""
+    """Return the first or last bytes of each text, as many as `part` has; null where the text is shorter."""
     texts, parts = arrays(text, part)
     offsets, content = _content(texts)
     size = np.diff(_content(parts)[0])
@@ -42,7 +42,7 @@ def begins_or_ends(text: Datum, part: Datum, *, at_end: bool) -> pa.Array:
 
 
 def _content(texts: pa.Array) -> tuple[Positions, npt.NDArray[np.uint8]]:
-    """Where each text begins and ends in the bytes of all."""
+    """Return the offsets of each text and the bytes of all texts."""
     _, offsets, data = texts.buffers()
     if not len(texts) or data is None:
         return np.zeros(len(texts) + 1, dtype=np.int64), np.zeros(0, dtype=np.uint8)
@@ -53,7 +53,7 @@ def _content(texts: pa.Array) -> tuple[Positions, npt.NDArray[np.uint8]]:
 def _gathered(
     content: npt.NDArray[np.uint8], start: Positions, end: Positions, valid: npt.NDArray[np.bool_]
 ) -> pa.Array:
-    """The bytes of each row from `start` to before `end`."""
+    """Gather the bytes of each row from `start` up to, but not including, `end`."""
     size = np.where(valid, end - start, 0)
     offsets = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
     taken = content[np.repeat(start - offsets[:-1], size) + np.arange(offsets[-1])]

@@ -1,4 +1,4 @@
-"""Functions of texts. Lengths and positions count characters (code points), from 1, as in Spark."""
+"""Text functions. Lengths and positions count characters (code points) from 1, as in Spark."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,14 +18,14 @@ _LONGEST = 2**31 - 1
 
 
 def as_text(site: Site, operand: Term) -> Term:
-    """An operand as text; numbers and times are written."""
+    """Convert an operand to text; numbers and times are formatted."""
     if not (types.has_order(operand.type) and operand.type != types.INTERVAL):
         raise site.wrong_types("a text", at=operand)
     return convert(operand, types.TEXT)
 
 
 def _simple(kernel: Callable[[pa.Array], pa.Array], kind: pa.DataType = types.TEXT) -> Builder:
-    """A function of one text."""
+    """Build a function of one text."""
 
     def build(site: Site) -> Term:
         return site.apply(kernel, kind, as_text(site, site.operands[0]))
@@ -41,7 +41,7 @@ def _length(site: Site) -> Term:
 
 
 def _trimmed(kernel: Callable[..., pa.Array]) -> Builder:
-    """Spaces, and no other blanks, are taken away."""
+    """Build a trim function, which removes spaces and no other white space."""
 
     def build(site: Site) -> Term:
         return site.apply(partial(_trim, kernel), types.TEXT, as_text(site, site.operands[0]))
@@ -64,7 +64,7 @@ def _joined(*data: Datum) -> pa.Array:
 
 
 def _size(datum: Datum, rows: int) -> int:
-    """Bytes of a text for each row."""
+    """Return the bytes that a text takes in `rows` rows."""
     if isinstance(datum, pa.Array):
         return text_bytes(datum)
     return rows * len(datum.as_py().encode()) if datum.is_valid else 0
@@ -87,13 +87,13 @@ def _as_integer(site: Site, operand: Term) -> Term:
 
 
 def _cut(position: int, length: int | None, array: pa.Array) -> pa.Array:
-    """From a position, counted from 1, or from the end if it is negative."""
+    """Cut texts from a position that counts from 1, or from the end if negative."""
     if length is not None and length <= 0:
         return pc.if_else(pc.is_valid(array), "", array)
     start = position - 1 if position > 0 else position
     stop = None if length is None else start + length
     if start < 0 and stop is not None and stop >= 0:
-        stop = None  # it reaches the end of every text
+        stop = None  # reaches the end of every text
     return pc.utf8_slice_codeunits(array, start, stop)
 
 
@@ -134,7 +134,7 @@ def _held(kernel: Callable[..., pa.Array], part: str, array: pa.Array) -> pa.Arr
 
 
 def _ends(kernel: Callable[..., pa.Array]) -> Builder:
-    """Whether a text begins or ends with another, which may differ from row to row."""
+    """Build startswith or endswith; the part may differ from row to row."""
 
     def build(site: Site) -> Term:
         text, part = (as_text(site, operand) for operand in site.operands)
@@ -152,7 +152,7 @@ def _ends_by_row(at_end: bool, text: Datum, part: Datum) -> pa.Array:
 
 
 def _padded(kernel: Callable[..., pa.Array]) -> Builder:
-    """A text brought to a length by a padding, or cut to it."""
+    """Build lpad or rpad, which extend a text to a length or cut it."""
 
     def build(site: Site) -> Term:
         width = site.integer_of(1)
@@ -163,7 +163,7 @@ def _padded(kernel: Callable[..., pa.Array]) -> Builder:
             )
         padding = site.text_of(2) if len(site.operands) > 2 else _SPACE  # noqa: PLR2004 - the third operand
         if len(padding) != 1:
-            raise site.operands[2].place.mistake("a padding is one character here")
+            raise site.operands[2].place.mistake("the padding must be one character")
         return site.apply(partial(_pad, kernel, width, padding), types.TEXT, as_text(site, site.operands[0]))
 
     return of(build, 2, 3)

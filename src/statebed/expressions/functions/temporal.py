@@ -1,4 +1,4 @@
-"""Plus, minus and times with dates, timestamps and intervals."""
+"""Arithmetic on dates, timestamps and intervals."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +16,11 @@ from statebed.expressions.sites import Site
 from statebed.expressions.terms import Datum, Term, arrays
 
 DAYS = (types.TINYINT, types.SMALLINT, types.INT)
-"""Types of a number of days."""
+"""Types that can hold a number of days."""
 
 
 def sum_of(site: Site) -> Term | None:
-    """A sum or a difference in which there is a time or an interval; None if there is none."""
+    """Build a sum or difference with a time or an interval; return None if neither operand is one."""
     left, right = site.operands
     if not any(types.has_time(term.type) or term.type == types.INTERVAL for term in site.operands):
         return None
@@ -40,7 +40,7 @@ def sum_of(site: Site) -> Term | None:
 
 
 def _moved(site: Site, left: Term, interval: Term) -> Term:
-    """A time or an interval, and an interval more or less."""
+    """Add an interval to, or subtract it from, a time or an interval."""
     constant = interval.constant
     if left.type == types.DATE and constant is not None and constant.is_valid and constant.value % DAY == 0:
         moved = site.apply(
@@ -59,7 +59,7 @@ def _moved(site: Site, left: Term, interval: Term) -> Term:
 
 
 def days_later(site: Site, date: Term, days: Term, sign: str) -> Term:
-    """A date so many days later or earlier."""
+    """Move a date by a number of days."""
     operands = convert(date, types.DATE), convert(days, types.BIGINT)
     return site.apply(partial(_days, sign), types.DATE, *operands, fallible=True)
 
@@ -71,7 +71,7 @@ def _days(sign: str, dates: Datum, days: Datum) -> pa.Array:
 
 
 def product_of(site: Site) -> Term | None:
-    """An interval so many times; None if there is no interval."""
+    """Build the product of an interval and a number; return None if neither operand is an interval."""
     left, right = site.operands
     if types.INTERVAL not in (left.type, right.type):
         return None
@@ -90,7 +90,7 @@ def _micros(sign: str, kind: pa.DataType, left: Datum, right: Datum) -> pa.Array
 
 
 def as_integers(array: pa.Array) -> pa.Array:
-    """The microseconds of timestamps or intervals."""
+    """Return timestamps or intervals as microseconds."""
     return from_numpy(np.asarray(int64_values(array)), pa.int64(), valid=validity(array))
 
 

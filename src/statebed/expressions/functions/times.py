@@ -1,4 +1,4 @@
-"""Functions of dates and timestamps. Everything is UTC, in microseconds."""
+"""Functions of dates and timestamps. All times are UTC, in microseconds."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,11 +29,11 @@ _FIXED = {
 }
 _MONTHS = {"month": 1, "mon": 1, "mm": 1, "quarter": 3, "year": 12, "yyyy": 12, "yy": 12}
 _MONDAY = 4 * DAY
-"""The first Monday after 1970 began, a Thursday."""
+"""First Monday of 1970, which began on a Thursday."""
 
 
 def as_time(site: Site, operand: Term) -> Term:
-    """A date or a timestamp; text is read as a timestamp."""
+    """Return a date or a timestamp; text is parsed as a timestamp."""
     if types.has_time(operand.type):
         return operand
     if operand.type not in (types.TEXT, types.NULL):
@@ -47,7 +47,7 @@ def _as_instant(site: Site, operand: Term) -> Term:
 
 
 def _part(kernel: Callable[[pa.Array], pa.Array]) -> Builder:
-    """A field of the calendar or the clock."""
+    """Build the extraction of a calendar or clock field."""
 
     def build(site: Site) -> Term:
         time = convert(_as_instant(site, site.operands[0]), types.NAIVE_TIMESTAMP)
@@ -61,12 +61,12 @@ def _field(kernel: Callable[[pa.Array], pa.Array], times: pa.Array) -> pa.Array:
 
 
 def _day_of_week(times: pa.Array) -> pa.Array:
-    """From Sunday, 1, to Saturday, 7."""
+    """Number the days of the week from Sunday (1) to Saturday (7)."""
     return pc.day_of_week(times, count_from_zero=False, week_start=7)
 
 
 def _weekday(times: pa.Array) -> pa.Array:
-    """From Monday, 0, to Sunday, 6."""
+    """Number the days of the week from Monday (0) to Sunday (6)."""
     return pc.day_of_week(times, count_from_zero=True, week_start=1)
 
 
@@ -93,12 +93,12 @@ def _truncated(unit: str, times: pa.Array) -> pa.Array:
 
 
 def _months(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Months since 1970 began."""
+    """Return months since the beginning of 1970."""
     return (micros // DAY).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
 def _since_1970(unit: int) -> Builder:
-    """Whole units from 1970 on, rounded down."""
+    """Build a function that returns whole units since 1970, rounded down."""
 
     def build(site: Site) -> Term:
         if not types.is_timestamp(site.operands[0].type):
@@ -113,7 +113,7 @@ def _counted(unit: int, times: pa.Array) -> pa.Array:
 
 
 def _unix_timestamp(site: Site) -> Term:
-    """Whole seconds from 1970 on, towards it: unlike unix_seconds, before it they are rounded up."""
+    """Return whole seconds since 1970, truncated. Unlike unix_seconds, it rounds times before 1970 up."""
     if site.operands[0].type == types.TEXT:
         raise site.wrong_types("a date or a timestamp")
     return site.apply(_towards_1970, types.BIGINT, _as_instant(site, site.operands[0]))
@@ -127,7 +127,7 @@ def _towards_1970(times: pa.Array) -> pa.Array:
 
 
 def _from_1970(unit: int) -> Builder:
-    """The timestamp so many units from 1970 on."""
+    """Build the function that converts a number of units since 1970 to a timestamp."""
 
     def build(site: Site) -> Term:
         operand = site.operands[0]
@@ -150,7 +150,7 @@ def _instants(unit: int, counts: pa.Array) -> pa.Array:
 
 
 def _to(kind: pa.DataType) -> Builder:
-    """A conversion by the name of a function."""
+    """Build a conversion that is called as a function."""
     return of(lambda site: convert(site.operands[0], kind, place=site.place), 1)
 
 

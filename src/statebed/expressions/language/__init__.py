@@ -1,4 +1,4 @@
-"""The language: from text to a tree. It knows nothing of columns and types of columns."""
+"""Parser of the expression language: from text to a syntax tree. It does not know columns or their types."""
 
 from statebed.expressions.language.parser import parse
 from statebed.expressions.language.tree import Call, Case, Cast, FieldOf, Literal, Name, Node, Parsed, TimeLiteral

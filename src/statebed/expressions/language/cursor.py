@@ -1,4 +1,4 @@
-"""A cursor over the tokens of a text: looking ahead, skipping, and saying what should have been there."""
+"""Cursor over the tokens of a text: lookahead, skipping, and errors that name the expected token."""
 
 from statebed.expressions.language.tokens import Token, TokenKind, tokenize
 from statebed.expressions.mistakes import TextSpan
@@ -30,11 +30,11 @@ RESERVED = frozenset(
         "from",
     ]
 )
-"""Words that are no column unless they stand in backticks."""
+"""Words that are not column names unless they are in backticks."""
 
 
 class Cursor:
-    """The tokens of a text, and the one to be read next."""
+    """Tokens of a text and the position of the next one."""
 
     def __init__(self, place: TextSpan) -> None:
         self.place = place
@@ -47,7 +47,7 @@ class Cursor:
 
     @property
     def following(self) -> Token:
-        """The one after the next."""
+        """Return the token after the next."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
     def advance(self) -> Token:
@@ -76,9 +76,9 @@ class Cursor:
         token = self.next
         at = self.place.at(token.start, token.end)
         if token.kind is TokenKind.END:
-            return at.mistake(f"the text ends where {wanted} should be")
+            return at.mistake(f"the text ends where {wanted} is expected")
         fix = f"write `{token.value}` in backticks if it is a column" if token.value.lower() in RESERVED else ""
-        return at.mistake(f"{wanted} should be here, not {self.place.at(token.start, token.end).snippet!r}", fix=fix)
+        return at.mistake(f"expected {wanted}, got {self.place.at(token.start, token.end).snippet!r}", fix=fix)
 
     def name(self, wanted: str) -> str:
         token = self.next
@@ -89,5 +89,5 @@ class Cursor:
         raise self.unexpected(wanted)
 
     def last_end(self) -> int:
-        """Where the token ends that was read last."""
+        """End position of the token that was read last."""
         return self.tokens[self.position - 1].end

@@ -1,4 +1,4 @@
-"""Values that stand in a text: numbers with Spark's suffixes, and intervals."""
+"""Literals: numbers with Spark's suffixes, and intervals."""
 
 import re
 from decimal import Decimal, InvalidOperation
@@ -30,7 +30,9 @@ _LONGEST = 2**63 - 1
 
 
 def number(place: TextSpan, token: Token, *, negative: bool, start: int) -> Literal:
-    """A number, as Spark types it: int, bigint or decimal by size; 1.5 a decimal, 1e3 and 1.5D doubles, 1L a bigint."""
+    """Parse a number with Spark's types: int, bigint or decimal by size; 1.5 is a decimal, 1e3 and 1.5D are doubles, 1L
+    is a bigint.
+    """
     match = _NUMBER.fullmatch(token.value.lower())
     at = place.at(start, token.end)
     if match is None:
@@ -72,7 +74,7 @@ def _decimal(at: TextSpan, text: str) -> Literal:
 
 
 def interval_of_text(at: TextSpan, text: str) -> Literal:
-    """An interval such as '1 day 2 hours'."""
+    """Parse an interval such as '1 day 2 hours'."""
     total, position = 0, 0
     while position < len(text):
         match = _AMOUNT.match(text, position)
@@ -84,19 +86,19 @@ def interval_of_text(at: TextSpan, text: str) -> Literal:
 
 
 def interval(at: TextSpan, value: int) -> Literal:
-    """An interval of so many microseconds."""
+    """Build an interval literal of `value` microseconds."""
     if abs(value) > _LONGEST:
         raise at.mistake("this interval is too long")
     return Literal(at.start, at.end, value, types.INTERVAL)
 
 
 def unit_of(word: str) -> str:
-    """A unit in the singular."""
+    """Return the singular of a unit."""
     return word.lower().removesuffix("s")
 
 
 def microseconds(at: TextSpan, amount: str, unit: str) -> int:
-    """So many of a unit."""
+    """Return the microseconds of an amount and a unit."""
     size = _MICROSECONDS.get(unit_of(unit))
     if size is None:
         known = ", ".join(_MICROSECONDS)

@@ -1,4 +1,4 @@
-"""Reads operands: numbers, texts, names, calls, `case`, and what follows an operand (`.field`, `[index]`, `::type`)."""
+"""Parser of operands: numbers, texts, names, calls, `case`, and suffixes (`.field`, `[index]`, `::type`)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
@@ -20,14 +20,14 @@ _TIME_LITERALS = {
 
 
 class Operands(Cursor, ABC):
-    """Reads what stands between operators; what stands in parentheses is a whole expression again."""
+    """Parses operands. Parentheses contain a whole expression."""
 
     @abstractmethod
     def expression(self) -> Node:
-        """A whole expression."""
+        """Parse a whole expression."""
 
     def joined(self, function: str, left: Node, *others: Node) -> Call:
-        """A call that reaches from its first operand to the token that was read last."""
+        """Build a call that spans from its first operand to the token that was read last."""
         return Call(left.start, self.last_end(), function, (left, *others))
 
     def followed(self, operand: Node) -> Node:
@@ -113,7 +113,7 @@ class Operands(Cursor, ABC):
         return Call(token.start, self.last_end(), function, arguments)
 
     def arguments(self) -> tuple[Node, ...]:
-        """Up to the closing parenthesis."""
+        """Parse arguments up to the closing parenthesis."""
         found = [self.expression()]
         while self.skip_sign(","):
             found.append(self.expression())
@@ -121,7 +121,7 @@ class Operands(Cursor, ABC):
         return tuple(found)
 
     def struct(self, start: int) -> Call:
-        """A struct is a named_struct: a field is named by `as`, or by the column, or by its number."""
+        """Parse `struct` as named_struct: a field is named by `as`, by its column, or by its number."""
         found: list[Node] = []
         while not found or self.skip_sign(","):
             value = self.expression()
@@ -158,7 +158,7 @@ class Operands(Cursor, ABC):
             amount, unit = self.advance(), self.advance()
             at = self.place.at(start, unit.end)
             if amount.kind not in {TokenKind.NUMBER, TokenKind.TEXT} or unit.kind is not TokenKind.WORD:
-                raise at.mistake("an interval is amounts and units", fix="write interval 5 minutes")
+                raise at.mistake("an interval consists of amounts and units", fix="write interval 5 minutes")
             value = microseconds(at, amount.value.strip(), unit.value)
             total += -value if negative else value
             first = False

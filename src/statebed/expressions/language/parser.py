@@ -1,7 +1,7 @@
-"""Reads a text by recursive descent, with the precedence of Spark's grammar.
+"""Recursive descent parser with the precedence of Spark's grammar.
 
-From weak to strong: or, and, not, the predicates (between, in, like, is), comparisons, + - ||, * / % div, unary minus,
-and what follows an operand (`.field`, `[index]`, `::type`).
+Precedence from low to high: or, and, not, predicates (between, in, like, is), comparisons, + - ||, * / % div, unary
+minus, suffixes of an operand (`.field`, `[index]`, `::type`).
 """
 
 from statebed.expressions import types
@@ -12,16 +12,16 @@ from statebed.expressions.mistakes import TextSpan
 
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
 _DEEPEST = 50
-"""Parentheses within parentheses; every level takes several calls of Python's stack."""
+"""Maximum depth of nested parentheses; every level takes several frames of Python's stack."""
 
 
 def parse(place: TextSpan) -> Parsed:
-    """The tree of a whole text, and the name that it gives to the result."""
+    """Parse a whole text; return its tree and the name that it gives to the result."""
     return _Parser(place).whole()
 
 
 def balanced(function: str, operands: list[Node]) -> Node:
-    """A long chain as a tree of little depth; the order of evaluation is the same."""
+    """Build a shallow tree from a long chain of operators without changing the order of evaluation."""
     if len(operands) == 1:
         return operands[0]
     middle = len(operands) // 2
@@ -46,7 +46,7 @@ class _Parser(Operands):
     def expression(self) -> Node:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise self.place.at(self.next.start, self.next.end).mistake("parentheses within parentheses, too deep")
+            raise self.place.at(self.next.start, self.next.end).mistake("parentheses are nested too deeply")
         found = [self.conjunction()]
         while self.skip_word("or"):
             found.append(self.conjunction())

@@ -1,6 +1,6 @@
-"""The words of the expression language: a text becomes a list of tokens.
+"""Lexer of the expression language.
 
-Strings are as in Spark SQL: single or double quotes, a doubled quote is one, a backslash escapes, r'...' is raw.
+Strings follow Spark SQL: single or double quotes, a doubled quote is one quote, a backslash escapes, r'...' is raw.
 """
 
 import re
@@ -11,7 +11,7 @@ from statebed.expressions.mistakes import TextSpan
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """Kind of a token."""
 
     NUMBER = "a number"
     TEXT = "a text"
@@ -23,7 +23,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True)
 class Token:
-    """One token; `value` of a text or a quoted name is what the quotes hold."""
+    """A token. For a text or a quoted name, `value` is the content without the quotes."""
 
     kind: TokenKind
     value: str
@@ -50,11 +50,11 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-"""The last two keep their backslash, which a pattern of `like` needs."""
+"""Escape sequences. The last two keep their backslash, which patterns of `like` need."""
 
 
 def tokenize(place: TextSpan) -> list[Token]:
-    """The tokens of a whole text, the end included."""
+    """Return the tokens of a whole text, including the end marker."""
     text, position, found = place.text, 0, []
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -81,7 +81,7 @@ def _unquoted(quoted: str) -> str:
         return quoted[2:-1]
     quote = quoted[0]
     parts = re.split(r"(\\.)", quoted[1:-1], flags=re.DOTALL)
-    # A doubled quote is one quote only where no backslash has taken the first of them.
+    # A doubled quote is one quote unless a backslash escapes the first of them.
     whole = "".join(part if part.startswith("\\") else part.replace(quote * 2, quote) for part in parts)
     return _ESCAPE.sub(_escaped, whole)
 
@@ -97,7 +97,7 @@ def _unreadable(place: TextSpan, position: int) -> Exception:
     character = place.text[position]
     at = place.at(position, position + 1)
     if character in "'\"`":
-        return at.mistake("this quote is never closed", fix="close it; inside a text, write the quote twice")
+        return at.mistake("this quote is not closed", fix="close it; inside a text, write the quote twice")
     if character.isdigit():
         return at.mistake("this number cannot be read", fix="put a name that begins with a digit into `backticks`")
     return at.mistake(f"{character!r} has no meaning here", fix="put names with other characters into `backticks`")

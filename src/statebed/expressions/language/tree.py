@@ -1,4 +1,4 @@
-"""The tree that a text is parsed to. Operators are calls: `a + b` is Call("+", (a, b))."""
+"""Syntax tree. Operators are calls: `a + b` is Call("+", (a, b))."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Node:
-    """A part of the text, from `start` to before `end`."""
+    """A node, which spans the text from `start` up to, but not including, `end`."""
 
     start: int
     end: int
@@ -15,7 +15,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Literal(Node):
-    """A value that stands in the text."""
+    """A literal value."""
 
     value: object
     type: pa.DataType
@@ -23,7 +23,7 @@ class Literal(Node):
 
 @dataclass(frozen=True)
 class TimeLiteral(Node):
-    """`timestamp '...'`, `date '...'`: a text that is read as a time."""
+    """`timestamp '...'` or `date '...'`: text that is parsed as a time."""
 
     content: str
     type: pa.DataType
@@ -31,7 +31,7 @@ class TimeLiteral(Node):
 
 @dataclass(frozen=True)
 class Name(Node):
-    """A column, or a field of a column that is a struct."""
+    """A column, or a field of a struct column."""
 
     parts: tuple[str, ...]
 
@@ -54,7 +54,7 @@ class FieldOf(Node):
 
 @dataclass(frozen=True)
 class Cast(Node):
-    """A conversion to a named type; a lenient one gives null where a value cannot be converted."""
+    """A conversion to a named type; a lenient one returns null for values that cannot be converted."""
 
     operand: Node
     type: pa.DataType
@@ -63,7 +63,7 @@ class Cast(Node):
 
 @dataclass(frozen=True)
 class Case(Node):
-    """The value of the first condition that holds."""
+    """A `case`: the value of the first condition that is true."""
 
     branches: tuple[tuple[Node, Node], ...]
     otherwise: Node | None
@@ -71,7 +71,7 @@ class Case(Node):
 
 @dataclass(frozen=True)
 class Parsed:
-    """A whole text: an expression and the name that `as` gives it."""
+    """A parsed text: the expression and the name that `as` gives it."""
 
     root: Node
     alias: str | None

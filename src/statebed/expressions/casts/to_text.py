@@ -1,4 +1,4 @@
-"""Values as text, as Spark writes them: 1.0E10, decimals without exponents, times without trailing zeros."""
+"""Formatting of values as text, as Spark does it: 1.0E10, decimals without exponents, times without trailing zeros."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -7,11 +7,11 @@ from statebed.expressions import types
 from statebed.expressions.casts.number_casts import Conversion, Converted
 
 _SMALLEST_PLAIN, _LARGEST_PLAIN = 1e-3, 1e7
-"""Between them a double is written without an exponent."""
+"""Bounds between which a double is written without an exponent."""
 
 
 def writer(source: pa.DataType) -> Conversion | None:
-    """How values of a type are written."""
+    """Return the conversion that formats values of a type, or None if there is none."""
     if types.is_float(source):
         return _float_to_text
     if types.is_decimal(source):
@@ -45,7 +45,7 @@ def _scalar(value: float, array: pa.Array) -> pa.Scalar:
 
 
 def _scientific(shown: pa.Array) -> pa.Array:
-    """A number such as 12345678.5 or 1.5e+20 as 1.23456785E7 or 1.5E20."""
+    """Rewrite numbers such as 12345678.5 or 1.5e+20 as 1.23456785E7 or 1.5E20."""
     pattern = r"^(?P<sign>-?)(?P<whole>\d*)\.?(?P<fraction>\d*)(?:e(?P<exponent>[+-]?\d+))?$"
     parts = pc.extract_regex(shown, pattern)
     sign, whole, fraction, exponent = (
@@ -66,7 +66,7 @@ def _decimal_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     scale = array.type.scale
     if scale == 0:
         return pc.cast(array, kind), None
-    # Arrow would write 1E-8: the digits alone, and the point put in.
+    # Arrow would write 1E-8, so format the digits and insert the point.
     whole = pa.decimal128(types.MOST_DIGITS, 0)
     digits = pa.Array.from_buffers(whole, len(array), array.buffers(), array.null_count, array.offset)
     text = pc.cast(digits, kind)
@@ -78,7 +78,7 @@ def _decimal_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
 
 def _timestamp_to_text(array: pa.Array, kind: pa.DataType) -> Converted:
     plain = pc.cast(array, types.NAIVE_TIMESTAMP)
-    text = pc.cast(plain, kind)  # with six digits of a second
+    text = pc.cast(plain, kind)  # six fractional digits
     trimmed = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
     return pc.if_else(pc.match_substring(text, "."), trimmed, text), None
 

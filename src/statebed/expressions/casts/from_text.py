@@ -1,4 +1,4 @@
-"""Text as values: numbers, booleans, dates and times, in the forms that Spark reads. Spaces around are ignored."""
+"""Parsers for numbers, booleans, dates and times, in the formats that Spark accepts. Surrounding spaces are ignored."""
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ _TRUE, _FALSE = ["true", "t", "yes", "y", "1"], ["false", "f", "no", "n", "0"]
 _LONGEST_INTEGER = "9223372036854775807"
 _PARTS = r"^(?P<sign>[+-]?)(?P<whole>\d*)\.?(?P<fraction>\d*)(?:[eE](?P<exponent>[+-]?\d+))?$"
 _MOST_DIGITS = 76
-"""That Arrow reads."""
+"""Maximum number of digits that Arrow parses."""
 _FAR = 99_999
 _POWERS = np.array([10**power for power in range(160)], dtype=object)
 _DATE = r"^(?P<sign>[+-]?)(?P<year>\d{4,6})(?:-(?P<month>\d{1,2})(?:-(?P<day>\d{1,2})(?P<rest>[ T].*)?)?)?$"
@@ -73,7 +73,7 @@ def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
     whole, fraction, exponent = (pc.struct_field(parts, name) for name in ("whole", "fraction", "exponent"))
     digits = pc.utf8_ltrim(pc.binary_join_element_wise(whole, fraction, ""), "0")
     length = int64_values(pc.cast(pc.fill_null(pc.utf8_length(digits), 0), pa.int64()))
-    # Half away from zero asks for one digit after those that are kept: what is beyond 76 may be cut off.
+    # Rounding half away from zero needs one digit beyond those that are kept, so digits after the 76th can be cut off.
     kept = pc.utf8_slice_codeunits(pc.if_else(pc.equal(digits, ""), "0", digits), 0, _MOST_DIGITS)
     values = integers(pc.cast(pc.fill_null(kept, "0"), pa.decimal256(_MOST_DIGITS, 0)))
     power = _exponents(exponent) - int64_values(pc.cast(pc.fill_null(pc.utf8_length(fraction), 0), pa.int64()))
@@ -90,7 +90,7 @@ def _decimal(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _exponents(text: pa.Array) -> npt.NDArray[np.int64]:
-    """Exponents of numbers; far ones are all the same."""
+    """Return the exponents of numbers, clipped to a range that covers every type."""
     plain = pc.fill_null(pc.if_else(pc.equal(text, ""), "0", pc.utf8_ltrim(text, "+")), "0")
     digits = pc.utf8_ltrim(pc.utf8_ltrim(plain, "-"), "0")
     far = pc.if_else(pc.starts_with(plain, "-"), str(-_FAR), str(_FAR))
@@ -99,7 +99,7 @@ def _exponents(text: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def float_to_decimal(array: pa.Array, kind: pa.DataType) -> Converted:
-    """The shortest decimal that names a double; NaN and infinities become null."""
+    """Convert a double to the shortest decimal that identifies it; NaN and infinities become null."""
     doubles = pc.cast(array, pa.float64())
     finite = pc.if_else(pc.is_finite(doubles), doubles, pa.scalar(None, pa.float64()))
     return _decimal(pc.cast(finite, pa.string()), kind)
@@ -120,7 +120,7 @@ def _date(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
-    """Without a zone it is UTC; a timestamp_ntz ignores the zone."""
+    """Parse timestamps. Without a zone they are UTC; timestamp_ntz ignores the zone."""
     days, rest, bad = _days(pc.utf8_trim(array, _BLANKS))
     clock = pc.extract_regex(pc.if_else(pc.equal(rest, ""), " ", rest), _CLOCK)
     bad |= validity(rest) & ~validity(clock)
@@ -139,7 +139,7 @@ def _timestamp(array: pa.Array, kind: pa.DataType) -> Converted:
 
 
 def _days(text: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array, npt.NDArray[np.bool_]]:
-    """Days since 1970, what follows the date, and where there is no date."""
+    """Return days since 1970, the text after the date, and a mask of texts without a date."""
     parts = pc.extract_regex(text, _DATE)
     year, month, day = (_number(pc.struct_field(parts, name), empty=1) for name in ("year", "month", "day"))
     year = np.where(boolean_values(pc.equal(pc.struct_field(parts, "sign"), "-")), -year, year)
@@ -153,7 +153,7 @@ def _days(text: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array, npt.NDArray[
 
 
 def _number(text: pa.Array, *, empty: int = 0) -> npt.NDArray[np.int64]:
-    """Digits as integers; nothing, or a null, as `empty`."""
+    """Parse digits as integers; an empty text or a null is `empty`."""
     filled = pc.fill_null(pc.if_else(pc.equal(text, ""), str(empty), text), str(empty))
     return fixed_width_values(pc.cast(filled, pa.int64()), np.int64)  # type: ignore[return-value]  # the dtype says it
 
@@ -167,4 +167,4 @@ READERS: dict[object, Conversion] = {
     types.BINARY: lambda array, kind: (pc.cast(array, kind), None),
     "decimal": _decimal,
 }
-"""By type; all decimals have one."""
+"""Parsers by type; all decimals share one."""

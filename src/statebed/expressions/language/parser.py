@@ -40,7 +40,7 @@ class _Parser(Operands):
         root = self.expression()
         alias = self.name("a name") if self.skip_word("as") else None
         if self.next.kind is not TokenKind.END:
-            raise self.unexpected("an operator, or the end,")
+            raise self.unexpected("an operator or the end")
         return Parsed(root, alias)
 
     def expression(self) -> Node:

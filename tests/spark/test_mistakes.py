@@ -183,11 +183,11 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
         lambda r: (
             stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(r.state / "rides" / "out"))
         ),
-        "one inside the other",
+        "are nested",
     ),
     "a table around the state": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write("parquet", path=str(r.folder)),
-        "one inside the other",
+        "are nested",
     ),
     "two tables in one place": (
         lambda r: (
@@ -197,7 +197,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
             .write("parquet", path=str(r.out), name="a")
             .write("parquet", path=f"{r.out}/", name="b")
         ),
-        "write to one place",
+        "write to the same target",
     ),
     "a number as a condition behind an operator": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).where("n"),

@@ -202,7 +202,7 @@ def test_what_a_function_makes_goes_into_tables_once(make: Any, tmp_path: Path) 
         assert connection.execute("select k, twice from t").fetchall() == [("a", 6)]
     with pytest.raises(InputError, match="gives no _weight"):
         make("memory", CHANGES, transform=lambda df: df.select("k"))
-    with pytest.raises(InputError, match="names no columns of the stream"):
+    with pytest.raises(InputError, match="must list columns of the stream"):
         make("sqlite", path=str(tmp_path / "x.db"), table="t", key="n", transform=lambda df: df.select("k"))
 
 

@@ -146,7 +146,7 @@ def test_a_changelog_without_key_is_refused_before_anything_is_written(rides: An
         .key_by("driver", name="totals")
         .agg(trips=sb.count(), ttl="365 days")
     )
-    with pytest.raises(InputError, match="which of its columns tell rows apart") as caught:
+    with pytest.raises(InputError, match="which columns identify a row") as caught:
         totals.write("sqlite", path=str(rides.folder / "x.db"), table="t")
     assert "key='driver'" in caught.value.fix
     with pytest.raises(InputError, match="unknown options: tabel"):

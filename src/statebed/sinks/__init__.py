@@ -1,4 +1,4 @@
-"""Where output goes: sinks that publish the outbox of committed epochs."""
+"""Sinks: destinations that the outbox of committed epochs is published to."""
 
 from statebed.sinks.base import BaseSink
 from statebed.sinks.console import ConsoleSink

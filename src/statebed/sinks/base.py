@@ -1,6 +1,6 @@
-"""What the sinks of statebed have in common: a name, a line about themselves, and checks before a run opens.
+"""Base class of statebed's sinks: a name, a description, and checks before a run opens.
 
-A sink of the user's own needs none of this; `statebed.checkpoint.Sink` says what it must have.
+User-defined sinks need not derive from it; `statebed.checkpoint.Sink` lists what they must have.
 """
 
 import abc
@@ -17,13 +17,13 @@ from statebed.protocol import Guarantee, SinkIdentity, SinkPosition
 
 
 class BaseSink(abc.ABC):
-    """A sink that remembers nothing, until it says otherwise."""
+    """Base class of sinks. By default a sink keeps no position."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.AT_LEAST_ONCE
     kind: str = ""
-    """What it is, as records name it; empty: one of the user's own."""
+    """Kind of the sink in records; empty for a user-defined sink."""
     keeps_position: ClassVar[bool] = False
-    """Whether run and epoch are kept in the target, so that a missing position means a missing target."""
+    """Whether run and epoch are stored in the target, so that a missing position means a missing target."""
     shares_target: ClassVar[bool] = False
     """Whether another sink may write to the same target, which then has the rows of both."""
 
@@ -38,65 +38,65 @@ class BaseSink(abc.ABC):
     @property
     @abc.abstractmethod
     def described(self) -> str:
-        """One line for `explain()`: what is written where; never a secret."""
+        """One-line description for `explain()`: what is written where. Never contains a secret."""
 
     @property
     def target(self) -> str:
-        """Where it writes, in one spelling for one place and without secrets; empty if it has no place of its own.
+        """Where the sink writes, normalised and without secrets; empty if the sink has no target.
 
-        No two sinks of a job may have the same one, unless they share it.
+        No two sinks of a job may have the same target, unless they share it.
         """
         return ""
 
     @property
     def identity(self) -> SinkIdentity:
-        """What records remember about it."""
+        """Identity that records store."""
         return SinkIdentity(kind=self.kind, target=self.target, keeps_position=self.keeps_position)
 
     @property
     def folder(self) -> str | None:
-        """URL of the folder that belongs to this sink alone; None: it has none."""
+        """URL of the folder that belongs to this sink alone, or None."""
         return None
 
     def rename(self, sink_id: str) -> None:
-        """Take another name, before anything was opened."""
+        """Set another name; must be called before the sink is opened."""
         self._sink_id = check_name("sink", sink_id)
         self._owner = f"{self._owner.rpartition('/')[0]}/{sink_id}" if self._owner else ""
 
     def owner_of_target(self) -> str:
-        """The job and sink that the target says it belongs to, as "job/sink"; empty: none, or it cannot say."""
+        """Return the owner stored in the target, as "job/sink"; empty if there is none or it is unknown."""
         return ""
 
     def check(self, *, last_number: int) -> None:  # noqa: B027 - not every sink has a place
-        """Before a run opens, and without writing: refuse a place that cannot be this sink's.
+        """Raise InputError if the target cannot belong to this sink. Called before a run opens; writes nothing.
 
-        `last_number` is the newest number of the job's log; a place that knows a newer one is not of this log.
+        `last_number` is the newest number of the job's log; a target with a newer number belongs to another log.
         """
 
     def probe(self) -> None:  # noqa: B027 - not every sink has a place
-        """Before a run opens, after every check: refuse a place that cannot be written."""
+        """Raise an error if the target is not writable. Called before a run opens, after all checks."""
 
     def peek(self) -> SinkPosition | None:
-        """Its position, without opening it and without writing anything."""
+        """Return the position, or None, without opening the sink or writing anything."""
         return None
 
     def open(self, run: int) -> SinkPosition | None:  # noqa: ARG002 - for sinks that remember the run
-        """Refuse older runs from now on; its position before that, or None if it keeps none."""
+        """Fence older runs, and return the position before that, or None if the sink keeps none."""
         return None
 
     def roll_back(self, run: int, epoch: int) -> None:  # noqa: B027 - not every sink can
-        """Take back what is newer than `epoch`; never asked of a sink without a position."""
+        """Retract everything after `epoch`. Only called for sinks with a position."""
 
     def clear(self, run: int) -> None:
-        """Take back everything, to be written anew; never asked of a sink without a position."""
+        """Retract everything, before it is written again. Only called for sinks with a position."""
         self.roll_back(run, 0)
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> None:
-        """Take the epoch; one that is there already is no error."""
+        """Write the epoch; do nothing if the sink has it."""
 
     def fenced(self, run: int, newer: int, *, where: str = "") -> FencedError:
-        """What to raise when a newer run has opened the sink."""
+        """Return the error to raise if a newer run has opened the sink."""
         return FencedError(
             f"sink {self._sink_id} was opened by run {newer}; run {run} is superseded",
             where=where,
@@ -105,12 +105,12 @@ class BaseSink(abc.ABC):
 
 
 def outbox_rows(publication: Publication) -> pa.Table | None:
-    """The rows of an epoch as one table, or None when it has none."""
+    """Return the rows of an epoch as one table, or None if it has no output."""
     tables = [pq.read_table(pa.BufferReader(publication.read(file))) for file in publication.files]
     return pa.concat_tables(tables) if tables else None
 
 
 def outbox_batches(publication: Publication, rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows of an epoch, at most `rows` at a time and one file in memory."""
+    """Yield the rows of an epoch in batches of at most `rows`, with one file in memory at a time."""
     for file in publication.files:
         yield from pq.ParquetFile(pa.BufferReader(publication.read(file))).iter_batches(batch_size=rows)

@@ -1,4 +1,4 @@
-"""Rows on the console, for a first look: at least once, like anything that only prints."""
+"""Sink that prints rows to the console. At least once, because printed lines cannot be retracted."""
 
 import sys
 from typing import Any, TextIO
@@ -15,7 +15,7 @@ DEFAULT_ROWS = 20
 
 
 class ConsoleSink(BaseSink):
-    """Prints the first rows of every epoch that has some; `stream` None is standard output."""
+    """Prints the first rows of every epoch with output, to standard output if `stream` is None."""
 
     kind: str = "console"
 
@@ -44,7 +44,7 @@ class ConsoleSink(BaseSink):
 
 
 def _lines(rows: pa.Table) -> list[str]:
-    """A header and the rows, in columns as wide as their values."""
+    """Return a header and the rows as lines, with aligned columns."""
     columns = [
         [name, *(_text(value) for value in json_values(one_chunk(column)))]
         for name, column in zip(rows.schema.names, rows.columns, strict=True)

@@ -1,12 +1,12 @@
-"""Changes as Debezium's JSON: what a key's row was before, what it is after, and the epoch that changed it.
+"""Changes as Debezium JSON: a key's row before and after the change, and the epoch that changed it.
 
     {"before": null, "after": {"driver": "ann", "trips": 2}, "op": "c", "ts_ms": 1767225600000,
      "source": {"connector": "statebed", "name": "rides", "table": "totals", "snapshot": "false",
                 "epoch": 12, "ts_ms": 1767225600000}}
 
-`op` is `c` for a new row, `u` for an update, `d` for a row that is gone, `r` for a row that was read from a snapshot:
-the first epoch of a sink whose user calls it one. Times are the epoch's. Of one key there is one message per epoch,
-when the declared key is one.
+`op` is `c` for a new row, `u` for an update, `d` for a deleted row, and `r` for a row of a snapshot: with `snapshot`,
+the first epoch of the sink is one. Times are those of the epoch. There is one message per key and epoch, provided that
+the declared key is unique.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,22 +21,22 @@ from statebed.format.json_values import json_objects
 from statebed.sinks.row_kinds import KeyedChanges, RowKind
 
 MESSAGES = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string(), nullable=False)])
-"""Columns of messages as rows: those that Spark's Kafka writer takes."""
+"""Columns of messages as rows, as Spark's Kafka writer expects them."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """Who sends the messages, and the key that they are about."""
+    """Sender and key columns of the messages."""
 
     job_id: str
     table: str
-    """Name of the stream for readers: the sink's."""
+    """Name of the stream for readers, which is the sink's name."""
     key: tuple[str, ...]
 
     def messages(
         self, rows: pa.Table, publication: Publication, *, snapshot: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Key and value of every message of an epoch; rows that are gone come first."""
+        """Yield key and value of every message of an epoch; deleted rows come first."""
         changes = KeyedChanges(rows, self.key)
         milliseconds = publication.record.epoch_time_us // 1_000
         source = {
@@ -71,7 +71,7 @@ class Envelope:
             yield msgspec.json.encode({name: known[name] for name in self.key}), msgspec.json.encode(value)
 
     def table_of(self, rows: pa.Table, publication: Publication) -> pa.Table:
-        """The messages as rows with the columns `key` and `value`."""
+        """Return the messages as rows with the columns `key` and `value`."""
         pairs = list(self.messages(rows, publication))
         columns = [pa.array([pair[place].decode() for pair in pairs], pa.string()) for place in (0, 1)]
         return pa.Table.from_arrays(columns, schema=MESSAGES)

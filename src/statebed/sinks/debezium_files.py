@@ -1,9 +1,9 @@
-"""Changes as files of Debezium's JSON, a message per line, exactly once: a table of files with a manifest.
+"""Sink that writes changes to files of Debezium JSON, one message per line, exactly once: a file table with a manifest.
 
     {path}/epoch=000000000007/changes.{digest}.jsonl
     {path}/_statebed/                                   the manifest: which files there are
 
-Read the lines of `table_files(path)` in this order, or follow the folders of epochs.
+Read the lines of `table_files(path)` in this order, or follow the epoch folders.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from statebed.sinks.file_table import FileContent, FileTableSink
 
 
 class DebeziumFilesSink(FileTableSink):
-    """Publishes the changes of epochs as JSON lines; `snapshot`: rows of the first epoch were read, not created."""
+    """Publishes changes as JSON lines. With `snapshot`, the rows of the first epoch are a snapshot (`op` is `r`)."""
 
     kind: str = "debezium"
 

@@ -1,10 +1,10 @@
-"""A table of files with a manifest: each epoch becomes visible once, all at once, and a superseded run cannot add any.
+"""Tables of files with a manifest: each epoch becomes visible once and atomically, and a superseded run cannot add any.
 
     {path}/epoch=000000000007/{file}
     {path}/_statebed/                          the manifest: which files the table consists of
 
-The manifest alone says which files are visible; a run that was superseded finds its entry's place taken and stops. What
-the files hold is decided by the kinds of tables.
+Only the manifest decides which files are visible. A superseded run finds the number of its entry taken and stops. The
+subclasses decide what the files contain.
 """
 
 import abc
@@ -38,12 +38,12 @@ from statebed.storage import get_storage_provider, probe_put_if_absent, put_veri
 
 _GENERATION = re.compile(r"g([0-9]+)-")
 _APPEND_ATTEMPTS = 100
-"""How often an entry is tried again when another one took its number."""
+"""Number of attempts to append an entry when another one takes its number."""
 
 
 @dataclass(frozen=True)
 class FileContent:
-    """One file that an epoch adds. The same content has the same name, other content another one."""
+    """A file that an epoch adds. Its name depends on its content: same content, same name."""
 
     name: str
     data: bytes
@@ -51,7 +51,7 @@ class FileContent:
 
 
 class FileTableSink(BaseSink, abc.ABC):
-    """Publishes epochs to a table of files of its own."""
+    """Publishes epochs to its own table of files."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     keeps_position: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class FileTableSink(BaseSink, abc.ABC):
 
     @abc.abstractmethod
     def contents(self, publication: Publication, *, first: bool) -> Iterator[FileContent]:
-        """The files of an epoch; `first`: the table has no epoch yet."""
+        """Yield the files of an epoch. `first` is set if the table has no epoch yet."""
 
     @property
     def url(self) -> str:
@@ -86,22 +86,22 @@ class FileTableSink(BaseSink, abc.ABC):
         return self._checked().position
 
     def check(self, *, last_number: int) -> None:
-        """Before a run opens: the table is free or this job's, and knows no epoch that the job's log does not."""
+        """Raise InputError unless the table is unused, or is this job's and has no epoch that its log lacks."""
         state = self._checked()
         if max(state.epoch, state.run) > last_number:
             raise InputError(
                 f"the table holds epoch {state.epoch} of run {state.run}, but the job's log ends at {last_number}: "
-                "the state was deleted, or it is another one",
+                "the state was deleted, or is another job's",
                 where=self.url,
-                fix="give the table another path, or remove the folder, or restore the state that belongs to it",
+                fix="give the table another path, remove the folder, or restore the state that belongs to it",
             )
 
     def probe(self) -> None:
-        """Refuse a place that cannot be written, or a store on which two writers could both append one entry."""
+        """Raise an error if the target is not writable, or if the store does not support put-if-absent."""
         probe_put_if_absent(self._store)
 
     def open(self, run: int) -> SinkPosition | None:
-        """Fence older runs; the position before that."""
+        """Fence older runs, and return the position before that."""
         before = self._checked()
         for _ in range(_APPEND_ATTEMPTS):
             if before.number and before.run >= run:
@@ -114,7 +114,7 @@ class FileTableSink(BaseSink, abc.ABC):
         raise self.fenced(run, before.run, where=self.url)
 
     def roll_back(self, run: int, epoch: int) -> None:
-        """Make the files of epochs after `epoch` invisible, then remove them."""
+        """Make the files of epochs after `epoch` invisible, then delete them."""
         while True:
             state = self._checked()
             if state.run != run:
@@ -123,8 +123,8 @@ class FileTableSink(BaseSink, abc.ABC):
                 return
             if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state), to=state):
                 break
-        # Files after a rollback have names of their own, so nobody can make these visible again. Those that a crash
-        # left behind before they became visible go with them: whoever reads the folder by glob would see them.
+        # Files written after a rollback have other names, so these can never become visible again. Files that a crash
+        # left before they became visible are deleted too: readers that glob the folder would see them.
         for folder in self._store.list_level("").folders:
             if _epoch_of(folder) > epoch:
                 for info in self._store.list_level(folder).objects:
@@ -133,7 +133,7 @@ class FileTableSink(BaseSink, abc.ABC):
                             self._store.delete(info.path)
 
     def publish(self, publication: Publication) -> None:
-        """Copy the files, then make them visible with one entry."""
+        """Copy the files, then make them visible with a single entry."""
         if not publication.files:
             return
         for _ in range(_APPEND_ATTEMPTS):
@@ -153,7 +153,7 @@ class FileTableSink(BaseSink, abc.ABC):
         raise self.fenced(publication.run, self._manifest.refresh().run, where=self.url)
 
     def _copy(self, epoch: int, content: FileContent, generation: int) -> TableFile:
-        # A superseded run may still be removing files that it rolled back: an epoch that returns has other names.
+        # A superseded run may still be deleting files that it rolled back, so files of the same epoch get other names.
         name = f"g{generation}-{content.name}" if generation else content.name
         path = f"{epoch_folder(epoch)}/{name}"
         put_verified(self._store, path, content.data)
@@ -187,19 +187,19 @@ class FileTableSink(BaseSink, abc.ABC):
         state = self._manifest.refresh()
         if state.number and state.owner != self._owner:
             raise InputError(
-                f"the table belongs to {state.owner}, this is {self._owner}",
+                f"the table belongs to {state.owner}, not to {self._owner}",
                 where=self.url,
-                fix="give each job and sink a path of its own",
+                fix="give each job and sink its own path",
             )
         return state
 
 
 def _epoch_of(folder: str) -> int:
-    """The epoch that a folder of the table holds files of; 0 for any other folder."""
+    """Return the epoch of a folder of the table, or 0 for any other folder."""
     number = folder.removeprefix(EPOCH_FOLDER)
     return int(number) if number != folder and number.isdigit() else 0
 
 
 def _generation_of(path: str) -> int:
-    found = _GENERATION.match(path.rpartition("/")[2])
-    return int(found[1]) if found else 0
+    match = _GENERATION.match(path.rpartition("/")[2])
+    return int(match[1]) if match else 0

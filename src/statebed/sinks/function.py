@@ -1,7 +1,7 @@
-"""A function of the user's as sink: at least once, because it cannot be asked what it already has.
+"""Sink that calls a user's function. At least once, because the function cannot tell what it already has.
 
-It gets the rows of an epoch and the epoch's number, and may make itself exactly once by comparing that number in its
-own transaction. Epochs without rows are not handed over.
+The function gets the rows of an epoch and the epoch's number. It can become exactly once by comparing that number in
+its own transaction. Epochs without rows are skipped.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from statebed.sinks.row_shape import RowShape, shaped_rows
 
 
 class FunctionSink(BaseSink):
-    """Calls `function(rows, epoch)`; `to_frame` makes the rows from Arrow, for Spark a DataFrame."""
+    """Calls `function(rows, epoch)`; `to_frame` converts the rows from Arrow, for Spark to a DataFrame."""
 
     kind: str = "function"
 
@@ -47,5 +47,5 @@ class FunctionSink(BaseSink):
             raise SinkError(
                 f"the function of sink {self._sink_id} raised {error_text(error)}",
                 where=f"epoch {publication.epoch}, {rows.num_rows} rows; {raised_at(error)}",
-                fix="mend the function and start the job again: the epoch is committed, and comes first then",
+                fix="fix the function and start the job again: the epoch is committed, and is published first",
             ) from error

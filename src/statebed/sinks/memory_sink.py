@@ -1,4 +1,4 @@
-"""A sink in this process's memory, exactly once while the process lives: for tests and notebooks."""
+"""Sink in the memory of this process, for tests and notebooks. Exactly once while the process lives."""
 
 import threading
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from statebed.sinks.row_shape import RowShape, shaped_rows
 
 
 class MemorySink(BaseSink):
-    """Keeps the rows of every epoch, in a shape; `show` is called with all of them when they change."""
+    """Keeps the rows of every epoch, in a shape. `show` is called with all rows when they change."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     kind: str = "memory"
-    keeps_position: ClassVar[bool] = False  # gone with the process, which is no loss to refuse a start for
+    keeps_position: ClassVar[bool] = False  # its rows end with the process, which is no reason to refuse a start
 
     def __init__(
         self, sink_id: str, *, shape: RowShape | None = None, show: Callable[[pa.Table], object] | None = None
@@ -36,7 +36,7 @@ class MemorySink(BaseSink):
 
     @property
     def target(self) -> str:
-        """The name of the view, which Spark does not tell from one in other case."""
+        """Name of the view, in lower case because Spark ignores case."""
         return "" if self._show is None else f"view {self.sink_id.lower()}"
 
     def peek(self) -> SinkPosition | None:
@@ -51,7 +51,7 @@ class MemorySink(BaseSink):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, epochs in order."""
+        """All rows in the order of epochs."""
         return [row for rows in self.epochs.values() for row in rows]
 
     def open(self, run: int) -> SinkPosition | None:

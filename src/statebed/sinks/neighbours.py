@@ -1,4 +1,4 @@
-"""Sinks of one job beside each other: none may write where another one, or the state, is."""
+"""Checks between the sinks of a job: none may write where another one, or the state, is."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from statebed.sinks.places import real_place
 
 
 def check_places(new: Sink, *, state_url: str, others: Iterable[Sink], where: str) -> None:
-    """Refuse a second sink of one name or target, and a table whose files would mix with the state's or another's."""
+    """Raise InputError for a duplicate name or target, or for a table inside the state's or another table's folder."""
     others = list(others)
     if new.sink_id in [sink.sink_id for sink in others]:
         raise InputError(
@@ -19,21 +19,21 @@ def check_places(new: Sink, *, state_url: str, others: Iterable[Sink], where: st
     for other in others:
         if target and target == _target(other):
             raise InputError(
-                f"the sinks {other.sink_id} and {new.sink_id} write to one place",
+                f"the sinks {other.sink_id} and {new.sink_id} write to the same target",
                 where=target,
-                fix="give each a target of its own; a database may not tell names apart that are spelled differently "
+                fix="give each its own target; a database may treat names with different spellings as the same "
                 "(SQLite ignores case, PostgreSQL reads the first 63 bytes), and a path may lead to the same place as "
                 "another",
             )
     folder = _folder(new)
     taken = {} if folder is None else {"the state": state_url}
-    taken |= {f"the table of sink {one.sink_id}": url for one in others if (url := _folder(one)) is not None}
+    taken |= {f"the table of sink {other.sink_id}": url for other in others if (url := _folder(other)) is not None}
     for owner, url in taken.items():
         if folder is not None and _nested(folder, url):
             raise InputError(
-                f"the table of sink {new.sink_id} and {owner} lie one inside the other",
+                f"the table of sink {new.sink_id} and {owner} are nested",
                 where=f"{folder} and {url}",
-                fix="give the table a folder of its own: write('parquet', path='out')",
+                fix="give the table its own folder: write('parquet', path='out')",
             )
 
 

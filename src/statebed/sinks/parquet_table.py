@@ -1,15 +1,15 @@
-"""An own Parquet table, exactly once: the outbox files of an epoch are the table's files.
+"""Parquet tables, exactly once: the outbox files of an epoch are the table's files.
 
     {path}/epoch=000000000007/per_minute-0.{digest}.parquet
     {path}/_statebed/                                            the manifest: which files the table consists of
 
-Files are plain Parquet; those of a changelog have a last column `_weight`. Read the table with `read_table(path)`, or
-hand `table_files(path)` to any engine:
+Files are plain Parquet; those of a changelog have `_weight` as last column. Read the table with `read_table(path)`, or
+pass `table_files(path)` to any engine:
 
     duckdb.read_parquet(table_files("out"))
 
-The glob `out/epoch=*/*.parquet` sees the same rows, as long as nobody is rolling the table back; an epoch may be seen
-there a moment before the manifest shows it.
+The glob `out/epoch=*/*.parquet` sees the same rows, unless the table is being rolled back; it may see an epoch a moment
+before the manifest shows it.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ SUFFIX = ".parquet"
 
 
 class ParquetTableSink(FileTableSink):
-    """Publishes epochs to a Parquet table of its own."""
+    """Publishes epochs to its own Parquet table."""
 
     kind: str = "parquet"
 
@@ -49,7 +49,7 @@ def table_files(path: str) -> list[str]:
 
 
 def read_table(path: str) -> pa.Table:
-    """Return the table's rows as Arrow, epochs in order; size and checksum of every file are checked."""
+    """Return the table's rows as Arrow, in the order of epochs. Size and checksum of every file are checked."""
     store = get_storage_provider(path)
     return read_consistently(store, lambda state, files: _rows(store, state, files))
 
@@ -57,13 +57,13 @@ def read_table(path: str) -> pa.Table:
 def _rows(store: ObjectStore, state: TableState, files: Iterator[TableFile]) -> pa.Table:
     if not state.number:
         raise InputError(
-            "there is no table of statebed's", where=store.url, fix="give the path of write('parquet', path=...)"
+            "this is not a statebed table", where=store.url, fix="pass the path of write('parquet', path=...)"
         )
     tables = []
     for file in files:
         if not file.path.endswith(SUFFIX):
             raise InputError(
-                "the table's files are not Parquet", where=store.url, fix="hand table_files(path) to a reader of JSON"
+                "the table's files are not Parquet", where=store.url, fix="pass table_files(path) to a JSON reader"
             )
         tables.append(_parsed(read_file(store, file), file, where=f"{store.url}/{file.path}"))
     if tables:
@@ -78,6 +78,6 @@ def _parsed(data: bytes, file: TableFile, *, where: str) -> pa.Table:
         raise CorruptObjectError(f"a file of the table is not Parquet: {error}", where=where, fix=RESTORE) from error
     if rows.num_rows != file.rows:
         raise CorruptObjectError(
-            f"a file of the table has {rows.num_rows} rows; its manifest says {file.rows}", where=where, fix=RESTORE
+            f"a file of the table has {rows.num_rows} rows, but its manifest says {file.rows}", where=where, fix=RESTORE
         )
     return rows

@@ -1,10 +1,10 @@
-"""One spelling for one place, so that two sinks in the same place are found before anything is written."""
+"""Normalised targets, so that two sinks with the same target are detected before anything is written."""
 
 from pathlib import Path
 
 
 def real_place(path: str) -> str:
-    """Return a URL without a slash at its end, or the local path that symbolic links and relative parts lead to.
+    """Return a URL without trailing slash, or a local path with symbolic links and relative parts resolved.
 
     >>> real_place("s3://bucket/out/")
     's3://bucket/out'

@@ -1,7 +1,7 @@
-"""The sinks that are known by a name: `write("postgres", key="driver", table="minutes", dsn="host=db")`.
+"""Registry of sinks by name: `write("postgres", key="driver", table="minutes", dsn="host=db")`.
 
-Each kind says what it promises, how it takes a changelog, and which options it has; an unknown option is refused, with
-the known ones.
+Each kind has a guarantee, a way to write a changelog, and options. An unknown option is refused with a list of the
+known ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,17 +28,17 @@ DEFAULT_TIMEOUT = "5 minutes"
 
 @dataclass(frozen=True)
 class SinkRequest:
-    """What the user wrote, checked as far as it is the same for all sinks."""
+    """Arguments of `write`, after the checks that all sinks share."""
 
     sink_id: str
     job_id: str
     output: Output
     key: tuple[str, ...]
     path: str | None
-    options: Mapping[str, Any] = field(repr=False)  # there may be a secret in them
+    options: Mapping[str, Any] = field(repr=False)  # may contain a secret
     where: str
     show: Callable[[pa.Table], object] | None = None
-    """Called with all rows of a sink in memory when they change."""
+    """Called with all rows of a memory sink when they change."""
 
     @property
     def envelope(self) -> Envelope:
@@ -49,29 +49,33 @@ class SinkRequest:
         return self.output.changes is Changes.CHANGELOG
 
     def option(self, name: str, kind: type, default: Any = None) -> Any:
-        """An option of one type, or its default."""
+        """Return an option of type `kind`, or its default; raise InputError if it has another type."""
         value = self.options.get(name, default)
         if value is not None and not isinstance(value, kind):
-            raise InputError(f"{name}={value!r} is no {kind.__name__}", where=self.where, fix=f"give a {kind.__name__}")
+            raise InputError(
+                f"`{name}` must be of type {kind.__name__}, got {value!r}",
+                where=self.where,
+                fix=f"pass a {kind.__name__}",
+            )
         return value
 
     def needed(self, name: str, example: str) -> str:
-        """An option that must be given."""
+        """Return an option that must be given."""
         value = self.option(name, str)
         if not value:
-            raise InputError(f"the sink lacks {name}=", where=self.where, fix=example)
+            raise InputError(f"the sink needs {name}=", where=self.where, fix=example)
         return str(value)
 
     def needed_path(self, example: str) -> str:
         if not self.path:
-            raise InputError("the sink lacks path=", where=self.where, fix=example)
+            raise InputError("the sink needs path=", where=self.where, fix=example)
         return self.path
 
     def needed_key(self, example: str) -> None:
-        """Refuse a changelog without key."""
+        """Raise InputError if no key was given."""
         if not self.key:
             raise InputError(
-                "the stream is a changelog, and this sink needs to know which of its columns tell rows apart",
+                "the stream is a changelog, and this sink needs to know which columns identify a row",
                 where=self.where,
                 fix=f"write {example}",
             )
@@ -89,7 +93,7 @@ class SinkRequest:
 
 @dataclass(frozen=True)
 class SinkKind:
-    """A sink that is known by a name."""
+    """A kind of sink that is known by name."""
 
     guarantee: Guarantee
     options: frozenset[str]
@@ -97,7 +101,7 @@ class SinkKind:
     has_path: bool = False
 
     def made(self, wanted: SinkRequest) -> BaseSink:
-        """The sink, or why there cannot be one."""
+        """Build the sink; raise InputError if an argument is invalid."""
         unknown = sorted(set(wanted.options) - self.options)
         if unknown:
             known = ", ".join(sorted(self.options)) or "it has none"
@@ -151,7 +155,7 @@ def _sql_table(wanted: SinkRequest, database: Database, name: TableName) -> Base
 def _timeout(wanted: SinkRequest) -> float:
     microseconds = parse_duration(wanted.option("timeout", str, DEFAULT_TIMEOUT))
     if microseconds <= 0:
-        raise InputError("a timeout must be longer than nothing", where=wanted.where, fix="write timeout='5 minutes'")
+        raise InputError("`timeout` must be longer than 0", where=wanted.where, fix="write timeout='5 minutes'")
     return microseconds / 1e6
 
 
@@ -174,4 +178,4 @@ KINDS: Mapping[str, SinkKind] = {
     "memory": SinkKind(_ONCE, _SHAPED, _memory),
     "console": SinkKind(_AGAIN, _SHAPED | {"rows"}, _console),
 }
-"""By the name that `write` takes."""
+"""Kinds by the name that `write` takes."""

@@ -1,7 +1,7 @@
-"""Changelogs by key: which rows are new, which are gone, and which took the place of another with the same key.
+"""Changelogs by key: which rows are new, which are deleted, and which replace another row with the same key.
 
-Between operators a changelog is a set of rows with weights. Whoever reads it row by row wants to know what happened to
-a key. The key is the user's to declare: a row that goes and a row that comes with the same key are an update.
+Between operators a changelog is a set of rows with weights. Row-by-row readers need to know what happened to a key. The
+user declares the key: a retraction and an addition with the same key are an update.
 """
 
 import enum
@@ -20,7 +20,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class RowKind(enum.StrEnum):
-    """What a row of an epoch says about its key; retractions come before additions."""
+    """Kind of change that a row represents; retractions come before additions."""
 
     DELETE = "delete"
     UPDATE_BEFORE = "update_before"
@@ -32,10 +32,10 @@ _KINDS = list(RowKind)
 
 
 class KeyedChanges:
-    """The net changes of an epoch, told apart by key.
+    """Net changes of an epoch by key.
 
-    Retractions first; inside the kinds the order is that of keys, so the n-th row before an update belongs to the n-th
-    row after one.
+    Retractions come first. Within a kind, rows are in the order of keys, so the n-th row before an update belongs to
+    the n-th row after one.
     """
 
     def __init__(self, rows: pa.Table, key: Sequence[str]) -> None:
@@ -53,13 +53,13 @@ class KeyedChanges:
         self.rows: pa.Table = without_weight(net).take(from_numpy(numbers[order], pa.int64()))
 
     def of(self, kind: RowKind) -> pa.Table:
-        """The rows of one kind."""
+        """Return the rows of one kind."""
         place = _KINDS.index(kind)
         first, end = np.searchsorted(self._kinds, [place, place + 1])
         return self.rows.slice(int(first), int(end - first))
 
     def with_kinds(self) -> pa.Table:
-        """All rows, with their kind as last column."""
+        """Return all rows, with their kind as last column."""
         names = pa.array([kind.value for kind in _KINDS], pa.string())
         return self.rows.append_column(row_kind_field(), names.take(from_numpy(self._kinds, pa.int64())))
 
@@ -69,7 +69,7 @@ def row_kind_field() -> pa.Field:
 
 
 def _place_in_group(groups: Integers, added: npt.NDArray[np.bool_]) -> Integers:
-    """How many earlier rows are of the same key and the same direction."""
+    """Return, for each row, the number of earlier rows with the same key and direction."""
     marks = 2 * groups + added
     order = np.argsort(marks, kind="stable")
     ordered = marks[order]

@@ -1,4 +1,4 @@
-"""The shape in which a sink gets rows: as they are, as changes of one of three forms, with their epoch."""
+"""Shapes in which sinks get rows: as they are, or as changes in one of three forms, optionally with the epoch."""
 
 import enum
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ from statebed.sinks.row_kinds import ROW_KIND, KeyedChanges, row_kind_field
 
 
 class Form(enum.Enum):
-    """How changes are told."""
+    """Form of changes."""
 
     ROWS = "rows"
-    """Rows as they are: of streams that only add."""
+    """Rows as they are; append-only streams only."""
     WEIGHTS = "weights"
-    """Rows with `_weight`: so many times added, below zero taken away."""
+    """Rows with `_weight`: positive counts are insertions, negative ones retractions."""
     ROW_KIND = "row_kind"
-    """Rows with `row_kind`: insert, update_before, update_after, delete, by the declared key."""
+    """Rows with `row_kind` (insert, update_before, update_after, delete) by the declared key."""
     DEBEZIUM = "debezium"
     """Messages with a JSON key and a JSON value."""
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """What a sink that takes rows gets of a stream."""
+    """Shape in which a sink gets the rows of a stream."""
 
     output: Output
     form: Form
     envelope: Envelope
-    """Of messages, and the declared key of row kinds."""
+    """Envelope of messages; its key is also that of row kinds."""
     epoch_column: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that the sink gets."""
+        """Columns that the sink gets."""
         fields: Sequence[pa.Field] = {
             Form.ROWS: [*self.output.columns],
             Form.WEIGHTS: [*self.output.columns, pa.field(WEIGHT, pa.int64(), nullable=False)],
@@ -51,7 +51,7 @@ class RowShape:
         return pa.schema([*fields, *epoch])
 
     def applied(self, rows: pa.Table, publication: Publication) -> pa.Table:
-        """The rows of an epoch in this shape."""
+        """Return the rows of an epoch in this shape."""
         match self.form:
             case Form.ROWS:
                 shaped = rows
@@ -68,7 +68,7 @@ class RowShape:
 
 
 def shaped_rows(publication: Publication, shape: RowShape | None) -> pa.Table | None:
-    """The rows of an epoch in the form that a sink shows; None when it has none."""
+    """Return the rows of an epoch in the given shape, or None if there are none."""
     rows = outbox_rows(publication)
     if rows is not None and shape is not None:
         rows = shape.applied(rows, publication)
@@ -78,10 +78,12 @@ def shaped_rows(publication: Publication, shape: RowShape | None) -> pa.Table | 
 def make_shape(
     output: Output, *, envelope: Envelope, form: str | None, epoch_column: str | None, default: Form, where: str
 ) -> RowShape:
-    """The shape that the user asked for, or the one that goes without saying; refused where it cannot be."""
-    names = [one.value for one in Form if one is not Form.ROWS or output.changes is Changes.APPEND]
+    """Return the requested or the default shape; raise InputError if it does not fit the stream."""
+    names = [known.value for known in Form if known is not Form.ROWS or output.changes is Changes.APPEND]
     if form is not None and form not in names:
-        raise InputError(f"form={form!r} is none of {', '.join(names)}", where=where, fix="give one of them")
+        raise InputError(
+            f"`form` must be one of {', '.join(names)}, got {form!r}", where=where, fix="choose one of them"
+        )
     if form is not None:
         chosen = Form(form)
     elif output.changes is Changes.APPEND:
@@ -90,9 +92,9 @@ def make_shape(
         chosen = Form.ROW_KIND if envelope.key else default
     if chosen in {Form.ROW_KIND, Form.DEBEZIUM} and not envelope.key:
         raise InputError(
-            f"form={chosen.value!r} needs a key: it says what happened to which one",
+            f"form={chosen.value!r} needs a key, because it reports changes by key",
             where=where,
-            fix=f"write(..., key={output.columns.names[0]!r}), with the columns that tell rows apart",
+            fix=f"write(..., key={output.columns.names[0]!r}), with the columns that identify a row",
         )
     check_columns_free(output, [ROW_KIND] if chosen is Form.ROW_KIND else [], where=where)
     check_columns_free(output, [epoch_column] if epoch_column else [], where=where)
@@ -100,25 +102,25 @@ def make_shape(
 
 
 def check_columns_free(output: Output, names: Sequence[str], *, where: str) -> None:
-    """Refuse columns of the sink's that the stream has already."""
+    """Raise InputError if the sink adds a column that the stream already has."""
     taken = {name.lower() for name in output.columns.names}
     for name in names:
         if name.lower() in taken:
             raise InputError(
-                f"the sink adds the column {name!r}, and the stream has one of that name",
+                f"the sink adds the column {name!r}, but the stream already has one with that name",
                 where=where,
                 fix="rename the stream's column with select(...), or choose another name",
             )
 
 
 def declared_key(output: Output, key: str | Sequence[str] | None, *, where: str) -> tuple[str, ...]:
-    """The key columns that the user names, none for None; refused when the stream lacks one."""
+    """Return the key columns, none if `key` is None; raise InputError if the stream lacks one."""
     names = () if key is None else (key,) if isinstance(key, str) else tuple(key)
     unknown = [name for name in names if name not in output.columns.names]
     if unknown or len(set(names)) != len(names):
         raise InputError(
-            f"key={list(names)} names no columns of the stream, or one twice; it has {output.columns.names}",
+            f"key={list(names)} must list columns of the stream, each once; it has {output.columns.names}",
             where=where,
-            fix="name the columns that tell rows apart",
+            fix="list the columns that identify a row",
         )
     return names

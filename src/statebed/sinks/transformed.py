@@ -1,7 +1,7 @@
-"""A last step before a sink: the rows of each committed epoch go through a function of the user's, then to the sink.
+"""Sink that passes the rows of each committed epoch through a user's function, then to another sink.
 
-The function gets and gives whole tables. What it gives takes the place of the outbox file, so the sink behind it keeps
-its guarantee: the epoch is compared there, whatever the function did.
+The function takes and returns whole tables. Its result replaces the outbox file, so the other sink keeps its guarantee:
+it compares the epoch, whatever the function did.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,9 @@ from statebed.subtasks.outbox import encode_outbox
 
 
 class TransformedSink(BaseSink):
-    """Hands what `transform` makes of an epoch's rows to another sink; `schema` is what it must make."""
+    """Publishes the result of `transform` for an epoch's rows to another sink; the result must have the schema
+    `schema`.
+    """
 
     def __init__(self, sink: BaseSink, transform: Callable[[pa.Table], pa.Table], *, schema: pa.Schema) -> None:
         super().__init__(sink.sink_id)
@@ -94,13 +96,13 @@ class TransformedSink(BaseSink):
             raise SinkError(
                 f"the function before sink {self._sink_id} raised {error_text(error)}",
                 where=f"{where}; {raised_at(error)}",
-                fix="mend the function and start the job again: the epoch is committed, and comes first then",
+                fix="fix the function and start the job again: the epoch is committed, and is published first",
             ) from error
         try:
             return made.select(self._schema.names).cast(self._schema)
         except (KeyError, ValueError) as error:
             raise InputError(
-                f"the function before the sink gave {made.schema.names}, not {self._schema.names}: {error}",
+                f"the function before the sink returned {made.schema.names}, not {self._schema.names}: {error}",
                 where=where,
-                fix="let it give the same columns and types for every epoch",
+                fix="return the same columns and types for every epoch",
             ) from error

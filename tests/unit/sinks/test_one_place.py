@@ -31,7 +31,7 @@ def sink(kind: str, sink_id: str, *, job: str = "rides", path: Any = None, **opt
     return KINDS[kind].made(wanted)
 
 
-def refused(first: BaseSink, second: BaseSink, match: str = "write to one place|one inside the other") -> None:
+def refused(first: BaseSink, second: BaseSink, match: str = "write to the same target|are nested") -> None:
     with pytest.raises(InputError, match=match):
         check_places(second, state_url="/state", others=[first], where="job rides")
 
@@ -91,7 +91,7 @@ def test_the_sqlite_table_of_another_job_is_refused_under_any_case(tmp_path: Pat
     sink("sqlite", "a", path=path, table="T").open(1)
     other = sink("sqlite", "a", job="other", path=path, table="t")
     for step in (other.peek, lambda: other.check(last_number=5), lambda: other.open(1)):
-        with pytest.raises(InputError, match="the table belongs to rides/a, this is other/a"):
+        with pytest.raises(InputError, match="the table belongs to rides/a, not to other/a"):
             step()
 
 
@@ -111,5 +111,5 @@ def test_a_table_keeps_its_position_when_its_name_is_spelled_in_another_case(tmp
 @pytest.mark.parametrize("name", ["_statebed_commits", "_STATEBED_net", "_statebed_staged"])
 def test_tables_of_our_own_are_no_tables_for_results(tmp_path: Path, name: str) -> None:
     make: Callable[[], BaseSink] = lambda: sink("sqlite", "a", path=tmp_path / "r.db", table=name)  # noqa: E731
-    with pytest.raises(InputError, match="is for tables of statebed's own"):
+    with pytest.raises(InputError, match="is reserved for statebed"):
         make()

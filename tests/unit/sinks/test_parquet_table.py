@@ -189,5 +189,5 @@ def test_p7_a_flipped_byte_a_lost_entry_and_a_newer_version_are_named(path: str)
 
 
 def test_reading_where_no_table_is_says_so(path: str) -> None:
-    with pytest.raises(InputError, match="no table"):
+    with pytest.raises(InputError, match="not a statebed table"):
         read_table(path)

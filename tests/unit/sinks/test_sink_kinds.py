@@ -66,20 +66,24 @@ def test_a_kind_makes_a_sink_with_its_guarantee_and_a_line_about_it(tmp_path: Pa
 
 MISTAKES: dict[str, tuple[str, SinkRequest, str]] = {
     "an unknown option": ("console", wanted(options={"row": 3}), "unknown options: row"),
-    "no path": ("parquet", wanted(), "lacks path="),
+    "no path": ("parquet", wanted(), "needs path="),
     "a path that is not for it": ("postgres", wanted(path="x", options={"table": "t"}), "has no path"),
-    "no table": ("sqlite", wanted(path="x.db"), "lacks table="),
-    "an option of another type": ("console", wanted(options={"rows": "many"}), "rows='many' is no int"),
+    "no table": ("sqlite", wanted(path="x.db"), "needs table="),
+    "an option of another type": (
+        "console",
+        wanted(options={"rows": "many"}),
+        "`rows` must be of type int, got 'many'",
+    ),
     "a changelog without key in a database": (
         "sqlite",
         wanted(CHANGES, path="x.db", options={"table": "t"}),
-        "which of its columns tell rows apart",
+        "which columns identify a row",
     ),
-    "a changelog without key as messages": ("debezium", wanted(CHANGES, path="x"), "which of its columns"),
+    "a changelog without key as messages": ("debezium", wanted(CHANGES, path="x"), "which columns"),
     "an epoch column that is taken": (
         "sqlite",
         wanted(path="x.db", options={"table": "t", "epoch_column": "n"}),
-        "the stream has one of that name",
+        "the stream already has one with that name",
     ),
     "no time at all": ("sqlite", wanted(path="x.db", options={"table": "t", "timeout": "0 seconds"}), "longer than"),
 }
@@ -99,7 +103,7 @@ def test_a_key_is_one_column_or_several_of_the_stream() -> None:
     assert declared_key(APPEND, "k", where="") == ("k",)
     assert declared_key(APPEND, ["k", "n"], where="") == ("k", "n")
     for key in ("x", ["k", "k"]):
-        with pytest.raises(InputError, match="names no columns of the stream, or one twice"):
+        with pytest.raises(InputError, match="must list columns of the stream, each once"):
             declared_key(APPEND, key, where="")
 
 
@@ -167,7 +171,7 @@ def test_a_function_before_a_table_that_fails_or_gives_other_columns_is_named() 
         failing.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
     assert "epoch 2" in caught.value.where
     changing = TransformedSink(table, lambda rows: rows.rename_columns(["k", "m"]), schema=COLUMNS)
-    with pytest.raises(InputError, match="gave \\['k', 'm'\\], not \\['k', 'n'\\]"):
+    with pytest.raises(InputError, match="returned \\['k', 'm'\\], not \\['k', 'n'\\]"):
         changing.publish(publication(1, 2, pa.table({"k": ["a"], "n": [1]})))
 
 

@@ -202,7 +202,7 @@ def test_a_table_that_cannot_go_back_says_so_and_stays_as_it_is(sql: Any, output
     sink.open(1)
     for epoch in (2, 3):
         sink.publish(publication(1, epoch, changes(("k", epoch, 1)) if key else rows(("k", epoch))))
-    with pytest.raises(RollbackError, match="holds epoch 3 and cannot go back to 2") as caught:
+    with pytest.raises(RollbackError, match="holds epoch 3 and cannot be rolled back to 2") as caught:
         sink.roll_back(1, 2)
     assert "set epoch = 2 in its row of _statebed_commits" in caught.value.fix
     assert len(sql.rows()) == (1 if key else 2)
@@ -221,7 +221,7 @@ def test_a_table_has_one_owner(sql: Any) -> None:
     sql.sink(APPEND).open(1)
     sql.sink(APPEND, table="others", sink_id="other").open(1)
     other = sql.sink(APPEND, sink_id="other")
-    with pytest.raises(InputError, match="the table belongs to rides/out, this is rides/other"):
+    with pytest.raises(InputError, match="the table belongs to rides/out, not to rides/other"):
         other.check(last_number=9)
     with pytest.raises(InputError, match="the table belongs to rides/out"):
         other.open(5)

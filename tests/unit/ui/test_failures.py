@@ -48,7 +48,7 @@ def failed(tmp_path: Path) -> tuple[DashboardClient, ScopedStore, int]:
         kind="SinkError",
         what="the function of sink mail failed with KeyError: 'address'",
         where="epoch 5, 60 rows",
-        fix="mend the function and start the job again",
+        fix="fix the function and start the job again",
         traceback="Traceback (most recent call last):\n  File \"job.py\", line 7, in send\nKeyError: 'address'",
     )
     owed = [pb.UndeliveredSink(sink_id="mail", first_epoch=5, epochs=1)]
@@ -68,7 +68,7 @@ def test_a_failed_job_is_red_and_not_quiet_with_reason_sinks_and_what_to_do(
     assert "KeyError" in jobs
     page = client.get("/jobs/rides").text
     assert '<span class="badge bad">failed</span>' in page
-    for text in ("SINK", "epoch 5, 60 rows", "sink <bdi>mail</bdi>, epoch 5", "mend the function", "line 7, in send"):
+    for text in ("SINK", "epoch 5, 60 rows", "sink <bdi>mail</bdi>, epoch 5", "fix the function", "line 7, in send"):
         assert text in page
     assert "quiet</span>" not in page
 

@@ -1,6 +1,6 @@
-"""The manifest of a table of files: a log of sealed entries that says which files the table consists of.
+"""Manifest of a table of files: a log of sealed entries that tells which files the table consists of.
 
-- `open`: a run begins to write; entries of older runs are refused from here on; carries the Arrow schema.
+- `open`: a run starts to write; entries of older runs are refused from then on; contains the Arrow schema.
 - `epoch`: the files of one epoch become visible, all at once.
 - `rollback`: the files of epochs after `epoch` are no longer visible.
 """

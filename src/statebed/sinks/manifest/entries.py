@@ -4,7 +4,7 @@
     _statebed/pages/{number}.{digest}.json        a page: files of older entries, or other pages; `number` of its entry
 
 Both are sealed JSON. An entry with `pages` is a *base*: its pages list all files that were visible before it. Every
-other entry names the base that it builds on. The table consists of the files of the base's pages, then those of the
+other entry refers to the base that it builds on. The table consists of the files of the base's pages, then those of the
 base itself, then those of the entries after it.
 """
 
@@ -40,7 +40,7 @@ class TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PageReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names a page and says what it holds."""
+    """Reference to a page, with a summary of its contents."""
 
     number: Number
     """Number of the entry that introduced the page."""
@@ -48,13 +48,13 @@ class PageReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: Count
     crc32c: Crc32c
     level: Annotated[int, Meta(ge=0, lt=16)]
-    """0: the page lists files. Otherwise it lists pages, whose level is one less."""
+    """0 if the page lists files; otherwise it lists pages of the next lower level."""
     files: Count
     """Number of files in the page and the pages below it."""
     first: Number
-    """Oldest epoch of its files."""
+    """Oldest epoch of the page's files."""
     last: Number
-    """Newest epoch of its files."""
+    """Newest epoch of the page's files."""
 
     @property
     def path(self) -> str:
@@ -71,13 +71,13 @@ class Page(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class EntryHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fields that entries of every version begin with."""
+    """Fields that entries of all versions have."""
 
     version: int
     number: Number
     kind: Literal["open", "epoch", "rollback"]
     owner: str
-    """The job and sink that the table belongs to."""
+    """Job and sink that the table belongs to."""
     run: Number
     epoch: Number
     """Newest epoch that the table has."""
@@ -85,18 +85,18 @@ class EntryHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Entry(EntryHeader, frozen=True, omit_defaults=True):
-    """One entry of the log."""
+    """An entry of the log."""
 
     base: Number
     """Number of the base that this entry builds on; its own number if it is a base."""
     generation: Number = 0
-    """Number of the newest rollback before this entry, 0 if there was none; part of the names of files after it."""
+    """Number of the newest rollback before this entry, or 0; part of the names of later files."""
     schema: str = ""
     """Base64 of the Arrow IPC schema; in `open` entries and bases."""
     files: tuple[TableFile, ...] = ()
     """Files that this entry makes visible."""
     pages: tuple[PageReference, ...] | None = None
-    """In a base: all files that were visible before this entry and stay so."""
+    """All files that were visible before this entry and stay visible; set in a base only."""
 
 
 def entry_path(number: int) -> str:
@@ -120,21 +120,23 @@ def epoch_folder(epoch: int) -> str:
 
 
 def check_entry(entry: Entry, number: int, *, where: str) -> None:
-    """Refuse an entry that stands at the place of another, or whose members contradict each other."""
+    """Raise CorruptObjectError if the entry is not `number`, or if its fields contradict each other."""
     if entry.number != number:
         raise CorruptObjectError(
-            f"entry {entry.number} of the table's manifest stands at the place of entry {number}", where=where, fix=FIX
+            f"the object of entry {number} of the table's manifest holds entry {entry.number}", where=where, fix=FIX
         )
     right_base = entry.base == number if entry.pages is not None else 0 < entry.base < number
     if not right_base or (entry.kind == "rollback" and entry.pages is None):
         raise CorruptObjectError(
-            f"entry {number} of the table's manifest names {entry.base} as its base", where=where, fix=FIX
+            f"entry {number} of the table's manifest refers to {entry.base} as its base", where=where, fix=FIX
         )
     check_files(entry.files, where=where, first=entry.epoch, last=entry.epoch)
 
 
 def check_files(files: tuple[TableFile, ...], *, where: str, first: int, last: int) -> None:
-    """Refuse files of epochs outside `first` to `last`, out of order, or outside the folder of their epoch."""
+    """Raise CorruptObjectError for files of epochs outside `first` to `last`, out of order, or outside their epoch's
+    folder.
+    """
     epoch = first
     for file in files:
         if not epoch <= file.epoch <= last or not _is_data_path(file.path, file.epoch):

@@ -1,8 +1,8 @@
-"""The log of entries of one table, read and appended to.
+"""Log of entries of one table: reads and appends.
 
-The place of an entry in the log is the comparison: a writer that did not see the newest entry finds its number taken.
-Entries that a base made superfluous are deleted a few at a time, so the log has a bounded number of objects. A writer
-that slept could then put an entry where one was deleted; it looks for newer entries after each put, and finds some.
+The number of an entry is the comparison: a writer that did not see the newest entry finds its number taken. Entries
+made superfluous by a base are deleted a few at a time, so the number of objects is bounded. A writer that was suspended
+could then put an entry where one was deleted, so after each put it looks for newer entries.
 """
 
 import contextlib
@@ -41,41 +41,41 @@ from statebed.sinks.manifest.version_1 import UnsealedEntry
 from statebed.storage import ObjectStore, PutOutcome
 
 KEPT_ENTRIES = TAIL_ENTRIES
-"""Entries before a base that are kept for readers that began to read before it."""
+"""Number of entries before a base that are kept for readers which started before it."""
 DELETED_AT_ONCE = 2
-"""Superfluous entries that one append deletes: more than it adds."""
+"""Number of superfluous entries that one append deletes: more than it adds."""
 SWEPT_AT_ONCE = 256
-"""Superfluous entries and pages that one sweep deletes."""
+"""Maximum number of superfluous entries and pages that one sweep deletes."""
 _PUT_ATTEMPTS = 10
 _READ_ATTEMPTS = 10
-"""How often reading begins anew when the log moved on meanwhile."""
+"""Number of attempts to read the log while it advances."""
 
 
 class Manifest:
-    """The log of one table; `store` is the table's folder. Two runs of one process may share it."""
+    """Log of one table; `store` is the table's folder. Two runs of one process may share it."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._pages = PageTree(store)
         self._lock = threading.Lock()
         self._retired: deque[tuple[int, PageReference]] = deque()
-        """Pages that a base of this process replaced, with its number."""
+        """Pages that a base of this process replaced, with the number of that base."""
         self.state = TableState()
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def refresh(self) -> TableState:
-        """Read what was appended since the last look; only the first look lists the folder."""
+        """Read what was appended since the last call; only the first call lists the folder."""
         with self._lock:
             return self._refresh()
 
     def files(self, state: TableState) -> Iterator[TableFile]:
-        """Return the visible files in the order of epochs; MissingFileError if the log moved on too far meanwhile."""
+        """Yield the visible files in the order of epochs; raise MissingFileError if the log has advanced too far."""
         yield from self._pages.files(state.pages)
         yield from state.tail
 
     def pages(self, state: TableState) -> Iterator[PageReference]:
-        """Return every page that lists files."""
+        """Yield references to all pages."""
         return self._pages.references(state.pages)
 
     def _refresh(self) -> TableState:
@@ -93,8 +93,8 @@ class Manifest:
 
     def _numbers(self) -> list[int]:
         """Return the numbers of all entries, ascending."""
-        found = (entry_number(info.path) for info in self._store.list_level(FOLDER).objects)
-        return sorted(number for number in found if number)
+        numbers = (entry_number(info.path) for info in self._store.list_level(FOLDER).objects)
+        return sorted(number for number in numbers if number)
 
     def _read_newest(self) -> TableState:
         newest = 0
@@ -116,7 +116,7 @@ class Manifest:
             return self._read_version_1(entry)
         if newest - entry.base >= TAIL_ENTRIES:
             raise CorruptObjectError(
-                f"entry {newest} of the table's manifest names {entry.base} as its base",
+                f"entry {newest} of the table's manifest refers to {entry.base} as its base",
                 where=f"{self._store.url}/{entry_path(newest)}",
                 fix=FIX,
             )
@@ -125,7 +125,7 @@ class Manifest:
         for one in entries:
             if one.base != entry.base or (one.number == entry.base) != (one.pages is not None):
                 raise CorruptObjectError(
-                    f"entries {one.number} and {newest} of the table's manifest name different bases",
+                    f"entries {one.number} and {newest} of the table's manifest refer to different bases",
                     where=f"{self._store.url}/{entry_path(one.number)}",
                     fix=FIX,
                 )
@@ -197,7 +197,9 @@ class Manifest:
     # ---- appending ---------------------------------------------------------------------------------------------
 
     def append(self, entry: Entry, *, to: TableState) -> bool:
-        """Put the entry, made from the state `to`; False when another one has its number, which `refresh` shows."""
+        """Put the entry, which was built on the state `to`. Return False if its number is taken; `refresh` then shows
+        by what.
+        """
         with self._lock:
             entry, replaced = self._with_base(entry, to)
             outcome = self._put(entry_path(entry.number), seal_json(entry))
@@ -207,7 +209,7 @@ class Manifest:
             if numbers[-1] > entry.number:
                 self.state = self._read_newest()
                 if entry.number < self.state.base - KEPT_ENTRIES:
-                    self._delete(entry_path(entry.number))  # there was another one, which is deleted since
+                    self._delete(entry_path(entry.number))  # another entry had this number and was deleted since
                 return False
             if self.state.number < entry.number:
                 self.state = to.after(entry)
@@ -216,8 +218,8 @@ class Manifest:
             return True
 
     def sweep(self) -> None:
-        """Delete superfluous entries and pages that earlier runs left, at most `SWEPT_AT_ONCE` of them."""
-        with self._lock, contextlib.suppress(StatebedError):  # tried again when the next run opens
+        """Delete superfluous entries and pages of earlier runs, at most `SWEPT_AT_ONCE`."""
+        with self._lock, contextlib.suppress(StatebedError):  # retried when the next run opens
             oldest = self.state.base - KEPT_ENTRIES
             for path in [*self._unused_pages(oldest), *map(entry_path, self._numbers_below(oldest))][:SWEPT_AT_ONCE]:
                 self._delete(path)
@@ -231,7 +233,9 @@ class Manifest:
         return [number for number in self._numbers() if number < oldest]
 
     def _with_base(self, entry: Entry, to: TableState) -> tuple[Entry, Root]:
-        """Make the entry a base if one is due; also return pages that it replaces. `sweep` finds those of rollbacks."""
+        """Make the entry a base if one is due. Also return the pages it replaces, except those of a rollback: `sweep`
+        finds them.
+        """
         if entry.kind != "rollback" and not to.needs_base:
             return msgspec.structs.replace(entry, base=to.base), ()
         number = entry.number
@@ -252,7 +256,7 @@ class Manifest:
             self._delete(self._retired.popleft()[1].path)
 
     def _delete(self, path: str) -> None:
-        with contextlib.suppress(StatebedError):  # tried again by later appends and sweeps
+        with contextlib.suppress(StatebedError):  # retried by later appends and sweeps
             self._store.delete(path)
 
     def _put(self, path: str, data: bytes) -> PutOutcome:

@@ -1,6 +1,7 @@
-"""Pages of a manifest: a tree that grows at its right edge, so that adding files costs the same however many there are.
+"""Pages of a manifest: a tree that grows at its right edge, so that the cost of adding files does not depend on its
+size.
 
-Leaves hold up to `PAGE_FILES` files. The root, a tuple of references, lies in the base entry; where it has too many
+Leaves hold up to `PAGE_FILES` files. The root, a tuple of references, is part of the base entry. If it has too many
 references of one level, the older ones move into a page of the next level.
 """
 
@@ -13,9 +14,9 @@ from statebed.sinks.manifest.entries import FIX, VERSION, Page, PageReference, T
 from statebed.storage import ObjectStore, put_verified
 
 PAGE_FILES = 1024
-"""Most files in a leaf."""
+"""Maximum number of files in a leaf."""
 FANOUT = 16
-"""References in a page of pages; the root has at most twice as many of each level."""
+"""Number of references in a page of pages; the root has at most twice as many per level."""
 
 Root = tuple[PageReference, ...]
 
@@ -27,21 +28,21 @@ class PageTree:
         self._store = store
 
     def files(self, root: Iterable[PageReference]) -> Iterator[TableFile]:
-        """Return the files of the pages, in order; one page per level is in memory at a time."""
+        """Yield the files of the pages in order, with one page per level in memory at a time."""
         for reference in root:
             page = self.read(reference)
             yield from page.files
             yield from self.files(page.pages)
 
     def references(self, root: Iterable[PageReference]) -> Iterator[PageReference]:
-        """Return all pages of the tree; reads pages of pages, and no leaf."""
+        """Yield all pages of the tree. Reads pages of pages, but no leaves."""
         for reference in root:
             yield reference
             if reference.level:
                 yield from self.references(self.read(reference).pages)
 
     def read(self, reference: PageReference) -> Page:
-        """Return a page that is what its reference says."""
+        """Return a page after checking it against its reference."""
         where = f"{self._store.url}/{reference.path}"
         what = "a page of the table's manifest"
         try:
@@ -49,19 +50,21 @@ class PageTree:
         except ObjectMissingError as error:
             raise MissingFileError(f"{what} is missing", where=where, fix=FIX) from error
         if len(data) != reference.size or crc32c(data) != reference.crc32c:
-            raise CorruptObjectError(f"{what} is not what the manifest says", where=where, fix=FIX)
+            raise CorruptObjectError(
+                f"{what} does not match its size and checksum in the manifest", where=where, fix=FIX
+            )
         page = open_json(Page, data, version=VERSION, what=what, where=where, fix=FIX)
         held = len(page.files) + sum(below.files for below in page.pages)
         levels = {below.level for below in page.pages}
         if page.level != reference.level or held != reference.files or (levels and levels != {page.level - 1}):
-            raise CorruptObjectError(f"{what} holds other files than the manifest says", where=where, fix=FIX)
+            raise CorruptObjectError(f"{what} holds other files than the manifest lists", where=where, fix=FIX)
         check_files(page.files, where=where, first=reference.first, last=reference.last)
         return page
 
     def appended(self, root: Root, files: Sequence[TableFile], *, number: int) -> tuple[Root, Root]:
-        """Add files behind all others, for the entry `number`; return the new root and the pages that it replaces.
+        """Append files for the entry `number`; return the new root and the pages that it replaces.
 
-        A last leaf with room for more files is written anew with them.
+        A last leaf with room for more files is written again with them.
         """
         if not files:
             return root, ()
@@ -76,7 +79,7 @@ class PageTree:
         return self._bundled((*root, *leaves), number), replaced
 
     def truncated(self, root: Root, epoch: int, *, number: int) -> Root:
-        """Keep files of epochs up to `epoch`, for the entry `number`."""
+        """Return a root with only the files of epochs up to `epoch`, for the entry `number`."""
         kept: list[PageReference] = []
         for reference in root:
             if reference.last <= epoch:

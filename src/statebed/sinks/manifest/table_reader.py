@@ -1,4 +1,4 @@
-"""Reading a table beside its writer: the files of one moment, each checked."""
+"""Reads a table while it is written: the files of one state, each checked."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -12,13 +12,13 @@ from statebed.storage import ObjectStore
 
 RESTORE = "restore it from a backup, or from the outbox of its epoch while that is retained"
 _ATTEMPTS = 10
-"""How often reading begins anew when the writer took back files or pages that it was about to read."""
+"""Number of attempts to read when the writer removes files or pages that are about to be read."""
 
 T = TypeVar("T")
 
 
 def read_consistently(store: ObjectStore, read: Callable[[TableState, Iterator[TableFile]], T]) -> T:
-    """Call `read` with the newest state and its files; again if some of them went away because the table changed."""
+    """Call `read` with the newest state and its files; retry if files disappear because the table changed."""
     number = -1
     for attempt in range(1, _ATTEMPTS + 1):
         manifest = Manifest(store)
@@ -33,7 +33,7 @@ def read_consistently(store: ObjectStore, read: Callable[[TableState, Iterator[T
 
 
 def read_file(store: ObjectStore, file: TableFile) -> bytes:
-    """Return the bytes of a data file, or raise an error that names it."""
+    """Return the bytes of a data file after checking size and checksum."""
     where = f"{store.url}/{file.path}"
     try:
         data = store.get(file.path)
@@ -41,10 +41,10 @@ def read_file(store: ObjectStore, file: TableFile) -> bytes:
         raise MissingFileError("a file of the table is missing", where=where, fix=RESTORE) from error
     if len(data) != file.size:
         raise CorruptObjectError(
-            f"a file of the table has {len(data)} bytes; its manifest says {file.size}", where=where, fix=RESTORE
+            f"a file of the table has {len(data)} bytes, but its manifest says {file.size}", where=where, fix=RESTORE
         )
     if crc32c(data) != file.crc32c:
         raise CorruptObjectError(
-            "the checksum of a file of the table is not the one in its manifest", where=where, fix=RESTORE
+            "the checksum of a file of the table differs from the one in its manifest", where=where, fix=RESTORE
         )
     return data

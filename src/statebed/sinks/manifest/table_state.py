@@ -1,4 +1,4 @@
-"""What a manifest says up to one of its entries: the position of the table, and where its files are listed."""
+"""State of a manifest as of one of its entries: the position of the table, and where its files are listed."""
 
 import base64
 import binascii
@@ -12,12 +12,12 @@ from statebed.sinks.manifest.entries import FIX, Entry, TableFile
 from statebed.sinks.manifest.page_tree import PAGE_FILES, Root
 
 TAIL_ENTRIES = 64
-"""Most entries from a base to the next one: as many are read to find the files after its pages."""
+"""Maximum number of entries from a base to the next one; this many are read to find the files not in its pages."""
 
 
 @dataclass(frozen=True)
 class TableState:
-    """What the log says up to its entry `number`; memory does not grow with the table."""
+    """State of the log as of entry `number`. Its size does not grow with the table."""
 
     number: int = 0
     owner: str = ""
@@ -26,10 +26,10 @@ class TableState:
     generation: int = 0
     schema: str = ""
     base: int = 0
-    """Number of the base; 0 if there is none, in a table without entries and in one of version 1."""
+    """Number of the base; 0 for a table without entries or with a manifest of version 1."""
     pages: Root = ()
     tail: tuple[TableFile, ...] = ()
-    """Files of the base and the entries after it, which no page lists yet."""
+    """Files of the base and of the entries after it, which no page lists yet."""
 
     @property
     def position(self) -> SinkPosition | None:
@@ -37,11 +37,11 @@ class TableState:
 
     @property
     def needs_base(self) -> bool:
-        """Whether the next entry has to be a base."""
+        """Whether the next entry must be a base."""
         return not self.base or self.number + 1 - self.base >= TAIL_ENTRIES or len(self.tail) >= PAGE_FILES
 
     def after(self, entry: Entry) -> "TableState":
-        """Return the state once the entry is in the log."""
+        """Return the state after the entry."""
         state = replace(
             self,
             number=entry.number,
@@ -61,7 +61,7 @@ def encode_schema(schema: pa.Schema) -> str:
 
 
 def decode_schema(text: str, *, where: str) -> pa.Schema:
-    """Return the schema that `encode_schema` wrote."""
+    """Return the schema encoded by `encode_schema`."""
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
     except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:

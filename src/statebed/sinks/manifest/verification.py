@@ -1,6 +1,6 @@
-"""Verification of a table of files: every entry, page and data file that the table consists of, each read once.
+"""Verification of a table of files: every entry, page and data file of the table is read once.
 
-Only reads, and may run beside the writer: what the writer takes away meanwhile is not called missing.
+It only reads, and may run while the table is written: files that the writer removes in the meantime are not reported.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,12 @@ from statebed.storage import ObjectStore, get_storage_provider
 
 _READS_AT_ONCE = 16
 _ATTEMPTS = 3
-"""How often a table that changes while it is read is read again, before damage is reported."""
+"""Number of attempts to read a table that changes in the meantime, before damage is reported."""
 
 
 @dataclass(frozen=True)
 class TableFinding:
-    """An object of the table that is damaged or missing."""
+    """A damaged or missing object of the table."""
 
     where: str
     problem: str
@@ -29,31 +29,31 @@ class TableFinding:
 
 @dataclass(frozen=True)
 class TableVerification:
-    """The state of a table's objects."""
+    """Result of a verification."""
 
     where: str
     owner: str
-    """The job and sink that the table belongs to; empty if the manifest cannot be read."""
+    """Job and sink that the table belongs to; empty if the manifest cannot be read."""
     epoch: int
     """Newest epoch that the table has."""
     files: int
-    """Data files that were read."""
+    """Number of data files that were read."""
     bytes: int
     sealed: bool
-    """False: the manifest is of version 1, which has no checksums; the next run seals it."""
+    """Whether the manifest has checksums. Version 1 has none; the next run seals it."""
     findings: tuple[TableFinding, ...] = ()
 
     @property
     def whole(self) -> bool:
-        """Nothing is damaged, nothing is missing."""
+        """Whether nothing is damaged or missing."""
         return not self.findings
 
 
 def verify_table(path: str, *, published: int | None = None) -> TableVerification:
     """Check every object of the table at `path`.
 
-    `published` is the newest epoch that the job knows to be in the table, 0 for none. A table that is not there is
-    damage if it had epochs, and none if it had not; without `published` it is an error of the caller.
+    `published` is the newest epoch that the job published to the table, 0 for none. A missing table counts as damage if
+    epochs were published to it. Without `published`, a missing table raises InputError.
     """
     store = get_storage_provider(path)
     number = -1
@@ -65,13 +65,13 @@ def verify_table(path: str, *, published: int | None = None) -> TableVerificatio
     if newest or found.findings:
         return found
     if published is None:
-        raise InputError("there is no table of statebed's", where=store.url, fix="give the path of the sink's table")
+        raise InputError("this is not a statebed table", where=store.url, fix="pass the path of the sink's table")
     missing = TableFinding(store.url, f"the table is missing; the job published epoch {published} to it")
     return replace(found, findings=(missing,) if published else ())
 
 
 def _verify(store: ObjectStore) -> tuple[int, TableVerification]:
-    """Return the number of the newest entry, 0 if it cannot be read, and what was found."""
+    """Return the number of the newest entry, 0 if it cannot be read, and the result."""
     manifest = Manifest(store)
     try:
         state = manifest.refresh()
@@ -98,7 +98,7 @@ def _verify(store: ObjectStore) -> tuple[int, TableVerification]:
 
 
 def _files(pages: PageTree, root: Iterable[PageReference], findings: list[TableFinding]) -> Iterator[TableFile]:
-    """Return the files of all pages that can be read; adds the others to `findings`."""
+    """Yield the files of all readable pages, and add the others to `findings`."""
     for reference in root:
         try:
             page = pages.read(reference)

@@ -1,8 +1,8 @@
-"""Reads manifests of version 1, which statebed wrote before entries were sealed. Nothing writes them any more.
+"""Reader of manifests of version 1, which statebed wrote before entries were sealed. They are no longer written.
 
 Every 32nd entry also sums up the 32 entries that end with it, every 1024th the last 1024, and so on. Entries have no
-checksum: what contradicts itself is refused, and other damage is not found. The first run that opens such a table
-writes a sealed base with all its files.
+checksum: contradictions are refused, other damage is not detected. The first run that opens such a table writes a
+sealed base with all its files.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,17 @@ SUMMARY_EVERY = 32
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What successive entries change together."""
+    """Combined changes of successive entries."""
 
     since: Number
-    """They are the entries after this number."""
+    """Number of the entry before the first summed up."""
     kept: Number | None = None
-    """Of the files before, only those of epochs up to this stay visible; None: all of them."""
+    """Newest epoch whose earlier files stay visible, or None if all do."""
     files: tuple[TableFile, ...] = ()
 
 
 class UnsealedEntry(EntryHeader, frozen=True):
-    """One entry of version 1."""
+    """An entry of version 1."""
 
     generation: Number = 0
     schema: str = ""
@@ -36,13 +36,13 @@ class UnsealedEntry(EntryHeader, frozen=True):
 
     @property
     def change(self) -> Summary:
-        """What this entry and those that it sums up change."""
+        """Changes of this entry and of those that it sums up."""
         own = Summary(self.number - 1, self.epoch if self.kind == "rollback" else None, self.files)
         return self.summary or own
 
 
 def check_unsealed(entry: UnsealedEntry, number: int, *, where: str) -> None:
-    """Refuse an entry that stands at the place of another, or whose members contradict each other."""
+    """Raise CorruptObjectError if the entry is not `number`, or if its fields contradict each other."""
     since = summarised_since(number)
     if (
         entry.version != VERSION
@@ -52,8 +52,8 @@ def check_unsealed(entry: UnsealedEntry, number: int, *, where: str) -> None:
         or (entry.kind != "epoch" and entry.files)
     ):
         raise CorruptObjectError(
-            f"entry {entry.number} of the table's manifest, version {entry.version}, stands at the place of entry "
-            f"{number}, or sums up other entries than this one does",
+            f"the object of entry {number} of the table's manifest holds entry {entry.number}, version "
+            f"{entry.version}, or its summary covers the wrong entries",
             where=where,
             fix=FIX,
         )
@@ -62,7 +62,7 @@ def check_unsealed(entry: UnsealedEntry, number: int, *, where: str) -> None:
 
 
 def files_up_to(newest: UnsealedEntry, read: Callable[[int], UnsealedEntry]) -> tuple[str, tuple[TableFile, ...]]:
-    """Return schema and files of the table after its newest entry; `read` gives an entry that was checked."""
+    """Return schema and files of the table after its newest entry; `read` returns a checked entry."""
     schema, files = newest.schema, list[TableFile]()
     change, kept = newest.change, newest.epoch
     while True:
@@ -70,12 +70,12 @@ def files_up_to(newest: UnsealedEntry, read: Callable[[int], UnsealedEntry]) -> 
         kept = kept if change.kept is None else min(kept, change.kept)
         if not change.since:
             return schema, tuple(reversed(files))
-        entry = read(change.since)  # less than before: checked with each entry
+        entry = read(change.since)  # smaller than before, which each entry's check ensures
         schema, change = schema or entry.schema, entry.change
 
 
 def summarised_since(number: int) -> int | None:
-    """Return where the summary of this entry begins; None if it has none.
+    """Return the number before the first entry that this entry sums up, or None if it has no summary.
 
     >>> summarised_since(33), summarised_since(64), summarised_since(2048)
     (None, 32, 1024)

@@ -1,4 +1,4 @@
-"""Tables of SQL databases, with the epoch in the same transaction."""
+"""Tables in SQL databases, with the epoch in the same transaction."""
 
 from statebed.sinks.sql.database import Database, TableName
 from statebed.sinks.sql.postgres import Postgres

@@ -1,4 +1,4 @@
-"""Arrow rows as the CSV that PostgreSQL's COPY reads: made column by column, without a loop over rows where possible.
+"""Arrow rows as CSV for PostgreSQL's COPY, built column by column, without a loop over rows where possible.
 
 Null is an empty field without quotes, an empty text one with quotes; every text is quoted.
 """
@@ -15,7 +15,7 @@ _OPTIONS = pyarrow.csv.WriteOptions(include_header=False)
 
 
 def csv_of(columns: Sequence[pa.Array]) -> bytes:
-    """The rows in CSV, without a header."""
+    """Return the rows as CSV, without a header."""
     texts = [_text(column) for column in columns]
     sink = pa.BufferOutputStream()
     names = [str(number) for number in range(len(texts))]
@@ -25,7 +25,7 @@ def csv_of(columns: Sequence[pa.Array]) -> bytes:
 
 
 def _text(array: pa.Array) -> pa.Array:
-    """The column as it is where CSV has it, else as text that PostgreSQL reads."""
+    """Return the column as it is if Arrow's CSV writer supports it, else as text that PostgreSQL parses."""
     kind = array.type
     if pa.types.is_nested(kind):
         return json_texts(array)

@@ -1,8 +1,8 @@
-"""What a SQL database must be able to do for a table of results: one transaction with rows and epoch in it.
+"""Interface of SQL databases that hold result tables: one transaction writes rows and epoch.
 
-A database gives transactions; a transaction runs statements and loads Arrow rows. Names of tables and columns are
-always quoted, so any name is a name. Types are mapped both ways: a type for each column of a new table, and a refusal
-for a column of an existing table that could not hold what comes.
+A database provides transactions; a transaction runs statements and loads Arrow rows. Names of tables and columns are
+always quoted, so any name is valid. Types are mapped both ways: a type for each column of a new table, and a refusal
+for an existing column that cannot hold the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class TableName:
-    """A table, and the schema it is in, where the database has such."""
+    """Name of a table, with its schema if the database has schemas."""
 
     table: str
     schema: str | None = None
@@ -28,100 +28,100 @@ class TableName:
         return f"{quoted(self.schema)}.{quoted(self.table)}" if self.schema else quoted(self.table)
 
     def beside(self, table: str) -> "TableName":
-        """Another table of the same schema."""
+        """Return the name of another table in the same schema."""
         return TableName(table, self.schema)
 
 
 @dataclass(frozen=True)
 class ExistingColumn:
-    """A column of a table that is there already."""
+    """A column of an existing table."""
 
     name: str
     type: str
-    """In SQL, as a cast or a new table would name it."""
+    """SQL type, as in a cast or a column definition."""
     kind: str
     """The database's short name of the type, without length or precision."""
     must_be_given: bool
-    """It may not be null and has no default."""
+    """Whether the column is not null and has no default."""
 
 
 class Transaction(Protocol):
-    """One transaction; everything in it becomes visible together, or not at all."""
+    """A transaction: everything in it becomes visible together, or not at all."""
 
     def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows, if it gives some. Values stand where the database's `parameter` stands."""
+        """Run a statement and return its rows, if any. `values` are bound to the placeholders made by `parameter`."""
 
     def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
-        """Add rows to a table, given in SQL; columns in the order of the rows'."""
+        """Append rows to a table, whose name is given in SQL; `columns` are in the order of the rows' columns."""
 
     def columns(self, table: TableName) -> Mapping[str, ExistingColumn] | None:
-        """The columns of a table by name, or None when there is no such table."""
+        """Return the columns of a table by name, or None if the table does not exist."""
 
     def make_unique_index(self, table: TableName, key: Sequence[str]) -> None:
-        """An index of a new table: one row per key, also where parts of it are null, if the database can do that."""
+        """Create a unique index on the key of a new table; nulls count as equal if the database supports that."""
 
 
 class Database(Protocol):
-    """Where a table of results is kept."""
+    """A database that holds result tables."""
 
     @property
     def product(self) -> str:
-        """Its name for people."""
+        """Name of the product."""
 
     @property
     def place(self) -> str:
-        """Which one it is, for messages; never with a secret."""
+        """Location of the database, for messages. Never contains a secret."""
 
     @property
     def real_place(self) -> str:
-        """Which one it is, in one spelling for one database as far as that is known; never with a secret."""
+        """Normalised location of the database, as far as it is known. Never contains a secret."""
 
     def folded(self, name: str) -> str:
-        """The one spelling of all names that the database does not tell apart, even where they are quoted."""
+        """Return the normal form of a name: the database treats names with the same one as equal, even if quoted."""
 
     def same_table(self, column: str, parameter: int) -> str:
-        """A condition: the name in the column is one that the database does not tell from a folded one."""
+        """Return a condition that is true if the name in the column equals the folded one for the database."""
 
     @property
     def exists(self) -> bool:
-        """False when nothing was ever written there, and looking would make it."""
+        """Whether the database exists. If it does not, connecting would create it."""
 
     @property
     def lock_clause(self) -> str:
-        """What makes a SELECT keep others from changing the row until the transaction ends."""
+        """Clause of a SELECT that locks the rows until the transaction ends."""
 
     @property
     def temporary_ends(self) -> str:
-        """What lets a temporary table end with its transaction, where that must be said."""
+        """Clause that drops a temporary table at the end of the transaction, if one is needed."""
 
     @property
     def making_lock(self) -> str | None:
-        """The statement that lets one transaction at a time make tables, where making them does not."""
+        """Statement that serialises transactions that create tables, or None if they are serialised anyway."""
 
     def parameter(self, number: int) -> str:
-        """How the n-th value is written in a statement, from 1."""
+        """Return the placeholder of the n-th value in a statement, counted from 1."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Committed at the end of the block, undone by an error; every failure of the database is a SinkError."""
+        """Return a transaction that commits on exit and rolls back on an error. Database errors become SinkErrors."""
 
     def type_of(self, field: pa.Field) -> str:
-        """The type of a new column for a field; UnsupportedTypeError when there is none."""
+        """Return the type of a new column for a field; raise UnsupportedTypeError if there is none."""
 
     def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
-        """Why an existing column could not hold the field's values as they are; None when it can."""
+        """Return why an existing column cannot hold the field's values unchanged, or None if it can."""
 
     def staging_type(self, column: ExistingColumn) -> str:
-        """The type of a temporary column for values of that column; it has to know equality."""
+        """Return the type of a temporary column for the column's values; it must support equality."""
 
     def analyse(self, table: str) -> str | None:
-        """The statement after which the planner knows a temporary table, if it needs one."""
+        """Return the statement that gives the planner statistics of a temporary table, or None if it needs none."""
 
 
 def quoted(name: str) -> str:
-    """A name in SQL, whatever it consists of."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def listed(names: Sequence[str], prefix: str = "") -> str:
-    """Names in SQL, with commas between them."""
+    """Return quoted names, separated by commas."""
     return ", ".join(prefix + quoted(name) for name in names)

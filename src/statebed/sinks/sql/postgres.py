@@ -1,8 +1,8 @@
-"""PostgreSQL: rows are copied in, and the epoch is compared and written in the same transaction.
+"""PostgreSQL: rows are loaded with COPY, and the epoch is compared and written in the same transaction.
 
-A password is no part of the connection string, which is shown in messages: it comes from `password=`, from `PGPASSWORD`
-or from the password file, as with every program of PostgreSQL's. Every wait has a time-out: for the connection, for
-locks, for statements, and for a transaction whose client fell asleep, so that it cannot keep the next run waiting.
+The connection string is shown in messages, so it must not contain a password; that comes from `password=`, `PGPASSWORD`
+or the password file, as for every PostgreSQL client. Every wait has a timeout: for the connection, for locks, for
+statements, and for a transaction whose client is suspended, so that it cannot block the next run.
 """
 
 import contextlib
@@ -51,12 +51,12 @@ _ACCEPTED: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("large_binary", "bytea", frozenset({"bytea"})),
     ("date32[day]", "date", frozenset({"date"})),
 )
-"""Arrow type, type of a new column, types of existing columns that hold every value."""
+"""Arrow type, type of a new column, and types of existing columns that can hold every value."""
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
 class Postgres:
-    """A database of a PostgreSQL server, by a connection string without password."""
+    """A database of a PostgreSQL server, given by a connection string without password."""
 
     product = "PostgreSQL"
     exists = True
@@ -69,14 +69,14 @@ class Postgres:
         try:
             given = self._psycopg.conninfo.conninfo_to_dict(dsn)
         except self._psycopg.Error:
-            # Its message repeats the text, and there may be a password in it.
+            # The message repeats the connection string, which may contain a password.
             raise InputError(
-                "dsn= is no connection string of PostgreSQL's", fix="write 'host=db.example dbname=results user=writer'"
+                "dsn= is not a PostgreSQL connection string", fix="write 'host=db.example dbname=results user=writer'"
             ) from None
         if any(name in given for name in _SECRETS):
             raise SecretInUrlError(
-                "dsn= carries a password, and connection strings end up in logs",
-                fix="give it as password=, in the variable PGPASSWORD, or in the password file (PGPASSFILE)",
+                "dsn= contains a password, and connection strings end up in logs",
+                fix="pass it as password=, in the variable PGPASSWORD, or in the password file (PGPASSFILE)",
             )
         self._given = {"connect_timeout": _CONNECT_SECONDS, **given, "client_encoding": "UTF8"}
         self._secrets = {} if password is None else {"password": password}
@@ -92,7 +92,7 @@ class Postgres:
         return f"${number}"
 
     def folded(self, name: str) -> str:
-        """PostgreSQL cuts names after 63 bytes, before a character that would not fit whole."""
+        """Truncate the name to 63 bytes at a character boundary, as PostgreSQL does."""
         return name.encode()[:_NAME_BYTES].decode(errors="ignore")
 
     def same_table(self, column: str, parameter: int) -> str:
@@ -114,7 +114,7 @@ class Postgres:
                 ) as connection,
                 connection.transaction(),
             ):
-                # Local to the transaction: a pool in between may hand the connection to somebody else.
+                # Local to the transaction: a connection pooler may give the connection to another client.
                 for setting in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
                     connection.execute(f"set local {setting} = {self._milliseconds}")
                 yield PostgresTransaction(connection)
@@ -122,11 +122,13 @@ class Postgres:
             text = str(error).strip() or type(error).__name__
             if isinstance(error, psycopg.OperationalError) and error.sqlstate in {None, "57P01", "57P02", "57P03"}:
                 raise SinkUnavailableError(
-                    f"PostgreSQL cannot be reached, or broke off: {text}",
+                    f"PostgreSQL is unreachable, or closed the connection: {text}",
                     where=self.place,
-                    fix="see that the server runs and that host, user and password are right; then start the job again",
+                    fix="check that the server runs, and host, user and password; then start the job again",
                 ) from error
-            raise SinkError(f"PostgreSQL refused: {text}", where=self.place, fix="see the message") from error
+            raise SinkError(
+                f"PostgreSQL reported an error: {text}", where=self.place, fix="see PostgreSQL's message"
+            ) from error
 
     def type_of(self, field: pa.Field) -> str:
         kind = field.type
@@ -156,17 +158,17 @@ class Postgres:
             fits = column.type == wanted or (pa.types.is_decimal(kind) and _holds(column.type, kind))
         else:
             fits = column.kind in accepted and (column.kind != "numeric" or column.type == "numeric")
-        return None if fits else f"{field.name} is {kind}, for which {wanted} would do, and the column is {column.type}"
+        return None if fits else f"{field.name} is {kind}, which needs {wanted}, but the column is {column.type}"
 
     def staging_type(self, column: ExistingColumn) -> str:
-        return "jsonb" if column.kind == "json" else column.type  # json knows no equality
+        return "jsonb" if column.kind == "json" else column.type  # json does not support equality
 
     def analyse(self, table: str) -> str | None:
         return f"analyze {table}"
 
 
 class PostgresTransaction:
-    """A transaction of one connection."""
+    """A transaction on one connection."""
 
     def __init__(self, connection: "psycopg.Connection[Any]") -> None:
         self._connection = connection
@@ -212,7 +214,7 @@ def _driver() -> Any:
 
 
 def _holds(column: str, kind: pa.DataType) -> bool:
-    """Whether a numeric column holds every decimal of a type without rounding it."""
+    """Return whether a numeric column holds every decimal of a type without rounding."""
     found = _NUMERIC.fullmatch(column)
     if found is None:
         return column == "numeric"

@@ -1,10 +1,10 @@
-"""A table of a SQL database, exactly once: the epoch is compared and written in the transaction that writes its rows.
+"""Tables in SQL databases, exactly once: the epoch is compared and written in the transaction that writes its rows.
 
-`_statebed_commits` holds a row per table: the sink that owns it, the newest run that opened it, the newest epoch in it.
-A transaction locks that row first. So an epoch that is there is skipped, a superseded run is refused, and whoever dies
-in between leaves nothing behind. Any number of rows goes through in batches of bounded size, in one transaction.
+`_statebed_commits` has a row per table: the sink that owns it, the newest run that opened it, and its newest epoch.
+Each transaction locks that row first. An epoch that the table has is skipped, a superseded run is refused, and a crash
+leaves nothing behind. Rows are written in batches of bounded size, in one transaction.
 
-Without a key rows are added. With one, the table has one row per key: additions insert or update it, a retraction
+Without a key, rows are appended. With a key, the table has one row per key: additions insert or update it, a retraction
 without an addition deletes it.
 """
 
@@ -29,7 +29,7 @@ from statebed.sinks.sql.statements import GONE, NET, STAGED, SqlKeyedTable
 COMMITS = "_statebed_commits"
 _RESERVED = "_statebed_"
 BATCH_ROWS = 1 << 16
-"""So many rows are in memory as values of the database's at a time."""
+"""Maximum number of rows that are in memory as database values at a time."""
 _ATTEMPTS = 3
 _WAIT_SECONDS = 1.0
 T = TypeVar("T")
@@ -39,14 +39,14 @@ _logger = id_logger(__name__)
 
 @dataclass(frozen=True)
 class SqlTable:
-    """What is written where."""
+    """A result table: its name, columns and key."""
 
     name: TableName
     output: Output
     key: tuple[str, ...]
-    """Columns of which the table has one row per value; none: rows are added."""
+    """Columns that identify a row; empty if rows are appended."""
     epoch_column: str | None
-    """A column that gets the number of the epoch."""
+    """Column for the number of the epoch, or None."""
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -60,7 +60,7 @@ class SqlTable:
 
 
 class SqlTableSink(BaseSink):
-    """Publishes epochs to a table of a SQL database."""
+    """Publishes epochs to a table in a SQL database."""
 
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     keeps_position: ClassVar[bool] = True
@@ -74,11 +74,11 @@ class SqlTableSink(BaseSink):
         self._commits = table.name.beside(COMMITS).sql
         if database.folded(table.name.table).lower().startswith(_RESERVED):
             raise InputError(
-                f"the table name {table.name} begins with {_RESERVED}, which is for tables of statebed's own",
-                fix="give the table another name",
+                f"the table name {table.name} starts with {_RESERVED}, which is reserved for statebed",
+                fix="choose another table name",
             )
         for field in table.fields:
-            database.type_of(field)  # refuses what has none
+            database.type_of(field)  # raises if there is no type
 
     @property
     def described(self) -> str:
@@ -107,7 +107,7 @@ class SqlTableSink(BaseSink):
         return next((owner for _, owner, _, _ in rows), "")
 
     def _looked_up(self, look: Callable[[Transaction], T | None]) -> T | None:
-        """Look into the table of commits, if there is one, without making anything."""
+        """Call `look` in a transaction if the commits table exists, without creating anything."""
         if not self._database.exists:
             return None
         with self._database.transaction() as transaction:
@@ -120,13 +120,13 @@ class SqlTableSink(BaseSink):
         if position is not None and max(position.epoch, position.run) > last_number:
             raise InputError(
                 f"the table holds epoch {position.epoch} of run {position.run}, but the job's log ends at "
-                f"{last_number}: the state was deleted, or it is another one",
+                f"{last_number}: the state was deleted, or is another job's",
                 where=self._where,
-                fix=f"give another table, or remove it and its row in {COMMITS}, or restore the state it belongs to",
+                fix=f"choose another table, or remove it and its row in {COMMITS}, or restore the state it belongs to",
             )
 
     def probe(self) -> None:
-        """Make what a run would make, and take it back."""
+        """Create what a run would create, and roll it back."""
         with contextlib.suppress(_TakenBackError), self._database.transaction() as transaction:
             self._make(transaction)
             raise _TakenBackError
@@ -145,7 +145,7 @@ class SqlTableSink(BaseSink):
         return self._transacted(opened)
 
     def roll_back(self, run: int, epoch: int) -> None:
-        """Remove the rows of later epochs, where a column says which they are."""
+        """Delete the rows of later epochs; raise RollbackError unless the table has an epoch column and no key."""
 
         def rolled_back(transaction: Transaction) -> None:
             position = self._position(transaction)
@@ -162,7 +162,7 @@ class SqlTableSink(BaseSink):
         self._transacted(rolled_back)
 
     def clear(self, run: int) -> None:
-        """Remove all rows."""
+        """Delete all rows."""
 
         def cleared(transaction: Transaction) -> None:
             position = self._position(transaction)
@@ -189,7 +189,9 @@ class SqlTableSink(BaseSink):
         self._transacted(published)
 
     def _transacted(self, work: Callable[[Transaction], T]) -> T:
-        """The work in a transaction; again when the database broke off, for what was done is compared then."""
+        """Run `work` in a transaction. If the connection fails, retry: the epoch is compared again, so nothing is done
+        twice.
+        """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with self._database.transaction() as transaction:
@@ -197,8 +199,8 @@ class SqlTableSink(BaseSink):
             except SinkUnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
-                told = _logger.about(sink=self.sink_id)
-                told.warning("sink %s is tried again in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
+                logger = _logger.about(sink=self.sink_id)
+                logger.warning("sink %s will be retried in %g s: %s", self.sink_id, _WAIT_SECONDS, error.what)
                 time.sleep(_WAIT_SECONDS)
         raise AssertionError
 
@@ -232,7 +234,7 @@ class SqlTableSink(BaseSink):
                 transaction.run(statement)
 
     def _batches(self, publication: Publication, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows with these columns: those that the outbox lacks are the epoch, and a weight of one."""
+        """Yield the rows with these columns. Columns that the outbox lacks are the epoch, and a weight of one."""
         added = {self._table.epoch_column: publication.epoch, WEIGHT: 1}
         for batch in outbox_batches(publication, BATCH_ROWS):
             names = batch.schema.names
@@ -248,11 +250,11 @@ class SqlTableSink(BaseSink):
             raise SinkError(
                 f"epoch {publication.epoch} has {rows} rows with the key {named}",
                 where=self._where,
-                fix="declare a key that tells all rows of the stream apart: write(..., key=[...])",
+                fix="declare a key that identifies every row of the stream: write(..., key=[...])",
             )
 
     def _make(self, transaction: Transaction) -> None:
-        """The table and the table of commits, where they are not there yet."""
+        """Create the table and the commits table if they do not exist."""
         table, database = self._table, self._database
         if database.making_lock:
             transaction.run(database.making_lock)
@@ -267,7 +269,7 @@ class SqlTableSink(BaseSink):
                 transaction.make_unique_index(table.name, table.key)
 
     def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
-        """The columns of the table, if it exists; refused when it cannot take the rows."""
+        """Return the columns of the table, or None if it is missing; raise InputError if it cannot hold the rows."""
         columns = transaction.columns(self._table.name)
         if columns is None:
             return None
@@ -282,27 +284,29 @@ class SqlTableSink(BaseSink):
         problems += [problem for problem in misfits if problem]
         if problems:
             raise InputError(
-                f"the table cannot take the rows: {'; '.join(problems)}",
+                f"the table cannot hold the rows: {'; '.join(problems)}",
                 where=self._where,
-                fix="change the table, select other columns, or let statebed make a table of another name",
+                fix="change the table, select other columns, or choose a new table name and let statebed create it",
             )
         return columns
 
     def _position(self, transaction: Transaction) -> SinkPosition | None:
-        """Read what the table of commits says, locked until the end of the transaction."""
+        """Return the position in the commits table, and lock its row until the end of the transaction."""
         rows = self._commit_rows(transaction)
         for _, owner, _, _ in rows:
             if owner != self._owner:
                 raise InputError(
-                    f"the table belongs to {owner}, this is {self._owner}",
+                    f"the table belongs to {owner}, not to {self._owner}",
                     where=self._where,
-                    fix=f"give each job and sink a table of its own; a sink that was renamed is in the column owner of "
-                    f"{COMMITS}, and keeps its table with write(..., name={owner.rpartition('/')[2]!r})",
+                    fix=f"give each job and sink its own table; the old name of a renamed sink is in the column owner "
+                    f"of {COMMITS}: it keeps its table with write(..., name={owner.rpartition('/')[2]!r})",
                 )
         return SinkPosition(run=rows[0][2], epoch=rows[0][3]) if rows else None
 
     def _commit_rows(self, transaction: Transaction) -> list[tuple[str, str, int, int]]:
-        """Read the rows of this table, under whichever spelling of its name they were written."""
+        """Return the rows of this table in the commits table, under any spelling of its name that the database treats
+        as equal.
+        """
         which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
         statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"
         found = transaction.run(statement, self._folded_name)
@@ -327,14 +331,14 @@ class SqlTableSink(BaseSink):
 
     def _cannot_go_back(self, held: int, epoch: int) -> RollbackError:
         return RollbackError(
-            f"the table holds epoch {held} and cannot go back to {epoch} by itself: "
-            + ("rows that were replaced are not kept" if self._table.key else "no column says which rows are newer"),
+            f"the table holds epoch {held} and cannot be rolled back to {epoch} automatically: "
+            + ("replaced rows are not kept" if self._table.key else "no column tells which rows are newer"),
             where=self._where,
-            fix=f"bring the table to epoch {epoch} (from a backup) and set epoch = {epoch} in its row of {COMMITS}, or "
-            f"start with sinks={{{self.sink_id!r}: 'rebuild'}} if its results are kept in state, or write into a new "
-            "table; a table without key that has epoch_column= goes back by itself",
+            fix=f"restore the table to epoch {epoch} (from a backup) and set epoch = {epoch} in its row of {COMMITS}, "
+            f"or start with sinks={{{self.sink_id!r}: 'rebuild'}} if its results are kept in state, or write to a new "
+            "table; a table without key that has epoch_column= is rolled back automatically",
         )
 
 
 class _TakenBackError(Exception):
-    """Ends a transaction that was only tried."""
+    """Ends a transaction that only probed the database."""

@@ -27,12 +27,12 @@ from statebed.sinks.sql.database import ExistingColumn, TableName, listed, quote
 
 
 class SQLite:
-    """A database in one file."""
+    """A database in a single file."""
 
     product = "SQLite"
     lock_clause = ""
-    making_lock = None  # every transaction is alone
-    temporary_ends = ""  # with its connection, which is the transaction's own
+    making_lock = None  # transactions are serialised anyway
+    temporary_ends = ""  # temporary tables end with the connection, and each transaction has its own
 
     def __init__(self, path: str, *, timeout_seconds: float) -> None:
         self._path = Path(path)
@@ -47,7 +47,7 @@ class SQLite:
         return real_place(str(self._path))
 
     def folded(self, name: str) -> str:
-        """SQLite ignores the case of ASCII letters in names, and of no others."""
+        """Lower the case of ASCII letters, which SQLite ignores in names; it does not ignore that of other letters."""
         return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
     def same_table(self, column: str, parameter: int) -> str:
@@ -75,9 +75,9 @@ class SQLite:
                 connection.commit()
         except sqlite3.Error as error:
             raise SinkError(
-                f"SQLite refused: {error}",
+                f"SQLite reported an error: {error}",
                 where=self.place,
-                fix="see the message; a database that stays locked has another writer",
+                fix="if the database stays locked, another process is writing to it",
             ) from error
 
     def type_of(self, field: pa.Field) -> str:
@@ -95,17 +95,20 @@ class SQLite:
         )
 
     def misfit(self, field: pa.Field, column: ExistingColumn) -> str | None:
-        """SQLite changes values by the affinity of their column: a text of digits becomes a number, and the reverse."""
+        """Return why the column would change the field's values, or None.
+
+        SQLite converts values by the affinity of their column: digits in a text become a number, and the reverse.
+        """
         wanted = self.type_of(field)
         harmless = {
             "INTEGER": {"INTEGER", "NUMERIC", "BLOB"},
             "REAL": {"REAL", "NUMERIC", "BLOB"},
             "TEXT": {"TEXT", "BLOB"} if _is_text(field.type) or pa.types.is_decimal(field.type) else None,
-            "BLOB": None,  # bytes are left alone everywhere, and so are dates and JSON
+            "BLOB": None,  # bytes never change, nor do dates and JSON
         }[wanted]
         if harmless is None or column.kind in harmless:
             return None
-        return f"{field.name} is {field.type}, and the column's type {column.type or 'none'} would change its values"
+        return f"{field.name} is {field.type}, but the column's type {column.type or 'none'} would change its values"
 
     def staging_type(self, column: ExistingColumn) -> str:
         return column.type
@@ -115,7 +118,7 @@ class SQLite:
 
 
 class SQLiteTransaction:
-    """A transaction that holds the write lock from its beginning."""
+    """A transaction that holds the write lock from its start."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -162,7 +165,7 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 def _affinity(declared: str) -> str:
-    """The rules of SQLite's documentation, in their order."""
+    """Return the affinity of a declared type, by the rules of SQLite's documentation in their order."""
     name = declared.upper()
     for affinity, marks in (
         ("INTEGER", ("INT",)),

@@ -1,9 +1,9 @@
-"""The statements that bring a changelog's epoch into a table by key.
+"""Statements that apply an epoch of a changelog to a table by key.
 
-The epoch's rows are in a temporary table, with their weights. From it come two more: `net`, the rows whose weights do
-not come to nothing, and `gone`, the keys that had a row and have none after the epoch. Then: keys that are gone are
-deleted, rows whose key is there are updated, the others are inserted. Rows are found with `=`, which an index can
-answer, and which is never true of NULL: so each combination of columns that are NULL has statements of its own.
+The epoch's rows are in a temporary table, with their weights. Two more are derived from it: `net`, the rows whose net
+weight is not zero, and `gone`, the keys that had a row and have none after the epoch. Then keys in `gone` are deleted,
+rows whose key exists are updated, and the others are inserted. Rows are matched with `=`, which can use an index but is
+never true for NULL, so each combination of NULL columns has its own statements.
 """
 
 from collections.abc import Sequence
@@ -19,24 +19,24 @@ GONE = quoted("_statebed_gone")
 
 @dataclass(frozen=True)
 class SqlKeyedTable:
-    """A table that has one row per key. Names of columns come quoted into every statement."""
+    """A table with one row per key. Column names are quoted in every statement."""
 
     table: str
-    """In SQL."""
+    """Name of the table in SQL."""
     columns: tuple[str, ...]
     key: tuple[str, ...]
     types: tuple[str, ...]
-    """In SQL, of the temporary copies of the columns."""
+    """SQL types of the temporary copies of the columns."""
     temporary_ends: str
-    """What is said of the end of a temporary table when it is made."""
+    """Clause that ends a temporary table with its transaction."""
 
     def stage(self) -> str:
-        """Make the temporary table that the rows are loaded into."""
+        """Return the statement that creates the temporary table for the rows."""
         typed = ", ".join(f"{quoted(name)} {kind}" for name, kind in zip(self.columns, self.types, strict=True))
         return f"create temporary table {STAGED} ({typed}, {quoted(WEIGHT)} bigint){self.temporary_ends}"
 
     def net(self) -> str:
-        """What the epoch changes: each row once, with its net weight."""
+        """Return the statement that creates the net changes: each row once, with its net weight."""
         columns, weight = listed(self.columns), quoted(WEIGHT)
         return (
             f"create temporary table {NET}{self.temporary_ends} as select {columns}, sum({weight}) as {weight} "
@@ -44,7 +44,7 @@ class SqlKeyedTable:
         )
 
     def gone(self) -> str:
-        """The keys that had a row and have none after the epoch."""
+        """Return the statement that creates the keys which had a row and have none after the epoch."""
         key, weight = listed(self.key), quoted(WEIGHT)
         return (
             f"create temporary table {GONE}{self.temporary_ends} as "
@@ -52,19 +52,21 @@ class SqlKeyedTable:
         )
 
     def repeated(self) -> str:
-        """One key that has several rows after the epoch, if the declared key is none."""
+        """Return the query for a key with several rows after the epoch, which means that the declared key is not
+        unique.
+        """
         key, weight = listed(self.key), quoted(WEIGHT)
         return (
             f"select {key}, sum({weight}) from {NET} where {weight} > 0 group by {key} having sum({weight}) > 1 limit 1"
         )
 
     def null_patterns(self) -> str:
-        """Which columns of the key are null together; a row of flags for each combination."""
+        """Return the query for the combinations of key columns that are null, each a row of flags."""
         flags = ", ".join(f"{quoted(name)} is null" for name in self.key)
         return f"select distinct {flags} from {NET}"
 
     def changes(self, nulls: Sequence[bool]) -> list[str]:
-        """Delete, update and insert the rows whose key has its nulls there."""
+        """Return the statements that delete, update and insert the rows whose key has the nulls flagged in `nulls`."""
         valued = [name for name, null in zip(self.key, nulls, strict=True) if not null]
         empty = [name for name, null in zip(self.key, nulls, strict=True) if null]
         others = [name for name in self.columns if name not in self.key]

@@ -1,7 +1,7 @@
-"""A batch of keys, sorted by hash, and what happens to keys that stand in it more than once.
+"""A batch of keys sorted by hash, and the handling of keys that repeat within it.
 
-Rows with equal keys are neighbours after sorting, in the order in which the batch had them. A hash never stands for a
-key: neighbours with equal hashes are compared.
+After sorting, rows with equal keys are neighbours, in the order in which they came. Equal hashes do not imply equal
+keys, so the keys of neighbours with equal hashes are compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,8 @@ from statebed.state.keyed.merge_functions import ColumnMerges
 
 HashFunction = Callable[[Sequence[pa.Array | PackedText]], Hashes]
 MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
-"""Old rows and new rows of the same keys, both as value columns, to the rows that replace them."""
+"""Function of the old and the new rows of the same keys, both as value columns, that returns the rows to replace them.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class KeyBatch:
 
     hashes: Hashes
     columns: tuple[Column, ...]
-    """The keys, and perhaps others."""
+    """Key columns, which may hold other keys too if `places` is set."""
     came_from: Rows | None = None
-    """For each row of the columns its row in the batch as it came; None: they are as they came."""
+    """Original batch row of each row of `columns`, or None if the order is unchanged."""
     repeats: Mask | None = None
-    """Where a key equals the one before it; None: nowhere."""
+    """Mask of the keys that equal the key before them, or None if there are none."""
     places: Rows | None = None
-    """Where in `columns` the keys are; None: they are just these, in the order of the hashes."""
+    """Row in `columns` of each key, or None if `columns` holds exactly these keys in the order of their hashes."""
 
     @classmethod
     def of(
@@ -48,11 +49,11 @@ class KeyBatch:
     ) -> "KeyBatch":
         arrays = [normalise_key(column) for column in table_columns(keys, schema, what="keys", where=where)]
         over = tuple(column_over(array) for array in arrays)
-        # Packed text is hashed as it is, so that its bytes are read once.
+        # Packed text is hashed without conversion, so that its bytes are read only once.
         hashed = [one.packed if isinstance(one, TextColumn) else array for one, array in zip(over, arrays, strict=True)]
         order, hashes = _stable_order(hash_function(hashed))
         if loops_for(len(hashes)) is not None:
-            # Compiled, keys are compared where they lie.
+            # Compiled loops compare the keys without copying them.
             batch = cls(hashes, over, places=order)
         else:
             batch = cls(hashes, tuple(one.select(order) for one in over), came_from=order)
@@ -61,7 +62,7 @@ class KeyBatch:
             return batch
         equal = batch._equal_neighbours(same_hash)
         if not np.array_equal(equal, same_hash):
-            # Different keys share a hash: only a sort by the keys themselves brings equal ones together.
+            # Different keys share a hash: only sorting by the keys themselves makes equal ones neighbours.
             names = [str(index) for index in range(len(arrays) + 1)]
             table = pa.Table.from_arrays([from_numpy(hashes, pa.uint64()), *_take(arrays, order)], names=names)
             batch = cls(hashes, over, places=order[_rows_of(sort_indices(table, names))])
@@ -73,28 +74,28 @@ class KeyBatch:
 
     @cached_property
     def order(self) -> Rows:
-        """For each key its row in the batch as it came."""
+        """Row of each key in the batch as it was passed in."""
         if self.places is None:
             assert self.came_from is not None
             return self.came_from
         return self.places if self.came_from is None else self.came_from.take(self.places)
 
     def taken(self, rows: Rows) -> tuple[Column, ...]:
-        """A copy of the keys in some rows."""
+        """Return a copy of the keys of `rows`."""
         places = self.place(rows)
         return tuple(column.select(places) for column in self.columns)
 
     def place(self, rows: Rows) -> Rows:
-        """Where in the columns the keys of some rows are."""
+        """Return the positions in `columns` of the keys of `rows`."""
         return rows if self.places is None else self.places.take(rows)
 
     @property
     def every_place(self) -> Rows:
-        """Where in the columns the keys are."""
+        """Positions of all keys in `columns`."""
         return np.arange(len(self), dtype=np.int64) if self.places is None else self.places
 
     def select(self, rows: Rows) -> "KeyBatch":
-        """Some rows, in ascending order and free of repeats."""
+        """Return the batch of some of the rows; `rows` is ascending and selects no key twice."""
         if len(rows) == len(self):
             return self
         return KeyBatch(self.hashes.take(rows), self.columns, self.came_from, None, self.place(rows))
@@ -109,7 +110,9 @@ class KeyBatch:
         return KeyBatch(self.hashes[start:end], columns, self.order[start:end], repeats)
 
     def _equal_neighbours(self, maybe: Mask) -> Mask:
-        """Which keys from the second on are the one before them; those are asked that may be."""
+        """Return a mask of the keys, from the second on, that equal the key before them; only those in `maybe` are
+        compared.
+        """
         for column in self.columns:
             if self.places is None:
                 maybe = column.repeats(maybe)
@@ -118,17 +121,17 @@ class KeyBatch:
         return maybe
 
     def starts(self) -> Rows:
-        """The first row of each key."""
+        """Return the first row of each key."""
         repeats = self.repeats
         return np.arange(len(self), dtype=np.int64) if repeats is None else np.flatnonzero(~repeats)
 
     def ends(self) -> Rows:
-        """The last row of each key."""
+        """Return the last row of each key."""
         return np.append(self.starts()[1:], len(self)) - 1 if len(self) else self.starts()
 
 
 def last_of_each(batch: KeyBatch, values: pa.Table) -> tuple[KeyBatch, pa.Table]:
-    """Each key once, with the values of its last row in the batch."""
+    """Reduce a batch to one row per key, with the values of the key's last row."""
     if batch.repeats is None:
         return batch, take_rows(values, batch.order)
     ends = batch.ends()
@@ -136,7 +139,7 @@ def last_of_each(batch: KeyBatch, values: pa.Table) -> tuple[KeyBatch, pa.Table]
 
 
 def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[KeyBatch, pa.Table]:
-    """Each key once, its rows folded by the merge function, earlier row first."""
+    """Reduce a batch to one row per key, folding its rows with the merge function, earlier row first."""
     if isinstance(function, ColumnMerges):
         function.check(values.schema)
     if batch.repeats is None:
@@ -148,7 +151,7 @@ def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[
     values = take_rows(values, batch.order)
     counts = np.diff(starts, append=len(batch))
     several = np.flatnonzero(counts > 1)
-    # Most keys may stand alone: only the others take part in the folding.
+    # Most keys usually occur only once, so only the others are folded.
     rows = np.flatnonzero(np.repeat(counts > 1, counts))
     pieces, places = _folded_groups(take_rows(values, rows), counts[several], function)
     source = starts.copy()
@@ -157,7 +160,10 @@ def folded(batch: KeyBatch, values: pa.Table, function: MergeFunction) -> tuple[
 
 
 def _folded_groups(values: pa.Table, counts: Rows, function: MergeFunction) -> tuple[list[pa.Table], Rows]:
-    """One row for each group of `counts` neighbours, in pieces, and the groups that the rows stand for."""
+    """Fold each group of `counts` neighbouring rows to one row.
+
+    Return the resulting rows in pieces, and the number of the group of each row.
+    """
     pieces = []
     places = []
     groups = np.arange(len(counts), dtype=np.int64)
@@ -179,34 +185,36 @@ def _folded_groups(values: pa.Table, counts: Rows, function: MergeFunction) -> t
 
 
 def latest_times(batch: KeyBatch, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The latest time of each key; `times` are in the order of the batch as it came."""
+    """Return the latest time of each key; `times` is in the original order of the batch."""
     ordered = times[batch.order]
     return ordered if batch.repeats is None else np.maximum.reduceat(ordered, batch.starts())
 
 
 def call_merge(function: MergeFunction, old: pa.Table, new: pa.Table) -> pa.Table:
-    """What the merge function makes of the rows, with the columns that it has to have."""
+    """Return the result of the merge function. Raise if its rows or columns do not match those of `new`."""
     merged = function(old, new)
     where = "merge function"
     check_rows(merged, "rows of the merge function", where=where)
     if merged.num_rows != new.num_rows:
         raise InputError(
-            f"the merge function made {merged.num_rows} rows of {new.num_rows}",
+            f"the merge function returned {merged.num_rows} rows for {new.num_rows}",
             where=where,
-            fix="give back one row for each row, in the same order",
+            fix="return one row for each input row, in the same order",
         )
     columns = table_columns(merged, new.schema, what="rows of the merge function", where=where)
     return pa.Table.from_arrays(columns, schema=new.schema)
 
 
 def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: str, where: str) -> list[pa.Array]:
-    """The columns of the schema as arrays, whatever their order in the table; a difference is an error."""
+    """Return the columns of the table as arrays, in the order of the schema. Raise if names, types or nulls do not
+    match.
+    """
     check_rows(table, what, where=where)
     if sorted(table.schema.names) != sorted(schema.names):
         raise InputError(
             f"the {what} have the columns {table.schema.names} instead of {schema.names}",
             where=where,
-            fix="give each of these columns once, and no other",
+            fix="pass each of these columns once, and no others",
         )
     columns = []
     for field in schema:
@@ -220,9 +228,9 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
         column = plain(table[field.name], field.type)
         if column.null_count and not field.nullable:
             raise InputError(
-                f"the column {field.name!r} of the {what} holds nulls, which it may not",
+                f"the column {field.name!r} of the {what} is not nullable, but holds nulls",
                 where=where,
-                fix="leave such rows out, or fill them",
+                fix="drop these rows, or fill the nulls",
             )
         check_values(column, field.name, where=where)
         columns.append(column)
@@ -230,13 +238,13 @@ def table_columns(table: pa.Table | pa.RecordBatch, schema: pa.Schema, *, what: 
 
 
 def _stable_order(hashes: Hashes) -> tuple[Rows, Hashes]:
-    """The rows by hash, equal hashes in the order of the rows, and the hashes in that order."""
+    """Return the rows in the order of their hashes (ties in row order), and the sorted hashes."""
     if (loops := loops_for(len(hashes))) is not None:
         order, found = np.empty(len(hashes), dtype=np.int64), np.empty_like(hashes)
         if loops.order_by_hash(hashes, order, found):
             return order, found
     rows = np.uint64((1 << max(len(hashes) - 1, 1).bit_length()) - 1)
-    # Sorting numbers is several times faster than a stable argsort: the upper bits of the hash, then the row.
+    # Sorting integers that pack the upper bits of the hash with the row is several times faster than a stable argsort.
     packed = hashes & ~rows
     packed |= np.arange(len(hashes), dtype=np.uint64)
     packed.sort()
@@ -258,12 +266,12 @@ def _take(columns: Sequence[pa.Array], rows: Rows) -> tuple[pa.Array, ...]:
 
 
 def take_rows(table: pa.Table, rows: Rows) -> pa.Table:
-    """Some rows of the table, in the order given."""
+    """Return the given rows of the table, in the order of `rows`."""
     return pa.Table.from_arrays(_take([one_chunk(column) for column in table.columns], rows), schema=table.schema)
 
 
 def ascending_rows(table: pa.Table, rows: Rows) -> pa.Table:
-    """Some rows of the table, each at most once, in its order."""
+    """Return the given rows of the table; `rows` is ascending and free of repeats."""
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
     return take_rows(table, rows)

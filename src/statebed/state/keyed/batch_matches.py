@@ -1,4 +1,4 @@
-"""Where the keys of a batch are in a block."""
+"""Positions of the keys of a batch in a block."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from statebed.state.keyed.sorted_run import SortedRun
 
 @dataclass(frozen=True)
 class BatchMatches:
-    """Rows of a batch that a run of a block holds, and where."""
+    """Rows of a batch whose keys are in one run of a block, and their rows in that run."""
 
     run: SortedRun
     frozen: FrozenRun | None
-    """None: the run is in memory, and changes in place."""
+    """The frozen run that holds them, or None if the run is in memory and can be changed in place."""
     at: Rows
     rows: Rows
 
     def where(self, mask: Mask | None) -> "BatchMatches":
-        """Some of the rows; None: all."""
+        """Return the matches that the mask selects, or all of them if it is None."""
         if mask is None or mask.all():
             return self
         return BatchMatches(self.run, self.frozen, self.at.compress(mask), self.rows.compress(mask))

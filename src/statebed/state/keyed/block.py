@@ -1,11 +1,12 @@
-"""A block: the rows of one range of hashes, in memory, in mapped files, or in the files of the store alone.
+"""A block: the rows of one range of hashes, either in memory, in mapped files, or only in the files of the store.
 
-In memory a block holds a large run, and small ones with the keys that came since (`LooseRuns`); no key is in two of
-them. Values change in place in each.
+In memory, a block holds one large run and small runs of keys added since (`LooseRuns`). No key is in two of them, and
+values are updated in place.
 
-Spilled, its rows are frozen runs in mapped files, newest first, and what is in memory wins over them: a write to a row
-of a frozen run lays a new row over it, with the mark that says whether files hold the key. Spilling again freezes what
-is in memory into one more run. A block does not know about memory budgets and locks; `Blocks` does.
+When a block is spilled, its rows are frozen runs in mapped files, newest first. Rows in memory take precedence over
+them: a write to a row of a frozen run adds a new row in memory, with a mark that says whether the files of the store
+hold the key. Spilling the block again freezes the rows in memory as one more run. A block knows nothing of memory
+budgets and locks; `Blocks` takes care of both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ BLOCK_BYTES = 64 << 20
 MAX_FROZEN = 4
 
 Pick = Callable[[Marks, Times | None], Mask]
-"""Which rows are wanted, by their marks and times."""
+"""Predicate that selects rows by their marks and times."""
 
 
 class Block:
@@ -49,21 +50,21 @@ class Block:
     ) -> None:
         self.owned = owned
         self.split_depth = split_depth
-        """How often it was split before it was loaded, for lookups of a few keys."""
+        """Number of times it was split for lookups of a few keys before it was loaded."""
         self._table = table
         self._loose = LooseRuns(owned, main)
-        """What is in memory."""
+        """Rows in memory."""
         self._frozen = frozen
         self.asked = 0
-        """Keys looked up since it was spilled."""
+        """Number of keys looked up since the block was spilled."""
         self._located: tuple[KeyBatch, int, int, list[BatchMatches], Rows] | None = None
-        """What was looked up last: who reads keys often writes them next. Given up when its runs change."""
+        """Result of the last lookup, since keys that are read are often written next. Cleared when the runs change."""
 
     # ---- what it holds -----------------------------------------------------------------------------------
 
     @property
     def present(self) -> bool:
-        """Whether its rows are here, in memory or in mapped files."""
+        """Whether its rows are on this host, in memory or in mapped files."""
         return bool(self._loose.runs) or bool(self._frozen)
 
     @property
@@ -72,27 +73,27 @@ class Block:
 
     @property
     def frozen(self) -> tuple[FrozenRun, ...]:
-        """Its runs in mapped files, newest first."""
+        """Runs in mapped files, newest first."""
         return self._frozen
 
     @property
     def loose_runs(self) -> tuple[SortedRun, ...]:
-        """Its runs in memory."""
+        """Runs in memory."""
         return self._loose.runs
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes that writes to all of its rows would have to copy, because a checkpoint reads them."""
+        """Bytes that writes to all rows would have to copy because a checkpoint is reading them."""
         return sum(run.lent_bytes for run in self._loose.runs)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory."""
+        """Bytes in memory."""
         return self._loose.held_bytes
 
     @property
     def index_bytes(self) -> int:
-        """Those of them that find rows."""
+        """Bytes of `held_bytes` that indexes take."""
         return self._loose.index_bytes
 
     @property
@@ -102,12 +103,14 @@ class Block:
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of those that no other process uses."""
+        """Bytes of mapped files that no other process shares."""
         return sum(one.own_bytes for one in self._frozen)
 
     @property
     def rows(self) -> int:
-        """Rows of all runs: more than there are keys where some were written or deleted again."""
+        """Number of rows in all runs. Larger than the number of keys if rows of frozen runs were overwritten or
+        deleted.
+        """
         return sum(len(one) for one in self._runs())
 
     @property
@@ -116,7 +119,7 @@ class Block:
 
     @property
     def dirty_bytes(self) -> int:
-        """About what the changed rows take."""
+        """Approximate size of the changed rows in bytes."""
         return self.dirty_rows * (self.held_bytes + self.disk_bytes) // max(self.rows, 1)
 
     @property
@@ -125,12 +128,12 @@ class Block:
         return any(one.damaged for one in self._frozen)
 
     def check_sound(self) -> None:
-        """Raise if a file was found to be damaged; none is read for that."""
+        """Raise if a file was found to be damaged. Reads no file."""
         for one in self._frozen:
             one.check_sound()
 
     def _runs(self) -> Iterator[SortedRun | FrozenRun]:
-        """Its runs: those of memory, then frozen ones, newest first."""
+        """Yield the runs in memory, then the frozen ones, newest first."""
         yield from self._loose.runs
         yield from self._frozen
 
@@ -139,7 +142,10 @@ class Block:
     def locate(
         self, batch: KeyBatch, start: int, end: int, *, remember: bool = False
     ) -> tuple[list[BatchMatches], Rows]:
-        """Where the keys of a part of a batch are, and which rows of the batch are nowhere."""
+        """Look up the keys of rows `start` to `end` of a batch.
+
+        Return the matches in each run, and the rows of the batch whose keys are in no run.
+        """
         self.asked += end - start
         if self._located is not None and self._located[0] is batch and self._located[1:3] == (start, end):
             return self._located[3], self._located[4]
@@ -156,7 +162,7 @@ class Block:
         return pieces, rows
 
     def elements(self, groups: Groups, span: GroupSpan, expired_until: int | None) -> list[BatchMatches]:
-        """Return the stored rows of some groups, run by run; `BatchMatches.rows` are the numbers of the groups."""
+        """Return the live rows of some groups, run by run; `BatchMatches.rows` holds group numbers."""
         pieces: list[BatchMatches] = []
         newer: list[FrozenRun] = []
         for one in self._runs():
@@ -172,25 +178,25 @@ class Block:
         return pieces
 
     def element_counts(self, span: GroupSpan) -> Rows:
-        """At most how many rows each of some groups has here."""
+        """Return an upper bound of the number of rows of each group in this block."""
         counts = np.zeros(len(span), dtype=np.int64)
         for one in self._runs():
             counts += span.counts(_run_of(one))
         return counts
 
     def rows_in(self, nbytes: int) -> int:
-        """About how many rows take this many bytes, at least 1."""
+        """Return about how many rows take `nbytes` bytes, at least 1."""
         return int(max(nbytes * self.rows // max(self.held_bytes + self.disk_bytes, 1), 1))
 
     def forget_found(self) -> None:
-        """Remember no keys that were looked up."""
+        """Clear the remembered result of the last lookup."""
         self._located = None
 
     def current(self, first: int, last: int, pick: Pick | None) -> Iterator[tuple[SortedRun, Rows, Marks | None]]:
-        """The newest rows of keys in a range of hashes that `pick` wants, run by run, with their marks, or None where
-        all are alive.
+        """Yield the newest rows in a range of hashes that `pick` selects, run by run, with their marks (None if all are
+        alive).
 
-        None wants those that changed since the last checkpoint.
+        If `pick` is None, select the rows that changed since the last checkpoint.
         """
         newer: list[FrozenRun] = []
         for one in self._runs():
@@ -211,7 +217,7 @@ class Block:
                 newer.append(one)
 
     def _newest_of(self, frozen: SortedRun, rows: Rows, newer: Sequence[FrozenRun]) -> Rows:
-        """Those rows of a frozen run whose keys are neither in memory nor in newer frozen ones."""
+        """Return the given rows of a frozen run whose keys are neither in memory nor in a newer frozen run."""
         if len(rows):
             rows = self._loose.find(batch_of(frozen, rows), rows)[1]
         for one in newer:
@@ -220,7 +226,10 @@ class Block:
         return rows
 
     def changed(self, first: int, last: int) -> Iterator[tuple[SortedRun, Rows, Marks | None]]:
-        """Rows in a range of hashes that files must learn of; a key that came and went between checkpoints is none."""
+        """Yield the changed rows in a range of hashes that a checkpoint has to write.
+
+        Keys that were added and deleted again between two checkpoints are left out.
+        """
         for run, rows, marks in self.current(first, last, None):
             if marks is None:
                 yield run, rows, marks
@@ -230,14 +239,16 @@ class Block:
                 yield run, rows[known], marks[known]
 
     def edges_of_changes(self, *, parts: int) -> Hashes:
-        """Hashes that cut the changed rows into about this many parts: first hashes of all but the first part."""
+        """Return hashes that cut the changed rows into about `parts` equal parts: the first hash of each part but the
+        first.
+        """
         if parts == 1:
             return np.zeros(0, dtype=np.uint64)
         run = _run_of(max(self._runs(), key=lambda one: one.dirty_rows))
         return edges_of(run.hashes.take(run.dirty_between(0, len(run))), parts=parts)
 
     def cut(self, first: int, *, piece_bytes: int) -> int:
-        """A hash of the block so that the rows from `first` up to and with it take about as many bytes."""
+        """Return a hash such that the rows from `first` up to and including it take about `piece_bytes`."""
         hashes = _run_of(max(self._runs(), key=len)).hashes
         end = int(np.searchsorted(hashes, np.uint64(first))) + self.rows_in(piece_bytes)
         return self.owned.last if end >= len(hashes) else int(hashes[end])
@@ -247,7 +258,7 @@ class Block:
     def put(
         self, pieces: Sequence[BatchMatches], missing: Rows, batch: KeyBatch, values: Written, times: Times | None
     ) -> None:
-        """Write rows of a batch, each key once: those that were found, and those that were not."""
+        """Write the rows of a batch that has each key once, both keys that were found and `missing` ones."""
         over: list[tuple[Rows, Marks]] = []
         for piece in pieces:
             if piece.frozen is None:
@@ -264,12 +275,12 @@ class Block:
         self._located = None
 
     def delete(self, pieces: Sequence[BatchMatches]) -> None:
-        """Delete rows that were found; they may have been found several times."""
+        """Delete rows that were found. A row may occur several times."""
         for piece in pieces:
             self._delete(piece.run, piece.frozen, ascending(piece.at))
 
     def delete_where(self, first: int, last: int, pick: Pick) -> int:
-        """Delete the rows in a range of hashes that are wanted and alive, and give their number."""
+        """Delete the rows in a range of hashes that `pick` selects, and return their number."""
         wanted = {id(run): rows for run, rows, _ in self.current(first, last, pick)}
         for one in list(self._runs()):
             run = _run_of(one)
@@ -278,16 +289,16 @@ class Block:
         return sum(len(rows) for rows in wanted.values())
 
     def has_expired(self, until_us: int) -> None:
-        """Rows whose time is over have all been deleted."""
+        """Record that all rows expired at `until_us` have been deleted."""
         for one in self._runs():
             one.has_expired(until_us)
 
     def may_expire(self, until_us: int) -> bool:
-        """Whether it is worth looking for rows whose time is over."""
+        """Return whether the block may hold expired rows."""
         return any(one.may_expire(until_us) for one in self._runs())
 
     def mark_written(self) -> None:
-        """All changes are in files now."""
+        """Mark all changes as written to files."""
         for one in self._runs():
             one.mark_written()
 
@@ -303,19 +314,21 @@ class Block:
         self._lay_over(SortedRun.of(run.hashes[rows], [key.select(rows) for key in run.keys], values, times, marks))
 
     def _lay_over(self, run: SortedRun) -> None:
-        """Add rows whose keys are in no run of memory."""
+        """Add rows whose keys are not in memory."""
         self._loose.add(run, forget=self._forgetful)
         self._located = None
 
     @property
     def _forgetful(self) -> bool:
-        """Whether what is deleted and in no file can be forgotten: it may hide rows of frozen runs."""
+        """Whether deleted rows that are in no file can be dropped. If the block is spilled, they may hide rows of
+        frozen runs.
+        """
         return not self._frozen
 
     # ---- moving ------------------------------------------------------------------------------------------
 
     def install(self, rows: SortedRun | tuple[FrozenRun, ...]) -> None:
-        """Have its rows here, as files of the store have them; frozen runs newest first."""
+        """Install rows loaded from the files of the store, as a run in memory or as frozen runs, newest first."""
         self._located = None
         if isinstance(rows, tuple):
             self._frozen = rows
@@ -324,36 +337,38 @@ class Block:
 
     @property
     def worth_settling(self) -> bool:
-        """Whether what lies in memory should become one run."""
+        """Whether the runs in memory should be merged into one."""
         return self._loose.worth_merging
 
     def loose(self) -> SortedRun | None:
-        """What lies in memory, as one run; None: nothing."""
+        """Merge the rows in memory into one run and return it, or None if there are none."""
         return self._settle() if self._loose.runs else None
 
     def is_just(self, run: SortedRun) -> bool:
-        """Whether this run is all that lies in memory."""
+        """Return whether `run` is the only run in memory."""
         return len(self._loose.runs) == 1 and self._loose.runs[0] is run
 
     def freeze(self, frozen: FrozenRun) -> None:
-        """Leave memory: what was loose is in a mapped file now."""
+        """Replace the rows in memory by the mapped file they were written to."""
         self._frozen = (frozen, *self._frozen)
         self._have(None)
         self.asked = 0
 
     def come_back(self, rows: SortedRun) -> None:
-        """Have all of its rows in memory, and no files."""
+        """Replace all runs by one run in memory, and remove the mapped files."""
         self._have(rows)
         self._drop_files()
 
     def forget(self) -> None:
-        """Give everything up, to be read from the files of the store again."""
+        """Drop all rows; they are read from the files of the store again."""
         self._have(None)
         self._drop_files()
 
     def to_merge(self, *, most_bytes: int) -> int:
-        """How many of the newest frozen runs should become one: none, or as many as no older one is small against; all
-        of a block that has become large, so that it can be split.
+        """Return how many of the newest frozen runs to merge into one, 0 for none.
+
+        The number is chosen so that no older run is small compared with the merged one. All runs of a block that has
+        grown too large are merged, so that it can be split.
         """
         if len(self._frozen) > 1 and self.disk_bytes > most_bytes:
             return len(self._frozen)
@@ -367,7 +382,7 @@ class Block:
         return max(count, len(sizes) - MAX_FROZEN + 1)
 
     def merge(self, folder: SpillFolder, *, most_bytes: int, piece_bytes: int) -> "list[Block]":
-        """Make the frozen runs one that should be; gives the block or, in its place, several that are not so large."""
+        """Merge frozen runs if `to_merge` says so. Return the block itself, or the smaller blocks that replace it."""
         count = self.to_merge(most_bytes=most_bytes)
         if not count:
             return [self]
@@ -393,11 +408,11 @@ class Block:
 
     @property
     def thaw_bytes(self) -> int:
-        """About the memory that coming back to memory takes."""
+        """Approximate memory needed to bring the block back to memory."""
         return 3 * self.disk_bytes
 
     def split(self, *, block_bytes: int) -> "list[Block]":
-        """The block or, in its place, several that do not take too much memory."""
+        """Return the block itself, or several that replace it if it takes more than `block_bytes` of memory."""
         if self._frozen or self.held_bytes <= block_bytes:
             return [self]
         edges = edges_of(self._loose.runs[0].hashes, parts=max(-(-self.held_bytes // block_bytes), 2))
@@ -407,12 +422,12 @@ class Block:
         return [Block(owned, self._table, main=part) for owned, part in parts]
 
     def _settle(self) -> SortedRun:
-        """All rows of memory as one run."""
+        """Merge the rows in memory into one run and return it."""
         self._located = None
         return self._loose.as_one(forget=self._forgetful)
 
     def _have(self, loose: SortedRun | None) -> None:
-        """Have this run in memory, or none."""
+        """Replace the rows in memory by this run, or by nothing."""
         self._loose = LooseRuns(self.owned, loose)
         self._located = None
 

@@ -1,7 +1,7 @@
-"""A block on its way back to memory: its mapped files, and what lies over them, copied to one run.
+"""Reload of a spilled block: its mapped files and the newer rows in memory, copied into one run.
 
-The files do not change, and what lies over them is seldom written meanwhile: so the copy is made without the view's
-lock, and is in vain when the block has changed.
+The copy is made without holding the view's lock, because the files never change and the newer rows are seldom written.
+If the block has changed in the meantime, the copy is discarded.
 """
 
 from collections.abc import Callable
@@ -13,33 +13,35 @@ from statebed.state.keyed.sorted_run import SortedRun
 
 
 class Returning:
-    """What a block has at one moment. Made, and asked whether that still holds, with the lock; copied without it."""
+    """Runs of a block at one moment. Create it and check `holds` with the lock held; copy without it."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._frozen = block.frozen
-        # Without files there is nothing to copy, and what is in memory stays as it is charged.
+        # Without files there is nothing to copy, and the rows in memory are left as they are.
         self._over = block.loose() if self._frozen else None
         self._writes = self._version()
 
     def copied(self, locked: Callable[[], AbstractContextManager[None]]) -> SortedRun | None:
-        """Its rows; None: it is not spilled, or has changed. `locked` gives the lock, for a moment."""
+        """Return the rows as one run, or None if the block is not spilled or has changed. `locked` acquires the lock
+        for the check.
+        """
         try:
             return newest(self._frozen, self._over) if self._frozen else None
         except Exception:
             with locked():
                 if self.holds:
                     raise
-            return None  # what was read was half written, or its file is gone
+            return None  # a concurrent write was read half-way, or the file was removed
 
     @property
     def holds(self) -> bool:
-        """Whether the block still has just that."""
+        """Whether the block still has the same runs, unchanged."""
         block = self._block
         same = not block.held_bytes if self._over is None else block.is_just(self._over)
         return same and block.frozen is self._frozen and self._version() == self._writes
 
     def _version(self) -> tuple[int, ...]:
-        """Another one after every write, and after a checkpoint of changed rows."""
+        """Return a value that changes with every write, and with every checkpoint of changed rows."""
         over = 0 if self._over is None else self._over.writes
         return (over, *(one.dirty_rows for one in self._frozen))

@@ -1,12 +1,12 @@
-"""The blocks of a keyed view and the memory they take: charged, offered for eviction, loaded, dropped.
+"""The blocks of a keyed view and the memory they take: accounting, eviction, loading and removal.
 
-One thread works on a view, and holds its lock while it does. Any other thread may make a block leave memory for a
-mapped file, if the lock is free when it begins; else it is told that the block is in use. It writes the file without
-the lock: rows are read and written meanwhile, and a block that was written stays. Room for what an operation adds is
-made before it begins, with no lock held, so that a failing disk refuses an operation that has changed nothing.
+One thread operates on a view, and holds its lock while it does. Any other thread may evict a block to a mapped file if
+the lock is free; otherwise the eviction is refused. The file is written without holding the lock, so rows can be read
+and written in the meantime. A block that was written stays in memory. Memory for an operation is reserved before it
+begins, with no lock held, so that a failing disk makes the operation fail before it has changed anything.
 
-Files of blocks whose rows are all in the store are copies: the cache counts them, and may drop them. It does so at
-once or, while the view is in use, when the view's own thread comes to it.
+If all rows of a block are in the store, its files are copies: they count towards the local cache, which may drop them.
+They are dropped immediately or, if the view is in use, later by the view's own thread.
 """
 
 import contextlib
@@ -36,24 +36,29 @@ from statebed.state.tiers.shared_tiers import Tiers
 
 BLOCKS_IN_BUDGET = 16
 REMEMBERED_IN_BUDGET = 16
-"""Keys asked for last are remembered where they take no more than this part of the budget, and half of it is free."""
+"""The keys of the last operation are remembered if they take at most 1/n of the budget, and at most half of it is in
+use.
+"""
 MOST_SPILLED_BYTES = 256 << 20
-"""Of mapped files of a block, which may be as large as the budget: each batch pays for every block that it touches."""
+"""Maximum size of the mapped files of a block, since each batch pays for every block that it touches."""
 RESTORED_BLOCKS = 4
-"""A block of restored state that cannot be in memory as a whole is so many times as large."""
+"""Restored blocks that do not all fit into memory are joined to at most this many times the block size."""
 SPLIT_PARTS = 16
-"""A lookup of a few keys in a block that is not loaded loads parts of about this fraction of a block's size."""
+"""A lookup of a few keys in a block that is not loaded loads parts of about 1/n of the block size."""
 LEAST_PART_BYTES = 64 << 10
 SPLIT_SHARE = 4
-"""Parts are loaded only if all of them together are at most this fraction of the block."""
+"""Parts are loaded only if together they are at most 1/n of the block."""
 MOST_SPLITS = 3
-"""How often a block is split for a lookup; each part decodes its row groups, so many parts cost more than the whole."""
+"""Maximum number of times that a block is split for lookups. Each part decodes its own row groups, which makes a
+large number of parts more expensive than the whole.
+"""
 _PATIENCE_SECONDS = 1.0
-"""A view that is in use for longer keeps its block: there may be others that can leave."""
+"""Maximum time that an eviction waits for the lock of a view in use, since other blocks may be easier to evict."""
 _LOAN_SECONDS = 0.002
-"""How often a write that waits for a checkpoint looks again."""
+"""Polling interval of a write that waits for a checkpoint."""
 _COPIES = 3
-"""How often rows are in memory while they are loaded or files are written: as they were read, merged, and as a run."""
+"""Number of copies of the rows in memory while a block is loaded or files are written: as read, merged, and as a run.
+"""
 
 
 class Blocks:
@@ -76,7 +81,7 @@ class Blocks:
         self._operating = False
         self._lost = False
         self._leaving: set[Slot] = set()
-        """On their way to files."""
+        """Blocks that are being evicted."""
         self._to_drop: list[Slot] = []
         self._to_merge: list[Slot] = []
         self._to_count: list[Slot] = []
@@ -88,7 +93,7 @@ class Blocks:
         self._edges = self._edges_of_slots()
         self._remembered = self._memory.charge(owner, Purpose.READS, 0)
         end = weakref.finalize(self, give_back, self._slots, self._memory, tiers.cache, self._remembered)
-        end.atexit = False  # the spill folder goes as a whole
+        end.atexit = False  # at exit the spill folder is removed as a whole
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(tuple(self._slots))
@@ -96,31 +101,33 @@ class Blocks:
     # ---- finding -----------------------------------------------------------------------------------------
 
     def at(self, hash_value: int) -> Slot:
-        """The block that a hash belongs to."""
+        """Return the block that owns a hash."""
         return self._slots[int(np.searchsorted(self._edges, np.uint64(hash_value), side="right"))]
 
     def of(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
-        """The blocks of ascending hashes, each with the first of its hashes and the one after its last."""
+        """Return the blocks that own some ascending hashes, each with the start and end of its slice of `hashes`."""
         cuts = [0, *np.searchsorted(hashes, self._edges).tolist(), len(hashes)]
         return [(slot, cuts[n], cuts[n + 1]) for n, slot in enumerate(self._slots) if cuts[n] < cuts[n + 1]]
 
     def within(self, owned: pb.HashRange) -> list[Slot]:
-        """The block of a range, or those that it was split into."""
+        """Return the block of a range, or the blocks that it was split into."""
         return [slot for slot in self._slots if owned.first <= slot.block.owned.first <= owned.last]
 
     # ---- operations --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def operation(self, growth: int) -> Iterator[None]:
-        """An operation that adds at most about `growth` bytes; room is made first. Files stay until it is over."""
+        """Run an operation that adds at most about `growth` bytes, for which memory is reserved first. Files are kept
+        until it ends.
+        """
         if self._lost:
             raise InputError(
-                f"the table {self._table.name!r} was given up with changes that no checkpoint has",
+                f"the table {self._table.name!r} was given up with changes that no checkpoint contains",
                 fix="restore a new view from the last committed record",
             )
         self.tidy()
         with self._memory.reserve(self._owner, Purpose.WRITES, growth):
-            with self.locked():  # who drops a file at the moment is done with it then
+            with self.locked():  # waits for another thread that is dropping files
                 self._operating = True
             try:
                 yield
@@ -129,17 +136,17 @@ class Blocks:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nothing else happens to the blocks meanwhile."""
+        """Hold the lock of the view: no other thread changes the blocks."""
         if self._holder == threading.get_ident():
             raise InputError(
-                f"the table {self._table.name!r} was used while it was being written",
-                fix="do not use the view inside of a merge function",
+                f"the table {self._table.name!r} was used by its own merge function",
+                fix="do not call the view inside a merge function",
             )
         if not self._lock.acquire(timeout=self._memory.wait_seconds):
             raise SpillTimeoutError(
-                f"a block of the table {self._table.name!r} was not moved to disk within "
+                f"a block of the table {self._table.name!r} was not written to disk within "
                 f"{self._memory.wait_seconds:g} s",
-                fix="look at the disk that holds the spill folder: it is slow, or hangs; then repeat the call",
+                fix="check the disk that holds the spill folder, which is slow or hangs; then repeat the call",
             )
         self._holder = threading.get_ident()
         try:
@@ -149,15 +156,17 @@ class Blocks:
             self._lock.release()
 
     def available(self, hashes: Hashes) -> list[tuple[Slot, int, int]]:
-        """As `of`, with the rows of all those blocks in memory or in mapped files. Without the lock."""
+        """Return the same as `of`, after bringing the rows of these blocks to memory or mapped files. Call without the
+        lock.
+        """
         found = self.of(hashes)
         moved = [slot for slot, start, end in found if self.fetch(slot, hashes[start:end])]
         return self.of(hashes) if moved else found
 
     def fetch(self, slot: Slot, hashes: Hashes | None = None) -> bool:
-        """Have the rows of a block here; True when it may have been split for that.
+        """Bring the rows of a block to this host. Return True if the blocks may have been split.
 
-        If only the rows of a few ascending `hashes` are wanted, the rest of the block may stay where it is.
+        If only the rows of a few ascending `hashes` are needed, the rest of the block may be left in the store.
         """
         block = slot.block
         if block.present:
@@ -169,9 +178,9 @@ class Blocks:
         return True
 
     def _parts_around(self, slot: Slot, hashes: Hashes) -> list[Slot]:
-        """Split a block that is not loaded so that a few hashes are in small blocks of their own, and return these.
+        """Split a block that is not loaded so that a few hashes are in small blocks, and return these.
 
-        Return the block itself where loading all of it costs about as much. Without the lock.
+        Return the block itself if loading all of it costs about as much. Call without the lock.
         """
         changes, owned, depth = slot.changes, slot.block.owned, slot.block.split_depth
         if self._durable.has_copies or depth >= MOST_SPLITS or len(hashes) * SPLIT_SHARE > SPLIT_PARTS:
@@ -194,9 +203,9 @@ class Blocks:
         return [made[at] for at in np.unique(np.searchsorted(edges, hashes, side="right")).tolist()]
 
     def await_loans(self, hashes: Hashes) -> None:
-        """Before a write: while memory is short, wait for a checkpoint to be done with blocks that would be copied.
+        """Wait, while memory is short, until a checkpoint has returned the blocks that a write would have to copy.
 
-        Without the lock, and without room that was made for the write.
+        Call without the lock, and before memory is reserved for the write.
         """
         deadline = time.monotonic() + self._memory.wait_seconds
         while (nbytes := sum(slot.block.lent_bytes for slot, _, _ in self.of(hashes))) and self._durable.unwritten:
@@ -205,7 +214,9 @@ class Blocks:
             time.sleep(_LOAN_SECONDS)
 
     def remember(self, nbytes: int) -> bool:
-        """Charge the keys of the last operation instead of those before; False: they are too large to be kept."""
+        """Charge `nbytes` for the keys of the last operation instead of those before. Return False if they are too
+        large to keep.
+        """
         for slot in self._slots if self._remembered.nbytes else ():
             slot.block.forget_found()
         self._remembered.set(0)
@@ -215,7 +226,9 @@ class Blocks:
         return kept
 
     def settle(self, slots: Iterable[Slot]) -> None:
-        """After blocks were read or changed: charge what they take now. With the lock."""
+        """Split blocks that have grown, and update what is charged for them, after they were read or written. Call with
+        the lock.
+        """
         moment = self._memory.moment()
         for slot in slots:
             if slot.block.dirty_rows:
@@ -231,7 +244,9 @@ class Blocks:
     # ---- moving ------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Do what other threads left to this one: merge frozen runs, drop and count files. Without the lock."""
+        """Do the work that other threads left to this one: merge frozen runs, drop files and count them. Call without
+        the lock.
+        """
         merging, self._to_merge = self._to_merge, []
         for slot in dict.fromkeys(merging):
             self._merge(slot)
@@ -244,11 +259,13 @@ class Blocks:
                 self._count(slot)
 
     def saved(self) -> None:
-        """All changes are in files: what lies in mapped files are copies, as soon as those are stored."""
+        """Record that a checkpoint has taken all changes: mapped files become copies as soon as its files are
+        stored.
+        """
         self._to_count = [slot for slot in self._slots if slot.block.spilled]
 
     def give_up(self) -> None:
-        """Take no memory and no disk any more. What was not in files is lost, and nothing is answered without it."""
+        """Release all memory and local disk. Changes that are in no file are lost, and later operations are refused."""
         with self.locked():
             self._lost = self._lost or any(slot.block.dirty_rows for slot in self._slots)
             for slot in self._slots:
@@ -257,14 +274,15 @@ class Blocks:
                 self._charges.release(slot)
 
     def release(self, slot: Slot) -> int:
-        """Give up a block all of whose rows are in the store; gives the bytes of memory that are free now."""
+        """Release a block whose rows are all in the store, and return the number of bytes of memory freed."""
         with self.locked():
             held = slot.block.held_bytes
             return held if self._forget(slot) else 0
 
     def load(self, slot: Slot) -> None:
-        """Read a block from the files of the store: into memory if there is room, else to a mapped file. By any thread,
-        without the lock.
+        """Load a block from the files of the store, into memory if it fits, otherwise into a mapped file.
+
+        Any thread may call this, without the lock.
         """
         changes, owned = slot.changes, slot.block.owned
         copies = self._durable.copies(owned)
@@ -289,7 +307,9 @@ class Blocks:
             self._evict(slot)
 
     def _install(self, slot: Slot, changes: int, loaded: SortedRun | tuple[FrozenRun, ...]) -> None:
-        """Have rows here that were read when the block had changed so often; in vain when it has again."""
+        """Install rows that were loaded when the block was at version `changes`; discard them if it has changed
+        since.
+        """
         with self.locked():
             if slot.gone or slot.block.present or slot.changes != changes:
                 for one in loaded if isinstance(loaded, tuple) else ():
@@ -302,13 +322,16 @@ class Blocks:
             self._to_count.append(slot)
 
     def soon(self, move: Callable[[Slot], object], slot: Slot) -> Future[bool]:
-        """Run `load` or `come_back` on one of the threads for that, unless the block was given up or loaded by then."""
+        """Schedule `load` or `come_back` on a loader thread. It is skipped if the block was released or loaded before
+        it starts.
+        """
         changes = slot.changes
         return self._tiers.load_soon(lambda: slot.changes == changes and move(slot), owner=self._owner)
 
     def come_back(self, slot: Slot) -> bool:
-        """Have the rows of mapped files in memory; colder ones leave for them. By any thread, without the lock; False:
-        the block has changed meanwhile.
+        """Bring the rows of mapped files back to memory, evicting colder ones if needed.
+
+        Return False if the block has changed in the meantime. Any thread may call this, without the lock.
         """
         with self._memory.reserve(self._owner, Purpose.RESTORES, slot.block.thaw_bytes):
             with self.locked():
@@ -324,7 +347,7 @@ class Blocks:
         return True
 
     def _thaw(self, slot: Slot) -> bool:
-        """Come back to memory, if there is plenty."""
+        """Bring a spilled block back to memory if enough is free."""
         if self._memory.used + slot.block.thaw_bytes > self._memory.low_bytes or not self.come_back(slot):
             return False
         with self.locked():
@@ -332,9 +355,9 @@ class Blocks:
         return True
 
     def _evict(self, slot: Slot) -> bool:
-        """Leave memory for a mapped file. By any thread; False while the view is in use.
+        """Evict a block to a mapped file. Return False if the view is in use. Any thread may call this.
 
-        The file is written without the lock, so that rows are read meanwhile, and written: then the file is in vain.
+        The file is written without holding the lock. A concurrent write makes it stale, and it is discarded.
         """
         if slot in self._leaving or not self._lock.acquire(blocking=False):
             return False
@@ -352,14 +375,14 @@ class Blocks:
         return not left or left[0]
 
     def _leave(self, slot: Slot, run: SortedRun, writes: int) -> bool:
-        """Write all that a block has in memory to a file; False: it has changed meanwhile."""
+        """Write the rows that a block has in memory to a file. Return False if they have changed in the meantime."""
         with self._memory.charge(self._owner, Purpose.WRITES, run.held_bytes):
             try:
                 frozen = FrozenRun.write([run], self._table, self._tiers.folder, most_rows=len(run))
             except (ArithmeticError, LookupError, ValueError):
                 if run.writes == writes:
                     raise
-                return False  # what was read was half written
+                return False  # a concurrent write was read half-way
         if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
             frozen.remove()
             return False
@@ -378,7 +401,7 @@ class Blocks:
         return True
 
     def _merge(self, slot: Slot) -> None:
-        """Merge runs of a block where that pays, and split it if it has become large."""
+        """Merge runs of a block where that pays, and split the block if it has grown too large."""
         if slot.block.worth_settling:
             with self._memory.reserve(self._owner, Purpose.MERGES, slot.block.held_bytes), self.locked():
                 slot.block.loose()
@@ -398,7 +421,7 @@ class Blocks:
         give_back_pages()
 
     def _replaced(self, slot: Slot, blocks: list[Block]) -> list[Slot]:
-        """The slots of the blocks that take the place of a block, if it is not still itself."""
+        """Replace a block by `blocks` and return their slots. Do nothing if `blocks` is the block itself."""
         if blocks == [slot.block]:
             return [slot]
         slot.block.forget()
@@ -411,18 +434,18 @@ class Blocks:
         return made
 
     def _count(self, slot: Slot) -> None:
-        """Let the cache count the files of a block that are copies."""
+        """Count the files of a block, if they are copies, towards the local cache."""
         block, files = slot.block, slot.block.frozen
         if block.own_bytes and not block.dirty_rows and slot.cached is None:
             cached = self._charges.count(slot, drop=self._drop)
             with self.locked():
-                # They may have been dropped at once, or have come back to memory.
+                # The cache may have dropped them already, or the block may be back in memory.
                 slot.cached = cached if block.frozen is files else None
             if slot.cached is None:
                 self._tiers.cache.remove(cached)
 
     def _drop(self, slot: Slot) -> None:
-        """Drop the files of a block, or leave that to the view's own thread while it is in use."""
+        """Drop the files of a block, or leave that to the view's own thread if the view is in use."""
         if not self._lock.acquire(blocking=False):
             self._to_drop.append(slot)
             return

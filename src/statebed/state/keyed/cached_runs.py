@@ -1,8 +1,8 @@
-"""Data files of a keyed table as runs in the host's cache: mapped, with their index, looked up where they lie.
+"""Data files of a keyed table as runs in the host's cache: mapped, with an index, and searched without decoding them.
 
-What a checkpoint writes goes into the cache at once, so whoever restores the next epoch on this host decodes nothing.
-Any other file is copied when it is first needed, a row group at a time: all of it or, where this subtask owns only a
-small part of it, that part.
+Files that a checkpoint writes are added to the cache immediately, so a process that restores the next epoch on this
+host decodes nothing. Any other file is copied when it is first needed, one row group at a time: the whole file or, if
+this subtask owns only a small part of it, that part.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,16 +30,16 @@ from statebed.state.tiers.column_files import ColumnFileWriter
 from statebed.storage import ObjectStore
 
 _LAYOUT = "keyed 1"
-"""Another one means that copies lie differently: old ones are not found any more."""
+"""Version of the layout of copies. A change makes copies of older versions invisible."""
 _SMALL_PART = 0.5
 _UNPACKED = 4
-"""Rows take about so many times the bytes of their file."""
+"""Estimated size of decoded rows as a multiple of the size of their file."""
 _COPIES = 3
-"""How often a row group is in memory while it is copied: as it was fetched, decoded, and on its way."""
+"""Number of times a row group is in memory while it is copied: as fetched, decoded, and being written."""
 
 
 class CachedRuns:
-    """The copies of one table's files that one subtask uses."""
+    """Copies of the files of one table that one subtask uses."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class CachedRuns:
 
     @property
     def mapped(self) -> bool:
-        """Whether copies take no memory: where address space is limited, they do."""
+        """Whether copies take no memory. False if the address space is limited, because then files are not mapped."""
         return not is_address_space_limited()
 
     def add(self, file: pb.FileEntry, rows: pa.Table) -> None:
-        """Keep rows that a new file will have."""
+        """Add the rows of a new file to the cache."""
 
         def write(copy: ColumnFileWriter) -> None:
             append_file_rows(copy, self._table, rows)
@@ -75,7 +75,7 @@ class CachedRuns:
         self._cache.add(self._label(file, None), kinds_of(self._table), write, most=rows.num_rows, nbytes=nbytes)
 
     def runs(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[FrozenRun, ...] | None:
-        """The rows of files in a range, newest first; None: not all of them can be had as copies."""
+        """Return the rows of files in a range, newest file first, or None if a file cannot be copied."""
         found = []
         for file in sorted(files, key=lambda one: (one.max_sequence, one.path, one.owned.first), reverse=True):
             wanted = intersection(file.owned, owned)
@@ -134,7 +134,7 @@ class CachedRuns:
 
     @cached_property
     def _columns(self) -> str:
-        """What the columns of a copy depend on beside the file."""
+        """Digest of everything besides the file that determines the columns of a copy."""
         keys = "\n".join(self._table.key_names).encode()
         schema = self._table.file_schema.serialize().to_pybytes()
         return digest(b"\0".join([schema, keys, self._table.config.keyed.defaults]))

@@ -1,9 +1,9 @@
-"""A checkpoint of a keyed table: the changes that its view took, and how they become files.
+"""A checkpoint of a keyed table: the changes taken from its view, and how they become files.
 
-The view's thread takes (`KeyedView.take`), which copies little. Any one thread writes, in the order in which
-checkpoints were taken: it applies edits of compactions, sorts and encodes the changed rows, and merges deltas where
-there are too many. The sequence of a delta is given when it is written, so it does not depend on how far the writer is
-behind.
+The view's thread takes the changes (`KeyedView.take`), which copies little. Any one thread writes them, in the order in
+which checkpoints were taken: it applies edits of compactions, sorts and encodes the changed rows, and merges deltas if
+there are too many. A delta gets its sequence when it is written, so the sequence does not depend on how far the writer
+lags behind.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,21 +23,21 @@ from statebed.state.upload import Upload
 
 PIECES_IN_BUDGET = 64
 MOST_PIECE_BYTES = 32 << 20
-"""A checkpoint with more changes than this part of the budget, or than this many bytes, is written to local files
-first, piece by piece.
+"""Upper limit of the piece size. A checkpoint with more changes than one piece, which is 1/PIECES_IN_BUDGET of the
+budget and at most this many bytes, is first written to local files, piece by piece.
 """
 
 
 @dataclass(frozen=True)
 class KeyedCheckpoint:
-    """What makes the state durable: files to put, and then the metadata that names them and all earlier ones."""
+    """Result of a checkpoint: the files to upload, and the metadata that refers to them and to all earlier files."""
 
     metadata: pb.TableSubtaskCheckpointMetadata
     uploads: tuple[Upload, ...]
 
 
 class TakenChanges:
-    """What one checkpoint took, to be written, put back or abandoned by one thread."""
+    """Changes taken by one checkpoint, to be written, put back or abandoned by one thread."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class TakenChanges:
         file_bytes: int,
     ) -> None:
         self.rows = rows
-        """Changed rows; a spilled one may count more than once."""
+        """Number of changed rows. A spilled row may be counted more than once."""
         self.edits = edits
         self._blocks = blocks
         self._queue = queue
@@ -67,10 +67,10 @@ class TakenChanges:
     def write(
         self, name_of: NameOf, *, announce: Callable[[Upload], None] | None = None, subtask_index: int = 0
     ) -> KeyedCheckpoint:
-        """Make files of it. `announce` gets each of them before the view may read it."""
+        """Write the changes to files. `announce` is called with each file before the view may read it."""
         memory, durable = self._tiers.memory, self._durable
         piece_bytes = min(max(memory.segment_bytes, memory.budget // PIECES_IN_BUDGET), MOST_PIECE_BYTES)
-        # A piece as it is gathered, sorted and cut, and the row group that is being written.
+        # A piece while it is gathered, sorted and cut, and the row group that is being written.
         room = 4 * piece_bytes + min(ROW_GROUP_BYTES, memory.budget // 8)
         with memory.reserve(self._owner, Purpose.WRITES, room), durable.changing(announce):
             made = [(edit, durable.apply(edit, name_of)) for edit in self.edits]
@@ -94,12 +94,12 @@ class TakenChanges:
         return KeyedCheckpoint(metadata=durable.metadata(subtask_index), uploads=tuple(uploads))
 
     def put_back(self) -> None:
-        """Undo the taking: the changes are still those of the view, which has not been written since."""
+        """Return the changes to the view, which must not have been written since they were taken."""
         self._end()
         self._queue.put_back(self.edits)
 
     def abandon(self) -> None:
-        """Give up changes that are not written: they are lost. Local files of edits are removed."""
+        """Discard changes that are not written; they are lost. Local files of edits are removed."""
         if not self._done:
             self._give_back()
             self._queue.settle(self.edits, applied=())

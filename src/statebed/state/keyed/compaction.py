@@ -1,11 +1,12 @@
-"""Compaction of keyed tables: base and deltas of some ranges of hashes become new base files, or deltas become one.
+"""Compaction of keyed tables: rewrites the base and deltas of some ranges of hashes as new base files, or several
+deltas as one.
 
-A compaction into the base reads all files that have rows in its ranges, so nothing older lies below: deleted and
-expired rows leave. The ranges are those of the base's files, or of what lies between them; the ones with most rows of
-deltas for each row of the base come first, as many as the bytes allow. While none is due, the youngest deltas become
-one as soon as there are some, so that checkpoints seldom have to merge them themselves; deletions stay.
+A compaction into the base reads all files that have rows in its ranges, so there are no older rows, and deleted and
+expired rows can be dropped. The ranges are those of the base files and the gaps between them. Ranges with the most
+delta rows per base row come first, up to the byte limit. If no range is due, the youngest deltas are compacted into one
+once there are a few of them, so that checkpoints seldom have to do it themselves. Deletions are kept in that case.
 
-Outputs carry the greatest sequence of what they replace; a delta that comes meanwhile is newer.
+Outputs carry the greatest sequence of the files they replace. A delta written in the meantime is newer.
 """
 
 from collections.abc import Sequence
@@ -39,32 +40,35 @@ from statebed.state.tiers.spill_files import ParquetFile
 from statebed.storage import ObjectStore
 
 WORTH_COMPACTING = 0.5
-"""A range is written again when deltas hold this many rows for each row of its base."""
+"""Minimum number of delta rows per base row for a range to be rewritten."""
 MANY_DELTAS = 5
-"""With so many deltas the youngest become one; a checkpoint does it itself only when there are MAX_DELTAS."""
+"""Number of deltas from which on the youngest are compacted into one. A checkpoint does so itself only at MAX_DELTAS.
+"""
 _ROOM = 12
-"""Merging takes so many times the bytes of small files: decoded, sorted, and encoded again."""
+"""Memory for compacting small files, as a multiple of their size: decoded, sorted and encoded again."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which ranges to write again, and the files that have rows in them."""
+    """Ranges to rewrite, and the files that have rows in them."""
 
     ranges: tuple[pb.HashRange, ...]
     inputs: tuple[pb.FileEntry, ...]
     input_bytes: int
     level: int = BASE
-    """Of its outputs."""
+    """Level of the outputs."""
 
 
 def debt(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> float:
-    """Rows of deltas for each row of the base, about."""
+    """Return the approximate number of delta rows per base row."""
     deltas = rows_in((file for file in files if file.level != BASE), owned)
     return deltas / max(rows_in((file for file in files if file.level == BASE), owned), 1.0)
 
 
 def due_bytes(files: Sequence[pb.FileEntry], owned: pb.HashRange) -> int:
-    """About the bytes that a compaction would do something for, without looking at single ranges; 0: none is due."""
+    """Return about how many bytes a compaction would have to process, or 0 if none is due. Does not look at single
+    ranges.
+    """
     many = len(deltas_of(files)) >= MANY_DELTAS
     return bytes_of(files) if many or debt(files, owned) > WORTH_COMPACTING else 0
 
@@ -79,10 +83,11 @@ def plan(
     schema_id: int | None = None,
     alone: bool = True,
 ) -> Plan | None:
-    """What is worth being compacted, at most about `most_bytes` of it (None: all that can be), but `alone` at least
-    one range, however large.
+    """Choose what to compact, at most about `most_bytes` of files (None for no limit), or return None if nothing is
+    due.
 
-    With `schema_id` ranges are due, too, whose base has other columns than this schema.
+    With `alone`, at least one range is chosen, however large it is. With `schema_id`, ranges that have files of another
+    schema are due too.
     """
     least = 0.0 if most_bytes is None else WORTH_COMPACTING
     ranges = block_ranges(files, owned, block_bytes=block_bytes, row_bytes=row_bytes)
@@ -108,7 +113,7 @@ def _has_other_columns(files: Sequence[pb.FileEntry], owned: pb.HashRange, schem
 
 
 def _merge_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most_bytes: int) -> Plan | None:
-    """The youngest deltas that should become one, at most so many bytes of them."""
+    """Choose the youngest deltas to compact into one, at most `most_bytes` of them."""
     chosen = list(to_merge(deltas_of(files), most=MANY_DELTAS))
     while chosen and sum(map(bytes_of, chosen)) > most_bytes:
         del chosen[0]
@@ -120,7 +125,7 @@ def _merge_of_deltas(files: Sequence[pb.FileEntry], owned: pb.HashRange, *, most
 
 @dataclass(frozen=True)
 class KeyedCompaction:
-    """A compaction that was planned."""
+    """A planned compaction of a keyed table."""
 
     plan: Plan
     table: KeyedTable
@@ -136,11 +141,13 @@ class KeyedCompaction:
         return self.plan.input_bytes
 
     def run(self) -> Edit:
-        """Merge. On any thread; reads immutable files alone, within the memory budget."""
+        """Rewrite the files and return the edit. Any thread may call this; it reads only immutable files, within the
+        memory budget.
+        """
         outputs: list[ParquetFile] = []
         memory = self.tiers.memory
         try:
-            # Pieces, and a row group of what is read or written; small inputs take less.
+            # Pieces, and one row group that is read or written. Small inputs take less.
             most = min(4 * memory.segment_bytes + ROW_GROUP_BYTES, _ROOM * self.input_bytes)
             with memory.reserve(self.owner, Purpose.MERGES, most):
                 for one in self.plan.ranges:
@@ -160,13 +167,13 @@ class KeyedCompaction:
         folder = self.tiers.folder
         with RangeFiles(self.spec, folder, owned=owned, level=self.plan.level, file_bytes=self.file_bytes) as files:
             for rows in reader.newest(owned, piece_bytes=self.tiers.memory.segment_bytes):
-                # Deltas hide what lies below them.
+                # Deltas keep deletions, because they hide rows of older files.
                 kept = without_deleted(rows, expired_until=self.expired_until) if self.plan.level == BASE else rows
                 files.write(with_sequence(kept, sequence))
             return files.finish()
 
 
 def _holds(file: pb.FileEntry, owned: pb.HashRange) -> bool:
-    """Whether the file may have rows in the range."""
+    """Return whether the file may have rows in the range."""
     clipped = intersection(file.owned, owned)
     return clipped is not None and file.min_key_hash <= clipped.last and clipped.first <= file.max_key_hash

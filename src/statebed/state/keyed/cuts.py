@@ -1,5 +1,5 @@
-"""Where blocks begin and end: a large one is cut between hashes, so that each part has about as many rows; small ones
-that are neighbours become one.
+"""Boundaries of blocks: a large block is cut between hashes into parts of about equal size, and small neighbours are
+joined.
 """
 
 import itertools
@@ -14,30 +14,30 @@ from statebed.state.keyed.sorted_run import SortedRun
 
 
 def edges_of(hashes: Hashes, *, parts: int) -> Hashes:
-    """First hashes of all parts but the first; a hash stays in one part."""
+    """Return the first hash of each part but the first. All rows of a hash stay in one part."""
     if not len(hashes) or hashes[0] == hashes[-1]:
         return hashes[:0]
     edges = np.unique(hashes[[len(hashes) * part // parts for part in range(1, parts)]])
-    # Where many keys share the lowest hash, the others are the second part.
+    # If many keys share the lowest hash, all others form the second part.
     upper: Hashes = edges[edges > hashes[0]] if edges[-1] > hashes[0] else hashes[hashes > hashes[0]][:1]
     return upper
 
 
 def ranges_between(owned: pb.HashRange, edges: Hashes) -> list[pb.HashRange]:
-    """The range, cut before each of the edges."""
+    """Cut a range before each edge."""
     firsts = [owned.first, *edges.tolist()]
     lasts = [*(edges - np.uint64(1)).tolist(), owned.last]
     return [pb.HashRange(first=first, last=last) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def cut_at(run: SortedRun, edges: Hashes) -> list[SortedRun]:
-    """The run, cut before each of the edges."""
+    """Cut a run before each edge."""
     cuts = itertools.pairwise(cuts_at(run.hashes, edges))
     return [run.select(np.arange(start, end, dtype=np.int64)) for start, end in cuts]
 
 
 def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
-    """Runs that share no key as one, cut before each of the edges; without rows that can be forgotten."""
+    """Merge runs that share no key, and cut the result before each edge. Rows that can be dropped are left out."""
     if len(runs) == 1:
         return cut_at(runs[0], edges)
     made = []
@@ -48,7 +48,7 @@ def merged_at(runs: Sequence[SortedRun], edges: Hashes) -> list[SortedRun]:
 
 
 def joined(ranges: Sequence[pb.HashRange], sizes: Sequence[float], *, most: float) -> list[pb.HashRange]:
-    """Neighbours as one range, as long as their sizes sum up to no more."""
+    """Join neighbouring ranges as long as the sum of their sizes is at most `most`."""
     result: list[pb.HashRange] = []
     size = 0.0
     for one, added in zip(ranges, sizes, strict=True):

@@ -1,7 +1,7 @@
-"""What a checkpoint writes: the changed rows of all blocks, block after block, within a bounded piece of memory.
+"""Deltas of a checkpoint: the changed rows of all blocks, written block by block within a bounded amount of memory.
 
-Few changes become one file in memory. Many are written to local files piece by piece, a range of hashes at a time,
-together with the rows of the deltas that they replace: the same rows in the same order, whatever the pieces.
+A few changes become one file in memory. Many changes are written to local files piece by piece, one range of hashes at
+a time, together with the rows of the deltas that they replace. The rows and their order do not depend on the pieces.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from statebed.state.tiers.spill_folder import SpillFolder
 from statebed.state.upload import Upload
 
 _TRIMMED_EVERY = 8
-"""After so many pieces the allocators give back what they keep, which would add up to more than a piece takes."""
+"""Number of pieces after which allocators return unused pages, which would otherwise add up to more than a piece."""
 
 
 def write_delta(
@@ -41,9 +41,10 @@ def write_delta(
     piece_bytes: int,
     file_bytes: int,
 ) -> tuple[Upload, ...]:
-    """The changes of the blocks as a delta, which replaces the deltas it is merged with; none when there are none.
+    """Write the changes of the blocks as a delta that replaces the `merged` deltas. Return no upload if nothing has
+    changed.
 
-    `older` reads the rows of those deltas (`DurableRows.older`).
+    `older` reads the rows of the merged deltas (`DurableRows.older`).
     """
     spans = _spans(blocks, merged, piece_bytes=piece_bytes, row_bytes=table.row_bytes)
     pieces = _pieces(blocks, spans, table, older, sequence=durable.next_sequence)
@@ -84,10 +85,10 @@ def _pieces(
 def _as_one(
     parts: Sequence[tuple[SortedRun, Rows, Marks | None]],
 ) -> Sequence[tuple[SortedRun, Rows | None, Marks | None]]:
-    """Rows of several runs as those of one, in the order of files: merged they need not be sorted."""
+    """Merge the rows of several runs into one run, in the order of files, which is cheaper than sorting them later."""
     if len(parts) <= 1:
         return parts
-    # Only deletions matter from here on.
+    # From here on, marks only matter for deletions.
     first, *others = (
         run.select(rows, np.zeros(len(rows), dtype=np.uint8) if marks is None else marks) for run, rows, marks in parts
     )
@@ -96,7 +97,7 @@ def _as_one(
 
 
 def _spans(blocks: Sequence[Block], merged: Delta, *, piece_bytes: int, row_bytes: int) -> list[pb.HashRange]:
-    """Ranges of hashes, neighbours, with about `piece_bytes` of rows to be written in each."""
+    """Return adjacent ranges of hashes with about `piece_bytes` of rows to write in each."""
     older = Extents.of_files(merged, row_bytes=row_bytes)
     edges: list[int] = []
     size = 0.0

@@ -1,9 +1,9 @@
-"""The durable part of a keyed view: its live files, read into runs and extended by deltas and edits.
+"""The durable part of a keyed view: its live files, which are read into runs and extended by deltas and edits.
 
-A file counts as stored once its upload says so. Until then it is read from nowhere: blocks keep their rows.
+A file counts as stored once its upload reports so. Until then it is never read: blocks keep its rows.
 
-One thread at a time grows it (`changing`), which may be another one than the operator's; the rest is for any thread.
-Readers see the files of the last change that is complete.
+One thread at a time changes the files (`changing`), which may be another one than the operator's. Everything else may
+be called by any thread. Readers see the files of the last complete change.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ from statebed.storage import ObjectStore
 
 MAX_DELTAS = 8
 HARD_MAX_DELTAS = 2 * MAX_DELTAS
-"""With so many, deltas are merged even if a compaction that is under way then comes to nothing."""
+"""Number of deltas from which on they are merged even if that makes the result of a running compaction useless."""
 
 
 class DurableRows:
-    """What files hold of a keyed table in the range of one subtask."""
+    """Live files of a keyed table in the range of one subtask."""
 
     def __init__(
         self,
@@ -48,12 +48,15 @@ class DurableRows:
         images: CachedRuns | None = None,
         ranges: FetchedRanges | None = None,
     ) -> None:
-        """`images`: the files as copies that are looked up where they lie. `ranges` keeps parts of files that are
-        fetched for one block and hold rows of others.
+        """Restore the live files from metadata.
+
+        `images` provides copies of the files that are searched without decoding them. `ranges` keeps parts of files
+        that are fetched for one block and hold rows of others.
         """
         if any(part.tombstones for part in parts):
             raise CorruptObjectError(
-                f"the keyed table {table.name!r} has tombstones; its deletions are rows", fix=DAMAGED_FIX
+                f"the keyed table {table.name!r} has tombstones, but keyed tables store deletions as rows",
+                fix=DAMAGED_FIX,
             )
         self._table = table
         self._store = store
@@ -61,14 +64,14 @@ class DurableRows:
         self._ranges = ranges
         self._live = LiveFiles.restore(parts, owned=owned)
         self._draft = self._live
-        """The files with the changes that are being made."""
+        """Live files including the changes being made."""
         self._made: list[Upload] = []
-        """New files of these changes."""
+        """New files of the changes being made."""
         self._on_their_way: set[str] = set()
         self.taken = self.written = 0
-        """Checkpoints whose changes left the blocks, and those of them that are in files or were put back."""
+        """Number of checkpoints taken from the blocks, and number of those that were written or put back."""
         self.taken_rows = self.written_rows = 0
-        """Changed rows of these checkpoints."""
+        """Number of changed rows in the checkpoints taken, and in those written or put back."""
         table.check_schema(self._live)
 
     @property
@@ -81,22 +84,22 @@ class DurableRows:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the next delta; for the thread that makes changes."""
+        """Sequence of the next delta. Only for the thread that makes changes."""
         return self._draft.next_sequence
 
     @property
     def unwritten(self) -> int:
-        """Checkpoints that were taken and are in no file yet."""
+        """Number of checkpoints that were taken but not written yet."""
         return self.taken - self.written
 
     @property
     def unwritten_rows(self) -> int:
-        """Changed rows of checkpoints that are in no file yet."""
+        """Number of changed rows in checkpoints that are not written yet."""
         return self.taken_rows - self.written_rows
 
     @property
     def all_stored(self) -> bool:
-        """Whether the store is known to have all changes that checkpoints took."""
+        """Whether all changes taken by checkpoints are known to be in the store."""
         if self.unwritten:
             return False
         return not self._on_their_way or self._on_their_way.isdisjoint([file.path for file in self.files])
@@ -119,9 +122,9 @@ class DurableRows:
         return RangeReader(self._table, files, self._store, ranges=self._ranges)
 
     def older(self, merged: Delta) -> Callable[[pb.HashRange], pa.Table]:
-        """What reads all rows of a range from some deltas, oldest first: from copies, where there are such.
+        """Return a function that reads all rows of a range from some deltas, oldest first, from copies where possible.
 
-        Copies that are missing are made first, which takes room: it is asked for without a lock.
+        Missing copies are made first, which reserves memory, so call this without a lock.
         """
         copies = () if self._images is None or not merged else self._images.runs(merged, self.owned) or ()
         if not copies or not self.mapped:
@@ -136,7 +139,7 @@ class DurableRows:
 
     @property
     def mapped(self) -> bool:
-        """Whether rows are looked up in copies of files, which take no memory."""
+        """Whether rows are looked up in copies of files that take no memory."""
         return self._images is not None and self._images.mapped
 
     @property
@@ -145,29 +148,33 @@ class DurableRows:
         return self._images is not None
 
     def copies(self, owned: pb.HashRange) -> tuple[FrozenRun, ...]:
-        """The rows of a range of hashes in copies of the files, newest first; none: they have to be loaded."""
+        """Return copies of the rows in a range of hashes, newest first. If there are none, the rows have to be
+        loaded.
+        """
         if self._images is None:
             return ()
         return self._images.runs([file for file in self.files if overlaps(file.owned, owned)], owned) or ()
 
     def reader_of(self, owned: pb.HashRange) -> RangeReader:
-        """A reader of all files that may have rows in a range."""
+        """Return a reader of all files that may have rows in a range."""
         return self.reader(file for file in self.files if overlaps(file.owned, owned))
 
     def load(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> SortedRun:
-        """The rows of a range of hashes: of each key the newest, without those that are deleted."""
+        """Load the newest row of each key in a range of hashes, without deleted rows."""
         return run_of(self._table, pa.concat_tables(_newest(reader, owned, piece_bytes=piece_bytes)))
 
     def load_pieces(self, reader: RangeReader, owned: pb.HashRange, *, piece_bytes: int) -> Iterator[SortedRun]:
-        """The same, in pieces of about this many bytes; there is at least one."""
+        """Load the same rows as `load` in pieces of about `piece_bytes`, at least one."""
         return (run_of(self._table, rows) for rows in _newest(reader, owned, piece_bytes=piece_bytes))
 
     def most_rows(self, owned: pb.HashRange) -> int:
-        """More rows than this are in no range."""
+        """Return an upper bound of the number of rows in a range."""
         return sum(file.rows for file in self.files if overlaps(file.owned, owned))
 
     def may_hold(self, owned: pb.HashRange, first_us: int | None, last_us: int) -> bool:
-        """Whether files may have rows of the range with a time from the first (None: any) to the last."""
+        """Return whether files may have rows in the range with a time between `first_us` (None for no bound) and
+        `last_us`.
+        """
         return any(
             overlaps(file.owned, owned)
             and file.HasField("min_time_us")
@@ -180,14 +187,14 @@ class DurableRows:
 
     @property
     def spec(self) -> SegmentSpec:
-        """Of new files."""
+        """Layout of new files."""
         return self._table.segment_spec(register_schema(self._live.schemas, self._table.file_schema)[0])
 
     @contextlib.contextmanager
     def changing(self, announce: Callable[[Upload], None] | None = None) -> Iterator[None]:
-        """Make several changes together or, after a failure, none.
+        """Make several changes atomically: after a failure, none of them is made.
 
-        `announce` gets every new file before readers see it, so that its rows can be read before it is stored.
+        `announce` is called with each new file before readers see it, so that its rows can be read before it is stored.
         """
         self._draft, self._made, on_their_way = self._live, [], set(self._on_their_way)
         try:
@@ -204,18 +211,22 @@ class DurableRows:
             self._draft, self._made = self._live, []
 
     def deltas_to_merge(self, compacting: frozenset[str], *, unreadable: frozenset[str]) -> Delta:
-        """Which deltas the next one is written together with. Those that a compaction reads are left to it, and files
-        that nobody can read yet are left alone.
+        """Return the deltas to merge with the next one.
+
+        Deltas that a compaction is reading are left to it, unless there are too many. Files that cannot be read yet are
+        left alone.
         """
         deltas = deltas_of(self._draft.files)
         left_alone = unreadable if len(deltas) >= HARD_MAX_DELTAS else unreadable | compacting
-        # Only the youngest ones can be written as part of what is still younger.
+        # Only the youngest deltas can be merged with a new one.
         taken = [index for index, delta in enumerate(deltas) if any(file.path in left_alone for file in delta)]
         deltas = deltas[taken[-1] + 1 :] if taken else deltas
         return [file for delta in to_merge(deltas, most=MAX_DELTAS) for file in delta]
 
     def add_delta(self, rows: pa.Table, name_of: NameOf, *, merged: Delta) -> Upload:
-        """One file of all changes, with the rows of the deltas that it replaces; sorted, with their sequence."""
+        """Add one file with all changes and the rows of the `merged` deltas that it replaces. `rows` is sorted and has
+        its sequence.
+        """
         segment = encode_segment(rows, spec=self.spec)
         path = name_of(segment.digest)
         entry = segment.file_entry(path, owned=self.owned, level=MERGED_DELTAS if merged else DELTA)
@@ -224,12 +235,12 @@ class DurableRows:
         return self._added([entry], [Upload.of_bytes(path, segment.data)], merged)[0]
 
     def add_large_delta(self, files: Sequence[ParquetFile], name_of: NameOf, *, merged: Delta) -> tuple[Upload, ...]:
-        """As `add_delta`, with the changes in local files that share the range of the subtask."""
+        """Add changes like `add_delta`, from local files that together cover the range of the subtask."""
         pairs = [staged(file, name_of) for file in files]
         return self._added([entry for entry, _ in pairs], [upload for _, upload in pairs], merged)
 
     def apply(self, edit: Edit, name_of: NameOf) -> tuple[Upload, ...] | None:
-        """Live files as the edit says; None when it does not apply any more."""
+        """Apply an edit to the live files and return the uploads, or None if the edit no longer applies."""
         if not edit.applies_to(self._draft.files):
             return None
         pairs = [staged(file, name_of) for file in edit.outputs]
@@ -247,7 +258,7 @@ class DurableRows:
         self._draft = replace(self._draft, files=files, next_sequence=next_sequence, schemas=schemas)
 
     def _watched(self, upload: Upload) -> Upload:
-        """The upload, which says here when the store has it."""
+        """Return the upload, extended to record here that it is stored."""
         self._on_their_way.add(upload.path)
 
         def on_stored() -> None:

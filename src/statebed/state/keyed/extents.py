@@ -1,8 +1,8 @@
-"""Where the rows of files lie in the space of hashes, about: to cut ranges whose rows take equal amounts of memory.
+"""Approximate distribution of the rows of files over hashes, to cut ranges whose rows take equal amounts of memory.
 
-An extent says that some bytes of rows are spread evenly between two hashes. An ordinary keyed table needs one for each
-file, because its hashes are spread evenly. In a multiset table a few groups may have most of the rows, so that its
-extents are taken from the hashes themselves.
+An extent says that a number of bytes of rows is spread evenly between two hashes. An ordinary keyed table needs one
+extent per file, because its hashes are spread evenly. In a multiset table a few groups may have most of the rows, so
+its extents are computed from the hashes themselves.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from statebed.format import checkpoint_pb2 as pb
 Bytes = npt.NDArray[np.float64]
 
 SAMPLED_ROWS = 1024
-"""Rows in each extent of a multiset table."""
+"""Number of rows in each extent of a multiset table."""
 
 
 @dataclass(frozen=True)
 class Extents:
-    """Bytes of rows between pairs of hashes."""
+    """Sizes of rows between pairs of hashes."""
 
     firsts: Hashes
     lasts: Hashes
@@ -30,7 +30,7 @@ class Extents:
 
     @classmethod
     def of_files(cls, files: Iterable[pb.FileEntry], *, row_bytes: int) -> "Extents":
-        """One extent for each file, from its entry alone."""
+        """Build one extent per file from the file entries alone."""
         found = list(files)
         return cls(
             np.array([max(file.min_key_hash, file.owned.first) for file in found], dtype=np.uint64),
@@ -40,7 +40,7 @@ class Extents:
 
     @classmethod
     def of_hashes(cls, hashes: Hashes, *, row_bytes: float) -> "Extents":
-        """One extent for every SAMPLED_ROWS neighbours of ascending hashes."""
+        """Build one extent for every SAMPLED_ROWS neighbours of ascending hashes."""
         starts = np.arange(0, len(hashes), SAMPLED_ROWS, dtype=np.int64)
         ends = np.append(starts[1:], len(hashes))
         return cls(hashes.take(starts), hashes.take(ends - 1), (ends - starts).astype(np.float64) * row_bytes)
@@ -56,11 +56,11 @@ class Extents:
         )
 
     def bytes_in(self, whole: pb.HashRange) -> float:
-        """Bytes of the rows in a range."""
+        """Return the size of the rows in a range."""
         return float(self._clipped(whole).nbytes.sum())
 
     def cut(self, whole: pb.HashRange, *, piece_bytes: float) -> list[pb.HashRange]:
-        """The range in parts whose rows take about `piece_bytes` each, all the same."""
+        """Cut a range into parts of equal size, at most about `piece_bytes` each."""
         inside = self._clipped(whole)
         total = float(inside.nbytes.sum())
         parts = min(max(-int(-total // piece_bytes), 1), whole.last - whole.first + 1)
@@ -71,7 +71,7 @@ class Extents:
         return [pb.HashRange(first=first, last=last) for first, last in zip(firsts, lasts, strict=True)]
 
     def _clipped(self, whole: pb.HashRange) -> "Extents":
-        """The parts of the extents in a range."""
+        """Return the extents clipped to a range."""
         firsts = np.maximum(self.firsts, np.uint64(whole.first))
         lasts = np.minimum(self.lasts, np.uint64(whole.last))
         inside = np.flatnonzero((firsts <= lasts) & (self.firsts <= self.lasts))
@@ -80,7 +80,7 @@ class Extents:
         return Extents(firsts, lasts, self.nbytes.take(inside) * share)
 
     def edges(self, first: int, targets: list[float]) -> list[int]:
-        """The hashes below which the rows take these many bytes."""
+        """Return the hashes below which the rows take the given numbers of bytes."""
         if not targets:
             return []
         begins = (self.firsts - np.uint64(first)).astype(np.float64)
@@ -98,20 +98,21 @@ def _widths(firsts: Hashes, lasts: Hashes) -> Bytes:
 
 
 def _owned_share(file: pb.FileEntry) -> float:
-    """The part of a file's rows that its entry owns."""
+    """Return the fraction of a file's rows that its entry owns."""
     held = file.max_key_hash - file.min_key_hash + 1
     width = min(file.owned.last, file.max_key_hash) - max(file.owned.first, file.min_key_hash) + 1
     return max(width, 0) / held
 
 
 def _memory_of(file: pb.FileEntry, row_bytes: int) -> float:
-    """About what the rows of a file take in memory: more than in the file, where they may be packed well.
+    """Return the approximate size of the rows of a file in memory.
 
-    Twice as much is a guess, and blocks that turn out too large are split.
+    Rows take more memory than in the file if they are compressed well. A factor of 2 is a guess; blocks that turn out
+    too large are split.
     """
     return float(max(2 * file.size, file.rows * row_bytes))
 
 
 def memory_of_row(file: pb.FileEntry, *, row_bytes: int) -> float:
-    """About what one row of a file takes in memory."""
+    """Return the approximate size of one row of a file in memory."""
     return _memory_of(file, row_bytes) / max(file.rows, 1)

@@ -1,8 +1,8 @@
-"""Files of keyed tables: rows of a range of hashes read from them, the newest of each key, and edits of what is live.
+"""Files of keyed tables: reading the newest row of each key in a range of hashes, and arithmetic on live file entries.
 
-Files of level BASE hold blocks: their ranges do not overlap, and no file of theirs is older than what they replace.
-All others are deltas; those of one sequence are parts of one delta. In memory and here, of two rows with the same key
-the one with the greater sequence counts.
+Files of level BASE hold blocks: their ranges do not overlap, and they are never older than the files they replace. All
+other files are deltas; those of one sequence are parts of one delta. Of two rows with the same key, the one with the
+greater sequence wins.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,13 +27,13 @@ MERGED_DELTAS = 1
 BASE = 2
 
 Delta = list[pb.FileEntry]
-"""Entries of one sequence."""
+"""File entries that share one sequence."""
 
 
 class RangeReader:
     """Reads ranges of hashes from some files, each opened once. Not thread-safe.
 
-    Where a file is read in parts, `ranges` keeps what was fetched of it for the parts that follow.
+    If a file is read in parts, `ranges` keeps the bytes fetched from it for later parts.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RangeReader:
         self._table = table
         self._ranges = ranges
         self._keeps = False
-        """Whether other parts of the file that is being read may be wanted later."""
+        """Whether other parts of the file being read may be needed later."""
         self._files = sorted(files, key=lambda entry: (entry.max_sequence, entry.path, entry.owned.first))
         self._store = store
         self._readers: dict[str, SegmentReader] = {}
@@ -58,7 +58,9 @@ class RangeReader:
         return self._files
 
     def read(self, wanted: pb.HashRange) -> pa.Table:
-        """All rows of a range, oldest first, with deletions and older versions; one row group is decoded at a time."""
+        """Return all rows of a range, oldest first, including deletions and older versions. Decodes one row group at a
+        time.
+        """
         pieces = [self._table.file_schema.empty_table()]
         for file in self._files:
             clipped = intersection(file.owned, wanted)
@@ -78,20 +80,24 @@ class RangeReader:
         return rows
 
     def newest(self, wanted: pb.HashRange, *, piece_bytes: int) -> Iterator[pa.Table]:
-        """Of each key the newest row, deletions too, in the order of files; in pieces of about this many bytes."""
+        """Yield the newest row of each key, including deletions, in the order of files and in pieces of about
+        `piece_bytes`.
+        """
         for piece in self._extents(wanted).cut(wanted, piece_bytes=piece_bytes):
             yield newest_rows(self._table, self.read(piece))
 
     def parts(self, wanted: pb.HashRange, *, part_bytes: int) -> list[pb.HashRange]:
-        """The range cut into neighbours whose rows take about `part_bytes` of memory each."""
+        """Cut a range into adjacent parts whose rows take about `part_bytes` of memory each."""
         return self._extents(wanted).cut(wanted, piece_bytes=part_bytes)
 
     def memory_in(self, wanted: pb.HashRange) -> float:
-        """About what the rows of a range take in memory."""
+        """Return the approximate size of the rows of a range in memory."""
         return self._extents(wanted).bytes_in(wanted)
 
     def _extents(self, wanted: pb.HashRange) -> Extents:
-        """Where the rows of a range lie: from the entries of files or, in a multiset table, from the hashes."""
+        """Return the distribution of the rows of a range, from file entries or, in a multiset table, from the
+        hashes.
+        """
         row_bytes = self._table.row_bytes
         if not self._table.prefix_columns:
             return Extents.of_files(self._files, row_bytes=row_bytes)
@@ -125,7 +131,7 @@ class RangeReader:
 
 
 def deltas_of(files: Iterable[pb.FileEntry]) -> list[Delta]:
-    """The deltas, oldest first."""
+    """Return the deltas among the files, oldest first."""
     by_sequence: dict[int, Delta] = {}
     for file in files:
         if file.level != BASE:
@@ -134,7 +140,7 @@ def deltas_of(files: Iterable[pb.FileEntry]) -> list[Delta]:
 
 
 def newest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
-    """The last row of each key, in the order of files."""
+    """Return the last row of each key, in the order of files."""
     hashes = uint64_values(rows[KEY_HASH])
     if (hashes[1:] > hashes[:-1]).all():
         return rows.combine_chunks()
@@ -143,15 +149,17 @@ def newest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
 
 
 def with_sequence(rows: pa.Table, sequence: int) -> pa.Table:
-    """The rows, all with this sequence."""
+    """Return the rows with this sequence in all of them."""
     index = rows.schema.get_field_index(SEQUENCE)
     sequences = from_numpy(np.full(rows.num_rows, sequence, dtype=np.uint64), pa.uint64())
     return rows.set_column(index, rows.schema.field(index), sequences)
 
 
 def to_merge(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
-    """Which deltas to write again as one, or together with a new one, so that at most `most` are left: the youngest
-    ones, as many as are not larger than all that is younger.
+    """Return the deltas to rewrite as one, alone or with a new one, if there are at least `most`.
+
+    These are the youngest ones, beginning with the oldest delta that is no larger than all younger ones together. After
+    the rewrite at most `most` deltas are left.
     """
     if len(deltas) < most:
         return []
@@ -166,12 +174,12 @@ def to_merge(deltas: Sequence[Delta], *, most: int) -> Sequence[Delta]:
 
 
 def bytes_of(files: Iterable[pb.FileEntry]) -> int:
-    """Bytes of the files, each counted once."""
+    """Return the total size of the files, counting each path once."""
     return sum({file.path: int(file.size) for file in files}.values())
 
 
 def without_range(files: Iterable[pb.FileEntry], hole: pb.HashRange) -> tuple[pb.FileEntry, ...]:
-    """The entries without a range of hashes: clipped, split in two, or gone."""
+    """Return the entries without a range of hashes: unchanged, clipped, split in two, or left out."""
     kept = []
     for file in files:
         if not overlaps(file.owned, hole):
@@ -185,17 +193,17 @@ def without_range(files: Iterable[pb.FileEntry], hole: pb.HashRange) -> tuple[pb
 
 
 def holds_some(file: pb.FileEntry) -> bool:
-    """Whether the file may have rows in the range that its entry owns."""
+    """Return whether the file may have rows in the range that its entry owns."""
     return file.min_key_hash <= file.owned.last and file.owned.first <= file.max_key_hash
 
 
 def rows_in(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> float:
-    """About how many rows the files have in a range, hashes being spread evenly."""
+    """Return the approximate number of rows in a range, assuming evenly spread hashes."""
     return sum(file.rows * share_in(file, owned) for file in files)
 
 
 def bytes_in(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> float:
-    """About how many bytes the files have in a range."""
+    """Return the approximate number of bytes of the files in a range."""
     return sum(file.size * share_in(file, owned) for file in files)
 
 
@@ -211,7 +219,7 @@ def share_in(file: pb.FileEntry, owned: pb.HashRange) -> float:
 def block_ranges(
     files: Sequence[pb.FileEntry], owned: pb.HashRange, *, block_bytes: int, row_bytes: int
 ) -> list[pb.HashRange]:
-    """Ranges for blocks: those of the base's files and what lies between, cut by size."""
+    """Return the ranges for blocks: those of base files and the gaps between them, cut by size."""
     whole = []
     start = owned.first
     for file in sorted((file for file in files if file.level == BASE), key=lambda entry: entry.owned.first):
@@ -227,12 +235,12 @@ def block_ranges(
 def pieces_of(
     files: Iterable[pb.FileEntry], whole: pb.HashRange, *, piece_bytes: int, row_bytes: int
 ) -> list[pb.HashRange]:
-    """The range cut into parts whose rows take about this much memory, by the entries of files alone."""
+    """Cut a range into parts whose rows take about `piece_bytes` of memory, by the file entries alone."""
     return Extents.of_files(files, row_bytes=row_bytes).cut(whole, piece_bytes=piece_bytes)
 
 
 def memory_in(files: Iterable[pb.FileEntry], owned: pb.HashRange, *, row_bytes: int) -> float:
-    """About what the rows of a range take in memory, by the entries of files alone."""
+    """Return the approximate size of the rows of a range in memory, by the file entries alone."""
     return Extents.of_files(files, row_bytes=row_bytes).bytes_in(owned)
 
 

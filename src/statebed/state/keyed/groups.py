@@ -1,7 +1,7 @@
 """Groups of a multiset table: the rows that share the first key columns, found by range of hashes and read in pages.
 
-The rows of a group lie in one range of placement hashes, together with those of the few groups whose key hash has the
-same upper half: the range leads to candidates, and keys are compared.
+The rows of a group are in one range of placement hashes, which they share with the few groups whose key hash has the
+same upper half. The range yields candidates, whose keys are then compared.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _HASH = "_hash"
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups to read or delete, each once, in the order of their hashes."""
+    """Groups to read or delete, each once, ordered by hash."""
 
     keys: KeyBatch
 
@@ -38,13 +38,13 @@ class Groups:
         where = f"table {table.name!r}"
         if not table.prefix_columns:
             raise InputError(
-                f"{where} has one row per key: it has no groups",
+                f"{where} has one row per key, so it has no groups",
                 where=where,
-                fix="read it with `get`, or define it with multiset_table_config",
+                fix="read it with `get`, or define it with `multiset_table_config`",
             )
         batch = KeyBatch.of(keys, table.group_schema, hash_columns, where=where)
         if batch.repeats is not None:
-            raise InputError("a group was given more than once", where=where, fix="give each key once")
+            raise InputError("`keys` contains a group more than once", where=where, fix="pass each group once")
         return cls(batch)
 
     def __len__(self) -> int:
@@ -52,16 +52,16 @@ class Groups:
 
     @cached_property
     def firsts(self) -> Hashes:
-        """The first hash that rows of each group can have."""
+        """Lowest hash that rows of each group can have."""
         return group_ranges(self.keys.hashes)[0]
 
     @cached_property
     def lasts(self) -> Hashes:
-        """The last hash that rows of each group can have."""
+        """Highest hash that rows of each group can have."""
         return group_ranges(self.keys.hashes)[1]
 
     def candidates(self, run: SortedRun, span: "GroupSpan") -> tuple[Rows, Rows]:
-        """Rows of a run in the ranges of some groups that have the keys of these, ascending, and the group of each."""
+        """Return the rows of a run that belong to the groups of `span`, ascending, and the group of each row."""
         at, groups = span.rows_in(run)
         if not len(at):
             return at, groups
@@ -72,7 +72,7 @@ class Groups:
         if not equal.all():
             at, groups = at.compress(equal), groups.compress(equal)
         if (at[1:] < at[:-1]).any():
-            # Groups whose hashes share the upper half have their rows between each other's.
+            # The rows of groups whose hashes share the upper half are interleaved.
             order = np.argsort(at)
             at, groups = at.take(order), groups.take(order)
         return at, groups
@@ -90,12 +90,12 @@ class GroupSpan:
         return len(self.firsts)
 
     def counts(self, run: SortedRun) -> Rows:
-        """At most how many rows each group has in a run."""
+        """Return an upper bound of the number of rows that each group has in a run."""
         starts, ends = self._bounds(run)
         return ends - starts
 
     def rows_in(self, run: SortedRun) -> tuple[Rows, Rows]:
-        """The rows of a run in the ranges, range after range, and the group that each range belongs to."""
+        """Return the rows of a run in each range, range by range, and the group of the range of each row."""
         starts, ends = self._bounds(run)
         counts = ends - starts
         groups = np.repeat(np.arange(self.first_group, self.first_group + len(self), dtype=np.int64), counts)
@@ -109,16 +109,16 @@ class GroupSpan:
 
 @dataclass(frozen=True)
 class ElementPage:
-    """Some rows of groups."""
+    """One page of the rows of groups."""
 
     groups: Rows
-    """For each row the number of its group among the keys that were asked for, as they were given."""
+    """Group of each row, as its position in the requested keys."""
     rows: pa.Table
-    """The columns of `KeyedTable.element_schema`: elements, `_time` where rows expire, values."""
+    """Rows with the columns of `KeyedTable.element_schema`: elements, `_time` if rows expire, values."""
 
 
 def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[BatchMatches]) -> ElementPage:
-    """Rows that were found, group after group, those of a group by hash; the order depends on the rows alone."""
+    """Build a page of the rows found, ordered by group and hash. The order depends on the rows alone."""
     groups = np.concatenate([np.zeros(0, dtype=np.int64), *(piece.rows for piece in pieces)])
     hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *(piece.run.hashes.take(piece.at) for piece in pieces)])
     schema = table.element_schema
@@ -134,7 +134,7 @@ def element_page(table: KeyedTable, keys: KeyBatch, pieces: Sequence[BatchMatche
 
 
 def _ordered(groups: Rows, hashes: Hashes, rows: pa.Table, table: KeyedTable) -> tuple[Rows, pa.Table]:
-    """The rows by group, hash and element."""
+    """Return the rows ordered by group, hash and element."""
     elements = table.key_schema.names[table.prefix_columns :]
     columns = {_PLACE: from_numpy(groups, pa.int64()), _HASH: from_numpy(hashes, pa.uint64())}
     keys = pa.table({**columns, **{name: one_chunk(rows[name]) for name in elements}})

@@ -1,8 +1,8 @@
-"""Blocks as a checkpoint takes them: it writes them to files on another thread, while the operator goes on.
+"""Blocks as a checkpoint takes them: another thread writes them to files while the operator continues.
 
-Taking a block copies little. A run with few changed rows gives a copy of those rows; any other lends its arrays, and
-copies them when it is next written. Mapped files never change, and stay readable when they are removed. Whatever the
-checkpoint alone holds is charged to the memory budget until the block is returned.
+Taking a block copies little. A run with few changed rows contributes a copy of those rows. Any other run lends its
+arrays, and copies them at its next write. Mapped files never change, and stay readable after they are removed. Memory
+that only the checkpoint holds is charged to the budget until the block is given back.
 """
 
 import copy
@@ -14,18 +14,21 @@ from statebed.state.keyed.table import KeyedTable
 from statebed.state.memory.controller import Reservation
 
 _FEW = 32
-"""At most one row in this many has changed: those rows are copied, so that a later write copies nothing."""
+"""Changed rows are copied if at most one row in this many has changed, so that later writes copy nothing."""
 
 
 class LentBlock(Block):
-    """The changed rows of a block at one moment, and whatever says which of them are the newest."""
+    """Changed rows of a block at one moment, and the rows needed to decide which of them are the newest."""
 
     def __init__(self, block: Block, table: KeyedTable, charge: Callable[[], Reservation]) -> None:
-        """`charge` opens an account for bytes that nobody else holds. With the lock of the block's view."""
+        """Take a block, with the lock of its view held. `charge` opens a reservation for bytes that only the checkpoint
+        holds.
+        """
         super().__init__(block.owned, table, frozen=tuple(copy.copy(one) for one in block.frozen))
         self._loans: list[Loan] = []
         self._copies: list[Reservation] = []
-        # Changed rows of a file are the newest only if their keys are not in memory, in a row that changed or not.
+        # A changed row of a file is the newest only if its key is not in memory, so unchanged rows in memory are needed
+        # too.
         every = any(one.dirty_rows for one in block.frozen)
         taken = [self._taken(run, charge(), whole=every) for run in block.loose_runs if every or run.dirty_rows]
         self._loose.runs = tuple(taken)
@@ -41,7 +44,7 @@ class LentBlock(Block):
         return taken
 
     def give_back(self) -> None:
-        """Its rows are written, or are not going to be."""
+        """End all loans and charges, once the rows are written or discarded."""
         for loan in self._loans:
             loan.end()
         for charge in self._copies:
@@ -50,5 +53,5 @@ class LentBlock(Block):
 
 
 def lent(blocks: Sequence[Block], table: KeyedTable, charge: Callable[[], Reservation]) -> list[LentBlock]:
-    """All blocks of a view, of which those without changes give nothing but their range of hashes."""
+    """Take all blocks of a view. Blocks without changes contribute only their range of hashes."""
     return [LentBlock(one if one.dirty_rows else Block(one.owned, table), table, charge) for one in blocks]

@@ -1,12 +1,12 @@
-"""Runs of keyed state in mapped files: looked up like runs in memory, never changed.
+"""Runs of keyed state in mapped files, which are searched like runs in memory but never change.
 
-A frozen run is one file, or a part of one that the processes of a host share. Its own file is checked once, when its
-rows are first read, for whatever that is; one that is dropped unread is not. Its rows keep the marks that they had. A
-checkpoint saves all changes there are, so one word for the whole run is enough afterwards: what was alive is stored,
-what was deleted is not.
+A frozen run is a file, or part of a file that the processes of a host share. Its own file is verified once, when its
+rows are first read; a file that is dropped unread is not verified. Rows keep the marks they had when the file was
+written. A checkpoint saves all changes, so a single flag for the whole run suffices afterwards: live rows are stored,
+and deleted ones are not.
 
-Files are written piece by piece, so that the memory it takes to merge runs, or to load one from the store, does not
-depend on how large they are.
+Files are written piece by piece, so the memory needed to merge runs, or to load one from the store, does not depend on
+their size.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from statebed.state.tiers.spill_folder import SpillFolder
 __all__ = ["FrozenRun", "batch_of", "merged_parts", "newest"]
 
 _SAMPLES = 4
-"""Of each run, for a piece that is cut by its hashes."""
+"""Number of hashes sampled per run for each piece, to find where to cut."""
 
 
 class FrozenRun:
@@ -35,8 +35,9 @@ class FrozenRun:
     def __init__(
         self, table: KeyedTable, rows: SortedRun | SpilledColumns, *, count: int, disk_bytes: int, dirty_rows: int = 0
     ) -> None:
-        """`rows`: the file of its own that holds so many, to be removed with it; or the run in a shared one, which is
-        none of its business.
+        """Create a run of `count` rows.
+
+        `rows` is either its own file, which is removed with the run, or a run in a shared file, which is left alone.
         """
         self._table = table
         self._file = rows if isinstance(rows, SpilledColumns) else None
@@ -48,12 +49,12 @@ class FrozenRun:
 
     @classmethod
     def shared(cls, file: ColumnFile, table: KeyedTable) -> "FrozenRun":
-        """Over a file that others use, too."""
+        """Create a run over a file that others use too."""
         run = run_over(file, table)
         return cls(table, run, count=len(run), disk_bytes=file.size)
 
     def part(self, owned: pb.HashRange) -> "FrozenRun":
-        """Those of its rows that are in a range of hashes; of a shared one."""
+        """Return the rows in a range of hashes. Only for runs in shared files."""
         run = self.run.between(owned.first, owned.last)
         disk_bytes = self.disk_bytes * len(run) // max(len(self), 1)
         return FrozenRun(self._table, run, count=len(run), disk_bytes=disk_bytes)
@@ -63,7 +64,7 @@ class FrozenRun:
 
     @property
     def run(self) -> SortedRun:
-        """Its rows; the first read checks the file."""
+        """Rows of the run. The first access verifies the file."""
         if self._run is None:
             assert self._file is not None
             self._run = run_over(self._file.read(), self._table, dirty_rows=self._dirty_rows)
@@ -71,25 +72,25 @@ class FrozenRun:
 
     @property
     def damaged(self) -> bool:
-        """Whether its file was read and found to be damaged."""
+        """Whether the file was read and found to be damaged."""
         return self._file is not None and self._file.damaged
 
     def check_sound(self) -> None:
-        """Raise if its file was found to be damaged; it is not read for that."""
+        """Raise if the file was found to be damaged. Does not read it."""
         if self._file is not None:
             self._file.check_sound()
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of disk that its removal frees."""
+        """Bytes of disk that removing the run frees."""
         return 0 if self._file is None else self.disk_bytes
 
     @classmethod
     def write(
         cls, pieces: Iterable[SortedRun], table: KeyedTable, folder: SpillFolder, *, most_rows: int
     ) -> "FrozenRun":
-        """Write rows that come in pieces, in the order of hashes, as a file; nothing is left behind when
-        the disk fails.
+        """Write rows that come in pieces, in the order of hashes, to a file. Leaves nothing behind if the disk
+        fails.
         """
         label = f"the table {table.name!r}"
         with ColumnFileWriter.in_folder(folder, kinds_of(table), most=most_rows, label=label) as file:
@@ -107,15 +108,15 @@ class FrozenRun:
         return 0 if self._saved else self._dirty_rows
 
     def mark_written(self) -> None:
-        """A checkpoint has its changes."""
+        """Record that a checkpoint has taken the changes."""
         self._saved = True
 
     def may_expire(self, until_us: int) -> bool:
-        """False when surely no row's time is over; it is not read for that."""
+        """Return whether rows may have expired at `until_us`. Does not read the file."""
         return self._table.expires if self._run is None else self._run.may_expire(until_us)
 
     def has_expired(self, until_us: int) -> None:
-        """No row that is part of the state has a time that is over."""
+        """Record that no live row has expired at `until_us`."""
         self.run.has_expired(until_us)
 
     def marks_at(self, rows: Rows) -> Marks:
@@ -125,7 +126,9 @@ class FrozenRun:
         return as_written(marks)
 
     def below(self, newer: SortedRun | None, start: int, end: int) -> SortedRun:
-        """Some of its rows, and newer ones between them, which replace those with the same keys, as a run in memory."""
+        """Return rows `start` to `end` merged with newer ones, which replace rows of the same keys, as a run in
+        memory.
+        """
         if newer is None:
             rows = np.arange(start, end, dtype=np.int64)
             return self.run.select(rows, self.marks_at(rows))
@@ -133,7 +136,7 @@ class FrozenRun:
         at, held = self.run.find(batch_of(newer, np.arange(len(newer), dtype=np.int64)))
         kept[at.compress(held) - start] = False
         rows = start + np.flatnonzero(kept)
-        # Column by column, so that no second copy of all of them is made on the way.
+        # Merge one column at a time, to avoid an intermediate copy of all of them.
         hashes = self.run.hashes[rows]
         places = Places([hashes, newer.hashes])
         times = None
@@ -151,14 +154,16 @@ class FrozenRun:
         )
 
     def remove(self) -> None:
-        """Remove its file; whoever reads it at the moment reads on."""
+        """Remove the file. Readers that have it open can continue."""
         if self._file is not None:
             self._file.remove()
 
 
 def newest(frozen: Sequence[FrozenRun], overlay: SortedRun | None) -> SortedRun:
-    """All of some frozen runs, newest first, and what lies over them as one run: of each key the newest row, without
-    what is deleted and in no file.
+    """Merge all frozen runs (newest first) and the `overlay` of newer rows into one run with the newest row of each
+    key.
+
+    Deleted rows that are in no file are left out.
     """
     result = overlay
     for one in frozen:
@@ -176,9 +181,10 @@ def merged_parts(
     complete: bool,
     piece_bytes: int,
 ) -> list[FrozenRun]:
-    """Frozen runs, newest first, as one, or as several that begin at the edges: of each key the newest row.
+    """Merge frozen runs (newest first) into one, or into several that begin at `edges`, with the newest row of each
+    key.
 
-    `complete`: nothing lies below them, so that what is deleted and in no file can be forgotten.
+    `complete` says that there are no older runs, so deleted rows that are in no file can be dropped.
     """
     parts: list[FrozenRun] = []
     cuts = [cuts_at(one.run.hashes, edges) for one in frozen]
@@ -198,12 +204,12 @@ def merged_parts(
 def _merged_pieces(
     frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, complete: bool, piece_bytes: int
 ) -> Iterator[SortedRun]:
-    """The rows between some bounds of each run, about so many bytes at a time; at least one piece."""
+    """Yield the merged rows between the bounds of each run, about `piece_bytes` at a time, at least one piece."""
     at = [start for start, _ in bounds]
     for to in _steps(frozen, bounds, piece_bytes=piece_bytes):
         result: SortedRun | None = None
         for one, start, end in zip(frozen, at, to, strict=True):
-            # Of many runs that lie side by side few have rows here.
+            # If many runs cover different ranges, few of them have rows here.
             if start < end:
                 result = one.below(result, start, end)
         if result is None:
@@ -213,15 +219,15 @@ def _merged_pieces(
 
 
 def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, piece_bytes: int) -> Iterator[list[int]]:
-    """Where pieces of about so many bytes end, in each run."""
+    """Yield the end of each piece of about `piece_bytes` in each run."""
     row_bytes = max(one.disk_bytes / max(len(one), 1) for one in frozen)
     step = max(int(piece_bytes / max(row_bytes, 1)), 1)
-    # Some hashes of every run, the same share of each: runs may lie side by side, or one over the other.
+    # Sample the same fraction of hashes of each run, because runs may cover the same or different ranges.
     every = max(step // (_SAMPLES * len(frozen)), 1)
     seen = np.sort(
         np.concatenate([one.run.hashes[start:end:every] for one, (start, end) in zip(frozen, bounds, strict=True)])
     )
-    # A hash stays in one piece.
+    # All rows of a hash stay in one piece.
     for first in np.unique(seen[step // every :: step // every]):
         yield [
             start + int(np.searchsorted(one.run.hashes[start:end], first))
@@ -231,5 +237,5 @@ def _steps(frozen: Sequence[FrozenRun], bounds: Sequence[tuple[int, int]], *, pi
 
 
 def batch_of(run: SortedRun, rows: Rows) -> KeyBatch:
-    """The keys of some rows of a run, in its order."""
+    """Return the keys of some rows of a run, in its order."""
     return KeyBatch(run.hashes[rows], run.keys, places=rows)

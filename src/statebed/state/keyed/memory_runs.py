@@ -1,9 +1,10 @@
-"""The runs of a block that are in memory: a large one, and small ones with the keys that came since.
+"""Runs of a block in memory: one large run, and small ones of keys added since.
 
-No key is in two of them. New keys make a run; small runs of about one size become one, a few at a time, and all of
-them go into the large one when they are half as large, so that a row is copied a few times at most. Meanwhile hints say
-which small runs may have a key, so that their number hardly matters to who looks for it, least of all for new keys.
-When no new keys come any more, small runs go into the large one as soon as looking into them has cost as much.
+No key is in two of them. New keys form a run. Small runs of about the same size are merged a few at a time, and all of
+them are merged into the large one when they reach half its size, so each row is copied only a few times. In the
+meantime, hints say which small runs may have a key, so their number hardly affects lookups, least of all those of new
+keys. When no new keys are added, the small runs are merged into the large one as soon as searching them has cost as
+much as the merge.
 """
 
 from collections.abc import Sequence
@@ -19,30 +20,32 @@ from statebed.state.keyed.batch_matches import BatchMatches
 from statebed.state.keyed.sorted_run import SortedRun
 
 _ALIKE = 4
-"""So many small runs of about one size become one."""
+"""Number of small runs of about the same size that are merged into one."""
 _MOST_SMALL = 8
-"""There is a bit for each of them in a hint."""
+"""Maximum number of small runs. A hint has one bit for each of them."""
 _LARGEST = 2
-"""The large run is so many times as large as all others together: it is merged seldom, at most cost."""
+"""The large run has at least this many times the rows of all others together: it is the most expensive to merge."""
 _WORTH_MERGING = 16
-"""Merging so many rows, and a new directory of them, takes no longer than a key takes that is in a small run."""
+"""Number of rows that can be merged and indexed in the time that one lookup in the small runs takes."""
 _SMALL_BITS = 10
-"""Runs of fewer bits of rows are all of one size."""
+"""Runs of fewer than 2 to this power rows count as the same size."""
 _PLACES_PER_ROW = 3
 _FEW_ROWS = 1 << 12
-"""Of all small runs: so few are searched as fast without hints, and hints take memory in each of many small blocks."""
+"""Small runs with fewer rows in total have no hints: they are searched as fast without, and each small block would pay
+for them.
+"""
 
 
 class LooseRuns:
-    """The runs of a range of hashes that are in memory."""
+    """Runs of a range of hashes in memory."""
 
     def __init__(self, owned: pb.HashRange, large: SortedRun | None = None) -> None:
         self._owned = owned
         self.runs: tuple[SortedRun, ...] = () if large is None else (large,)
-        """The large one, then the small ones, the oldest first."""
+        """The large run, then the small ones, oldest first."""
         self._hints: _Hints | None = None
         self._asked = 0
-        """Keys that were looked for in small runs, since the last new one came."""
+        """Number of keys looked up in small runs since the last new key was added."""
 
     @property
     def held_bytes(self) -> int:
@@ -50,7 +53,7 @@ class LooseRuns:
 
     @property
     def index_bytes(self) -> int:
-        """Of these, what the indexes of runs and the hints take."""
+        """Bytes of `held_bytes` that indexes of runs and hints take."""
         return sum(run.index.held_bytes for run in self.runs) + self._hint_bytes
 
     @property
@@ -58,7 +61,10 @@ class LooseRuns:
         return 0 if self._hints is None else self._hints.places
 
     def find(self, batch: KeyBatch, rows: Rows) -> tuple[list[BatchMatches], Rows]:
-        """Where keys are, which stand in these rows of a larger batch, and which of them are nowhere here."""
+        """Look up the keys of a batch; `rows` are their rows in a larger batch.
+
+        Return the matches in each run, and the rows whose keys are in no run.
+        """
         pieces: list[BatchMatches] = []
         if not self.runs or not len(rows):
             return pieces, rows
@@ -88,7 +94,9 @@ class LooseRuns:
         return pieces, rows.compress(left)
 
     def add(self, run: SortedRun, *, forget: bool) -> None:
-        """Have rows whose keys are in none of these runs; `forget` what is deleted and in no file when merging."""
+        """Add rows whose keys are in none of the runs. With `forget`, merging drops deleted rows that are in no
+        file.
+        """
         self._asked = 0
         if not self.runs:
             self.runs = (run,)
@@ -105,13 +113,13 @@ class LooseRuns:
 
     @property
     def worth_merging(self) -> bool:
-        """Whether looking into small runs, while no new keys came, has cost as much as making them part of the large
+        """Whether searching the small runs, since the last new key, has cost as much as merging them into the large
         one.
         """
         return len(self.runs) > 1 and self._asked * _WORTH_MERGING > sum(len(run) for run in self.runs)
 
     def as_one(self, *, forget: bool) -> SortedRun:
-        """All rows as one run, which these become."""
+        """Merge all runs into one and return it."""
         if len(self.runs) > 1:
             large, *small = self.runs
             self._have_large(large.merged(small, forget=forget))
@@ -123,7 +131,7 @@ class LooseRuns:
         self._hints, self._asked = None, 0
 
     def _have_small(self, small: Sequence[SortedRun]) -> None:
-        """Have these small runs, the last of which is another one than before."""
+        """Replace the small runs, of which only the last differs from before."""
         before, changed = len(self.runs) - 1, len(small) - 1
         self.runs = (self.runs[0], *small)
         rows = sum(len(run) for run in small)
@@ -139,7 +147,7 @@ class LooseRuns:
 
 
 class _Hints:
-    """For each of many places of a range of hashes, which small runs have rows there: one bit for each run."""
+    """Bit mask of the small runs that have rows in each of many equal parts of a range of hashes."""
 
     def __init__(self, owned: pb.HashRange, *, places: int) -> None:
         span = (owned.last - owned.first).bit_length()
@@ -157,7 +165,7 @@ class _Hints:
         self._bits[places] = self._bits.take(places) | _bit(number)
 
     def forget_from(self, number: int) -> None:
-        """No run of this number or a greater one is there any more."""
+        """Remove the hints of runs from this number on."""
         self._bits &= np.uint8((1 << number) - 1)
 
     def _place(self, hashes: Hashes) -> Rows:
@@ -167,25 +175,27 @@ class _Hints:
 
 
 def how_many_become_one(sizes: Sequence[int]) -> int:
-    """How many of the newest runs should be merged, by the sizes of all small runs, the oldest first; 1: none."""
+    """Return how many of the newest runs to merge, 1 for none; `sizes` are those of all small runs, oldest first."""
     count = 1
     while (alike := _alike(sizes, count, sum(sizes[-count:]))) - count + 1 >= _ALIKE:
         count = alike
     if len(sizes) - count < _MOST_SMALL:
         return count
-    # Too many of different sizes: the smallest ones, which cost least.
+    # Too many runs of different sizes: merge the smallest, which is cheapest.
     return alike if alike > count else _alike(sizes, count, sizes[-count - 1])
 
 
 def _alike(sizes: Sequence[int], count: int, rows: int) -> int:
-    """So many of the newest runs, and those before them that are not larger than runs of so many rows."""
+    """Return how many of the newest runs to merge: `count`, plus older ones of at most the size class of `rows`
+    rows.
+    """
     while count < len(sizes) and _size_class(sizes[-count - 1]) <= _size_class(rows):
         count += 1
     return count
 
 
 def _size_class(rows: int) -> int:
-    """Grows by one when the number of rows grows by a factor of _ALIKE."""
+    """Return a class that grows by one when the number of rows grows by a factor of _ALIKE."""
     return ((rows >> _SMALL_BITS).bit_length() + 1) // 2
 
 

@@ -1,10 +1,10 @@
-"""Merge functions that say what they do, column by column: sums, least and greatest values, first and last ones.
+"""Merge functions defined column by column: sum, minimum, maximum, first and last value.
 
     view.merge(keys, values, merge_columns(trips=Merge.SUM, total=Merge.SUM, latest=Merge.MAX))
 
-Any function of two tables can merge rows. These can also fold all rows of a key inside a batch in one pass, which is
-several times faster when keys repeat. Nulls are left out of sums and of least and greatest values, as in SQL. So is
-NaN in least and greatest values, unless there is nothing else. Sums of integers that leave their type are refused.
+Any function of two tables can merge rows. These can also fold all rows of a key within a batch in one pass, which is
+several times faster if keys repeat. Sums, minima and maxima ignore nulls, as in SQL. Minima and maxima also ignore NaN,
+unless there is no other value. Sums of integers that overflow their type are refused.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
 class Merge(Enum):
-    """What becomes of two values of one column, an earlier and a later one."""
+    """Rule to merge two values of a column, an earlier and a later one."""
 
     SUM = "sum"
     MIN = "min"
@@ -38,7 +38,7 @@ class Merge(Enum):
 
 
 def merge_columns(**columns: Merge) -> "ColumnMerges":
-    """A merge function from the names of all value columns."""
+    """Build a merge function from a rule for each value column."""
     for name, merge in columns.items():
         fix = f"give one of {', '.join(f'Merge.{one.name}' for one in Merge)}"
         check_kind(merge, Merge, "merge", where=f"column {name!r}", fix=fix)
@@ -47,18 +47,19 @@ def merge_columns(**columns: Merge) -> "ColumnMerges":
 
 @dataclass(frozen=True)
 class ColumnMerges:
-    """A merge function that knows how each column is merged."""
+    """Merge function with one rule per column."""
 
     columns: Mapping[str, Merge]
 
     def __call__(self, old: pa.Table, new: pa.Table) -> pa.Table:
-        """One row for each pair of rows."""
+        """Merge pairs of rows, and return one row for each pair."""
         merged = [self._pairs(field, old[field.name], new[field.name]) for field in new.schema]
         return pa.Table.from_arrays(merged, schema=new.schema)
 
     def fold(self, values: pa.Table, order: _Rows, starts: _Rows) -> pa.Table | None:
-        """One row for each group of rows that are neighbours in this order, the groups beginning at `starts`; None:
-        these need pairs of rows.
+        """Fold groups of neighbouring rows to one row each. Rows are taken in `order`, and groups begin at `starts`.
+
+        Return None if the columns can only be merged in pairs.
         """
         folded = []
         for field in values.schema:
@@ -69,11 +70,11 @@ class ColumnMerges:
         return pa.Table.from_arrays(folded, schema=values.schema)
 
     def check(self, schema: pa.Schema) -> None:
-        """Refuse value columns that cannot be merged in this way."""
+        """Raise if the value columns cannot be merged by these rules."""
         if set(self.columns) != set(schema.names):
             raise InputError(
-                f"the merge names the columns {sorted(self.columns)} instead of {sorted(schema.names)}",
-                fix="say for each value column how it is merged",
+                f"the merge has rules for the columns {sorted(self.columns)} instead of {sorted(schema.names)}",
+                fix="pass one merge rule for each value column",
             )
         for field in schema:
             merge = self.columns[field.name]
@@ -81,13 +82,13 @@ class ColumnMerges:
                 raise InputError(
                     f"values of the type {field.type} cannot be merged by {merge.value}",
                     where=f"column {field.name!r}",
-                    fix="cast the column to a number, a time or text, or merge with a function of your own",
+                    fix="cast the column to a number, a time or text, or pass your own merge function",
                 )
             if merge is Merge.SUM and not _has_sums(field.type):
                 raise InputError(
                     f"values of the type {field.type} have no sum",
                     where=f"column {field.name!r}",
-                    fix="cast the column to an integer, float or double, or merge with a function of your own",
+                    fix="cast the column to an integer, float or double, or pass your own merge function",
                 )
 
     def _pairs(self, field: pa.Field, old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -106,7 +107,7 @@ class ColumnMerges:
             raise InputError(
                 f"values of the type {field.type} cannot be merged by {self.columns[field.name].value}: {error}",
                 where=f"column {field.name!r}",
-                fix="use a wider type, or merge with a function of your own",
+                fix="use a wider type, or pass your own merge function",
             ) from error
 
 
@@ -118,7 +119,7 @@ def _extreme_of_two(merge: Merge, old: pa.ChunkedArray, new: pa.ChunkedArray) ->
     kind = new.type
     if not _is_time(kind):
         return function(old, new)
-    # Arrow does not compare times with a zone in this way; all times order as their numbers do.
+    # Arrow cannot compare timestamps with a time zone here; all timestamps order like their integers.
     number = pa.int32() if kind.bit_width == pa.int32().bit_width else pa.int64()
     found = function(one_chunk(old).view(number), one_chunk(new).view(number))
     return pa.chunked_array([found.view(kind)])
@@ -165,13 +166,13 @@ def _sums(column: pa.Array, order: _Rows, starts: _Rows) -> pa.Array | None:
     if integers and (loops := loops_for(len(values))) is not None:
         sums = loops.add_up(values, order, starts)
     else:
-        # Without its type numpy adds small integers up in 64 bits.
+        # Without the explicit type, numpy adds small integers up in 64 bits.
         sums = np.add.reduceat(values.take(order), starts, dtype=values.dtype)
     return from_numpy(sums, column.type, valid=valid)
 
 
 def _surely_fits(values: _Integers, starts: _Rows) -> bool:
-    """Whether no sum of a group can leave the type of the values."""
+    """Return whether no sum of a group can overflow the type of the values."""
     limits = np.iinfo(values.dtype)
     greatest, least = int(values.max()), int(values.min())
 
@@ -186,7 +187,7 @@ def _extremes(merge: Merge, column: pa.Array, order: _Rows, starts: _Rows) -> pa
     if kind is None or column.null_count:
         return None
     values = fixed_width_values(column, kind).take(order)
-    # These leave NaN out; for other types they are the plain minimum and maximum.
+    # These ignore NaN; for other types they are the plain minimum and maximum.
     function = np.fmin if merge is Merge.MIN else np.fmax
     return from_numpy(function.reduceat(values, starts), column.type)
 
@@ -197,7 +198,7 @@ def _numpy_type(kind: pa.DataType) -> npt.DTypeLike:
 
 
 def _ordered_type(kind: pa.DataType) -> npt.DTypeLike | None:
-    """The numpy type whose order is that of the column's bits, if there is one."""
+    """Return the numpy type that orders like the column's bits, or None if there is none."""
     if _has_sums(kind):
         return _numpy_type(kind)
     if _is_time(kind):

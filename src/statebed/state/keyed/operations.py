@@ -1,7 +1,7 @@
-"""What is done with the rows of a keyed view: get, scan, upsert, merge, delete, expire.
+"""Operations on the rows of a keyed view: get, scan, upsert, merge, delete, expire.
 
-Each operation makes room and fetches the blocks it needs first, then works on them under the view's lock, and charges
-what they take afterwards.
+Each operation first reserves memory and fetches the blocks it needs, then works on them under the view's lock, and
+finally updates what is charged for them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,13 +43,15 @@ from statebed.state.memory.controller import MemoryController
 T = TypeVar("T")
 
 LARGE_BATCH = 4
-"""A batch that could take more than this part of the budget is not written at once."""
+"""Batches that could take more than 1/n of the budget are written in pieces."""
 _ROW_BYTES = 48
-"""What a row takes beside its keys and values: its hash, time and marks, its place in the index and in the batch."""
+"""Bytes that a row takes besides its keys and values: its hash, time and marks, and its entries in the index and the
+batch.
+"""
 
 
 class KeyedOperations:
-    """The operations of a view."""
+    """Operations of a view."""
 
     def __init__(
         self,
@@ -68,9 +70,11 @@ class KeyedOperations:
         self._now_us: int | None = None
         self._closed = ""
         self._asked: tuple[Batch, KeyBatch] | None = None
-        """The keys of the last operation, hashed and sorted: who reads keys often writes them next. Of few bytes."""
+        """Keys of the last operation, hashed and sorted, since keys that are read are often written next. Only if they
+        are small.
+        """
         self.expired_rows = 0
-        """Rows that expired since the view was made."""
+        """Number of rows that have expired since the view was created."""
 
     @property
     def owned(self) -> pb.HashRange:
@@ -79,7 +83,9 @@ class KeyedOperations:
     # ---- reading -----------------------------------------------------------------------------------------
 
     def get(self, keys: Batch) -> tuple[pa.Table, Mask]:
-        """The values of each key, null where it has none, and which keys have some. Keys may repeat."""
+        """Return the values of each key, null if it has none, and a mask of the keys that have values. Keys may
+        repeat.
+        """
         batch = self._batch(keys)
         found = np.zeros(len(batch), dtype=np.bool_)
         source = np.full(len(batch), -1, dtype=np.int64)
@@ -102,10 +108,9 @@ class KeyedOperations:
         return pa.Table.from_arrays(columns, schema=table.schema), found
 
     def scan(self) -> Iterator[pa.Table]:
-        """All rows by hash, in pieces that fit into memory: keys, `_time` where rows expire, values.
+        """Yield all rows by hash, in pieces that fit into memory: keys, `_time` if rows expire, values.
 
-        Each piece shows the rows as they are when it is reached: of writes that are made meanwhile, those behind the
-        last piece are seen.
+        Each piece shows the rows as they are when it is reached. Concurrent writes are visible only in later pieces.
         """
         first = self.owned.first
         while first <= self.owned.last:
@@ -114,9 +119,9 @@ class KeyedOperations:
                 yield rows
 
     def elements(self, keys: Batch) -> Iterator[ElementPage]:
-        """All rows of groups of a multiset table, in pages that fit into memory; `keys` has each group once.
+        """Yield all rows of groups of a multiset table, in pages that fit into memory. `keys` has each group once.
 
-        Groups come in the order of their hashes, the rows of a group in the order of theirs. Each page shows the rows
+        Groups come in the order of their hashes, and rows of a group in the order of theirs. Each page shows the rows
         as they are when it is reached.
         """
         groups = self._groups(keys)
@@ -124,9 +129,9 @@ class KeyedOperations:
         return (page for page in pages if len(page.groups))
 
     def count_elements(self, keys: Batch, limits: Rows) -> Rows:
-        """Number of rows of each group of a multiset table; `keys` has each group once.
+        """Return the number of rows of each group of a multiset table. `keys` has each group once.
 
-        Of a large group not all rows are looked at: a count that is above its limit may be less than there are rows.
+        Counting a large group stops when the count exceeds its limit, so such a count may be too low.
         """
         groups = self._groups(keys)
         counts = np.zeros(len(groups), dtype=np.int64)
@@ -143,17 +148,18 @@ class KeyedOperations:
         return result
 
     def prefetch(self, keys: Batch) -> tuple[Future[bool], ...]:
-        """Bring the rows of these keys nearer in the background: from the store to memory or, where there is little, to
-        mapped files; from those to memory, for which what is colder leaves.
+        """Bring the rows of these keys nearer in the background.
 
-        A hint: a future that is False was one too many.
+        Rows are loaded from the store to memory, or to mapped files if memory is short, and from mapped files to
+        memory, evicting colder rows. This is only a hint: a
+        future yields False if too many loads are waiting already.
         """
         nearer, left = [], self._memory.low_bytes
         for slot, _, _ in self._blocks.of(self._batch(keys).hashes):
             if not slot.block.present:
                 nearer.append(self._blocks.soon(self._blocks.load, slot))
             elif slot.block.spilled and slot.block.thaw_bytes <= left:
-                # Only as many as stay there together.
+                # Only as many as fit into memory together.
                 left -= slot.block.thaw_bytes
                 nearer.append(self._blocks.soon(self._blocks.come_back, slot))
         return tuple(nearer)
@@ -161,29 +167,29 @@ class KeyedOperations:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def upsert(self, keys: Batch, values: Batch, *, times: pa.Array | None = None) -> None:
-        """Set the values of keys; of several rows with one key the last counts.
+        """Set the values of keys. If a key repeats, its last row wins.
 
         The time of a key is the latest that it was written with.
         """
         self._write(keys, values, times, None)
 
     def merge(self, keys: Batch, values: Batch, function: MergeFunction, *, times: pa.Array | None = None) -> None:
-        """Set each key to function(its values, the new ones); a key that has none gets the new ones.
+        """Set each key to `function(old values, new values)`, or to the new values if it has none.
 
-        Rows of one key inside the batch are first folded by the same function, two and two, earlier ones first: it
-        has to be associative. It is called with whole columns, and must not use the view. If it raises, nothing has
+        Rows of one key within the batch are folded in pairs by the same function first, earlier rows first, so it has
+        to be associative. It is called with whole columns, and must not use the view. If it raises, nothing has
         changed.
         """
         if not callable(function):
             raise InputError(
-                f"the merge function is of the type {type(function).__name__}",
+                f"the merge function must be callable, got {type(function).__name__}",
                 where=self._where,
-                fix="give a function of old and new rows, or merge_columns(...); upsert replaces rows without one",
+                fix="pass a function of old and new rows, or `merge_columns(...)`; to replace rows, use `upsert`",
             )
         self._write(keys, values, times, function)
 
     def delete(self, keys: Batch) -> Mask:
-        """Delete keys, and say which of them had values. Keys may repeat."""
+        """Delete keys, and return a mask of those that had values. Keys may repeat."""
         self._check_open()
         batch = self._batch(keys)
         found = np.zeros(len(batch), dtype=np.bool_)
@@ -200,7 +206,7 @@ class KeyedOperations:
         return found
 
     def delete_elements(self, keys: Batch) -> int:
-        """Delete all rows of groups of a multiset table, and give their number; `keys` has each group once."""
+        """Delete all rows of groups of a multiset table, and return their number. `keys` has each group once."""
         self._check_open()
 
         def delete(block: Block, pieces: list[BatchMatches]) -> int:
@@ -212,7 +218,7 @@ class KeyedOperations:
         return count
 
     def delete_values(self, keys: Batch, values: Batch) -> Mask:
-        """Delete keys that have exactly these values, and say which rows of the batch had their way.
+        """Delete keys that have exactly these values, and return a mask of the rows of the batch that matched.
 
         Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0.
         """
@@ -220,14 +226,14 @@ class KeyedOperations:
         return self._delete_equal(keys, dict(zip(columns.column_names, columns.columns, strict=True)))
 
     def delete_at(self, keys: Batch, times: pa.Array) -> Mask:
-        """Delete keys that have exactly these times, and say which rows of the batch had their way."""
+        """Delete keys that have exactly these times, and return a mask of the rows of the batch that matched."""
         check_timed(self.table, "deleting by key and time")
         check_rows(keys, "keys", where=self._where)
         moments = given_times(self.table, keys.num_rows, times)
         return self._delete_equal(keys, {TIME: from_numpy(moments, TIMESTAMP)})
 
     def delete_times(self, start_us: int, end_us: int) -> int:
-        """Delete the rows with start_us <= time < end_us, and give their number."""
+        """Delete the rows with start_us <= time < end_us, and return their number."""
         self._check_open()
         check_timed(self.table, "deleting by time")
         start_us, end_us = checked_range(start_us, end_us, where=self._where)
@@ -244,13 +250,13 @@ class KeyedOperations:
         )
 
     def advance(self, now_us: int) -> int:
-        """Move the table's clock, never back, and give the number of rows that expired."""
+        """Advance the table's clock, which never goes back, and return the number of rows that expired."""
         now_us = checked_micros(now_us, "time", where=self._where)
         self._now_us = now_us if self._now_us is None else max(now_us, self._now_us)
         return self._expire()
 
     def close(self, reason: str) -> None:
-        """Refuse later writes; it may be read on."""
+        """Refuse later writes. Reads are still possible."""
         self._closed = self._closed or reason
 
     # ---- inside ------------------------------------------------------------------------------------------
@@ -267,7 +273,7 @@ class KeyedOperations:
 
     def _of_another_subtask(self) -> InputError:
         return InputError(
-            f"keys of table {self.table.name!r} belong to another subtask",
+            f"some keys of table {self.table.name!r} belong to another subtask",
             fix="send each row to the subtask that owns the hash of its key",
         )
 
@@ -278,7 +284,7 @@ class KeyedOperations:
     def _check_open(self) -> None:
         if self._closed:
             raise InputError(
-                f"the table {self.table.name!r} takes no more: {self._closed}",
+                f"the table {self.table.name!r} takes no more writes: {self._closed}",
                 fix="restore a new view from the last committed record",
             )
 
@@ -288,7 +294,7 @@ class KeyedOperations:
         return [piece for piece in alive if len(piece.rows)]
 
     def _write(self, keys: Batch, values: Batch, times: pa.Array | None, function: MergeFunction | None) -> None:
-        """Write a batch, in pieces by hash if it is large; all of it is checked first."""
+        """Check a batch, then write it, in pieces by hash if it is large."""
         self._check_open()
         table = checked_values(self.table, keys, values)
         moments = written_times(self.table, keys.num_rows, times, now_us=self._now_us)
@@ -303,7 +309,9 @@ class KeyedOperations:
         self._forget_keys()
 
     def _rows_at_once(self, count: int, growth: int) -> int:
-        """All rows of a batch, unless it is large against the budget: then as many as are not."""
+        """Return the number of rows to write at once: all of them, or fewer if the batch is large compared with the
+        budget.
+        """
         if growth <= self._memory.budget // LARGE_BATCH:
             return max(count, 1)
         return max(count * (self._memory.budget // (2 * LARGE_BATCH)) // growth, 1)
@@ -312,7 +320,7 @@ class KeyedOperations:
         self, unique: KeyBatch, values: pa.Table, times: Times | None, function: MergeFunction | None
     ) -> None:
         self._blocks.await_loans(unique.hashes)
-        # New keys make a block settle, or split: its rows are there twice meanwhile.
+        # New keys may make a block merge its runs or split, which copies its rows.
         with self._blocks.operation(_growth(values) + 2 * self._blocks.block_bytes):
             parts = self._blocks.available(unique.hashes)
             with self._blocks.locked():
@@ -337,16 +345,16 @@ class KeyedOperations:
         *,
         enough: Callable[[int], bool] | None = None,
     ) -> Iterator[T]:
-        """What a function makes of the rows of groups, page by page; it is called with the lock held.
+        """Yield the result of a function of the rows of groups, page by page. It is called with the lock held.
 
-        The remaining pages of a large group are skipped when `enough` says so of its number.
+        `enough` is called with the number of a large group, and returns whether to skip its remaining pages.
         """
         at, first = 0, None
         while at < len(groups):
-            # What is deleted in mapped files is laid over them.
+            # Deleting rows of mapped files adds rows in memory.
             with self._blocks.operation(2 * self._memory.segment_bytes):
                 low = int(groups.firsts[at]) if first is None else first
-                # Where a first page may be enough, the rest of a large block need not be loaded.
+                # If the first page may be enough, the rest of a large block need not be loaded.
                 wanted = None if enough is None else np.array([low], dtype=np.uint64)
                 self._blocks.fetch(self._blocks.at(low), wanted)
                 slot = self._blocks.at(low)
@@ -362,7 +370,9 @@ class KeyedOperations:
                 at, first = end, None
 
     def _span(self, block: Block, groups: Groups, at: int, low: int) -> GroupSpan:
-        """As many groups as one page takes, from a group and a hash on; of a large group, part of its hashes."""
+        """Return the groups that fit into one page, beginning with group `at` and hash `low`. A large group is cut by
+        hash.
+        """
         end = max(int(np.searchsorted(groups.firsts, np.uint64(block.owned.last), side="right")), at + 1)
         firsts = groups.firsts[at:end].copy()
         firsts[0] = low
@@ -377,7 +387,7 @@ class KeyedOperations:
         return span
 
     def _piece_from(self, first: int) -> tuple[pa.Table, int]:
-        """The rows of some hashes from the first on, and the hash to go on with."""
+        """Return one piece of rows, beginning with the hash `first`, and the hash at which the next piece begins."""
         with self._blocks.operation(2 * self._memory.segment_bytes):
             self._blocks.fetch(self._blocks.at(first))
             slot = self._blocks.at(first)
@@ -423,10 +433,10 @@ class KeyedOperations:
         return count
 
     def _delete_where(self, owned: pb.HashRange, pick: Pick) -> int:
-        """Delete rows of the block of a range, or of the blocks that it was split into, a piece at a time."""
+        """Delete rows in a range, which may have been split into several blocks, one piece at a time."""
         count, first, piece_bytes = 0, owned.first, self._memory.segment_bytes
         while first <= owned.last:
-            # Rows of mapped files are laid over; those in memory change in place.
+            # Deleting rows of mapped files adds rows in memory; rows in memory are marked in place.
             with self._blocks.operation(2 * piece_bytes):
                 self._blocks.fetch(self._blocks.at(first))
                 slot = self._blocks.at(first)
@@ -439,7 +449,7 @@ class KeyedOperations:
         return count
 
     def _delete_equal(self, keys: Batch, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> Mask:
-        """Delete the keys whose rows equal the batch in some more columns."""
+        """Delete the keys whose rows equal the batch in further columns."""
         self._check_open()
         batch = self._batch(keys)
         hashes = np.empty(len(batch), dtype=np.uint64)
@@ -474,12 +484,12 @@ def _alive_at(expired_until: int | None) -> Pick:
 
 
 def _growth(values: pa.Table) -> int:
-    """About the memory that writing these values takes."""
+    """Return the approximate memory needed to write these values."""
     return 2 * int(values.nbytes) + _ROW_BYTES * int(values.num_rows)
 
 
 def _latest(times: Times | None, alive: Sequence[BatchMatches]) -> Times | None:
-    """The times, or those of rows that are there where they are later."""
+    """Return the later of the times of the batch and those of existing rows."""
     if times is None:
         return None
     times = times.copy()

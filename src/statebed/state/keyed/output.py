@@ -20,9 +20,10 @@ _OTHER_BYTES = 64
 
 
 class RangeFiles:
-    """Local files that share a range of hashes between them, each with at most about `file_bytes` of rows.
+    """Local files that together cover a range of hashes, each with at most about `file_bytes` of rows.
 
-    Where one ends depends on the rows alone, not on the pieces in which they come. Left unfinished, all are removed.
+    The boundaries depend on the rows alone, not on the pieces in which they are written. Unless `finish` is called, all
+    files are removed at the end.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RangeFiles:
                 file.path.unlink(missing_ok=True)
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows that follow those before; rows with one hash come in one piece."""
+        """Append rows in the order of hashes. All rows of a hash have to be in one piece."""
         hashes = uint64_values(rows[KEY_HASH])
         sizes = np.cumsum(row_bytes(rows))
         start = 0
@@ -57,7 +58,7 @@ class RangeFiles:
             before = sizes[start - 1] if start else 0.0
             full = int(np.searchsorted(sizes, before + self._file_bytes - self._spent, side="right"))
             full = max(full, start if self._spent else start + 1)
-            # A hash stays in one file.
+            # All rows of a hash stay in one file.
             end = int(np.searchsorted(hashes, hashes[full - 1], side="right")) if full > start else start
             if end > start:
                 self._writer().write(rows.slice(start, end - start))
@@ -67,7 +68,7 @@ class RangeFiles:
             start = end
 
     def finish(self) -> tuple[ParquetFile, ...]:
-        """The files, none where there were no rows."""
+        """Close and return the files; there are none if there were no rows."""
         self._close()
         firsts = [self._owned.first, *(int(file.entry.min_key_hash) for file in self._done[1:])]
         lasts = [*(first - 1 for first in firsts[1:]), self._owned.last]
@@ -89,7 +90,7 @@ class RangeFiles:
 
 
 def row_bytes(rows: pa.Table) -> npt.NDArray[np.float64]:
-    """About how many bytes each row has, by its values alone."""
+    """Return the approximate size of each row, which depends on its values alone."""
     sizes = np.zeros(rows.num_rows)
     for column in rows.columns:
         if column.type in _TEXT_TYPES:

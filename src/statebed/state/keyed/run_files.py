@@ -1,7 +1,7 @@
-"""How a run lies in a file of columns, so that every column is used where it lies.
+"""Layout of a run in a column file, in which every column is used without copying it.
 
-The bits of fixed-width values, with a byte for each that says whether it is null (none where there are no nulls), other
-values as Arrow has them, and the index's directory. The same for runs that are spilled and for copies of data files.
+Fixed-width values are stored as their bits, with one validity byte each (none if there are no nulls). Other values are
+stored as Arrow arrays. The index's directory comes last. Spilled runs and copies of data files share this layout.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from statebed.state.tiers.hash_index import HashIndex, Starts, starts_to_store
 
 _HASHES, _STARTS, _MARKS, _TIMES = "hashes", "starts", "marks", "times"
 _BITS, _VALID, _VALUES = "bits", "valid", "values"
-"""With the number of the column: names of a table's columns may be any."""
+"""Prefixes of column names, followed by the number of the column, since columns of a table can have any name."""
 
 
 class MappedColumn:
@@ -37,32 +37,34 @@ class MappedColumn:
         self._pieces = pieces
 
     def take(self, rows: Rows) -> pa.Array:
-        """The values in some rows."""
+        """Return the values of some rows."""
         if len(self._pieces) == 1:
             return self._pieces[0].take(from_numpy(rows, pa.int64()))
         return HeapColumn(self._pieces, rows).array()
 
     def array(self) -> pa.Array:
-        """All values."""
+        """Return all values as one array."""
         return one_chunk(pa.chunked_array(self._pieces))
 
     def equals(self, rows: Rows, array: pa.Array) -> Mask:
         return equal_values(self.take(rows), array)
 
     def matches(self, rows: Rows, other: AnyColumn, others: Rows, maybe: Mask) -> Mask:
-        """Whether the value in each row is that of another column, in these rows of it; asked where it may be."""
+        """Return whether each of `rows` equals the row of another column at `others`. Only rows in `maybe` are
+        compared.
+        """
         return equal_where(maybe, rows, others, lambda ours, theirs: other.equals(theirs, self.take(ours)))
 
     def select(self, rows: Rows) -> Column:
         return column_of(self.take(rows))
 
     def slice(self, start: int, end: int) -> "MappedColumn":
-        """Neighbouring rows where they lie."""
+        """Return neighbouring rows without copying them."""
         return MappedColumn(pa.chunked_array(self._pieces).slice(start, end - start).chunks or [self._pieces[0][:0]])
 
 
 def kinds_of(table: KeyedTable) -> dict[str, npt.DTypeLike]:
-    """The columns of fixed width in the file of a run."""
+    """Return the fixed-width columns in the file of a run."""
     kinds: dict[str, npt.DTypeLike] = {_HASHES: np.uint64, _STARTS: np.int32, _MARKS: np.uint8}
     if table.expires:
         kinds[_TIMES] = np.int64
@@ -74,7 +76,7 @@ def kinds_of(table: KeyedTable) -> dict[str, npt.DTypeLike]:
 
 
 def append_run(file: ColumnFileWriter, run: SortedRun) -> None:
-    """Write a run behind what was written before."""
+    """Append a run to a file."""
     before = file.count(_HASHES)
     file.append(_HASHES, run.hashes)
     file.append(_MARKS, run.marks)
@@ -91,7 +93,7 @@ def append_run(file: ColumnFileWriter, run: SortedRun) -> None:
 
 
 def append_file_rows(file: ColumnFileWriter, table: KeyedTable, rows: pa.Table) -> None:
-    """Write rows of a data file behind what was written before: what is alive is stored, what is deleted is not."""
+    """Append rows of a data file. Live rows are marked as stored, and deleted ones are not."""
     before = file.count(_HASHES)
     file.append(_HASHES, uint64_values(rows[KEY_HASH]))
     deleted = boolean_values(rows[DELETED_COLUMN])
@@ -110,12 +112,12 @@ def append_file_rows(file: ColumnFileWriter, table: KeyedTable, rows: pa.Table) 
 
 
 def append_index(file: ColumnFileWriter) -> None:
-    """Write the index of all that was written, as the last part."""
+    """Append the index of all rows in the file, as its last part."""
     file.append(_STARTS, starts_to_store(cast("Hashes", file.written(_HASHES))))
 
 
 def run_over(file: ColumnFile, table: KeyedTable, *, dirty_rows: int = 0) -> SortedRun:
-    """The run of a file, where it lies."""
+    """Return the run in a file, without copying it."""
     columns: list[Column] = []
     for number, field in enumerate((*table.key_schema, *table.value_schema)):
         if f"{_BITS} {number}" in file.fixed:
@@ -143,6 +145,6 @@ def _append_fixed(file: ColumnFileWriter, number: int, column: FixedColumn, *, b
     file.append(f"{_BITS} {number}", column.bits)
     seen = file.count(f"{_VALID} {number}")
     if column.valid is not None or seen:
-        # The first nulls of a column: before them were none.
+        # These are the first nulls of the column: all values before are valid.
         file.append(f"{_VALID} {number}", np.ones(before - seen, dtype=np.bool_))
         file.append(f"{_VALID} {number}", column.filled_validity())

@@ -1,4 +1,4 @@
-"""Rows of runs as rows of files, and back."""
+"""Conversion between rows of runs and rows of files."""
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,10 @@ from statebed.state.keyed.table import KeyedTable
 
 
 def file_rows(table: KeyedTable, run: SortedRun, rows: Rows | None, marks: Marks | None) -> pa.Table:
-    """Rows of a run as rows of files, without their sequence; deletions have neither time nor values.
+    """Return rows of a run as rows of files, with sequence 0. Deletions have neither time nor values.
 
-    Without numbers of rows these are all, of a run that is not written any more; without marks none is deleted.
+    If `rows` is None, return all rows, which may share memory with the run: it must not be written later. If `marks` is
+    None, no row is deleted.
     """
     count = len(run) if rows is None else len(rows)
     deleted = np.zeros(count, dtype=np.bool_) if marks is None else (marks & DELETED) != 0
@@ -38,7 +39,7 @@ def file_rows(table: KeyedTable, run: SortedRun, rows: Rows | None, marks: Marks
 
 
 def run_of(table: KeyedTable, rows: pa.Table) -> SortedRun:
-    """Rows of files, each key once and none deleted, as a run in memory."""
+    """Return rows of files, with each key once and none deleted, as a run in memory."""
     return SortedRun.of(
         uint64_values(rows[KEY_HASH]),
         [column_of(one_chunk(rows[name])) for name in table.key_schema.names],
@@ -49,7 +50,7 @@ def run_of(table: KeyedTable, rows: pa.Table) -> SortedRun:
 
 
 def without_deleted(rows: pa.Table, *, expired_until: int | None = None) -> pa.Table:
-    """The rows of files that are part of the state."""
+    """Return the rows of files that are neither deleted nor expired."""
     gone = boolean_values(rows[DELETED_COLUMN])
     if expired_until is not None and TIME in rows.column_names:
         gone = gone | boolean_values(pc.less_equal(rows[TIME].cast(pa.int64()), expired_until))

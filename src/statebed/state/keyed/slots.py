@@ -1,4 +1,6 @@
-"""Blocks with what they take: their charge, their offer, their files in the cache."""
+"""Memory accounting of blocks: what is charged for them, their offers for eviction, and their files in the
+local cache.
+"""
 
 import weakref
 from collections.abc import Callable, Container, Iterable
@@ -12,28 +14,32 @@ from statebed.state.tiers.spill_cache import CachedFile, LocalCache
 
 @dataclass(eq=False)
 class Slot:
-    """A block, and what it takes."""
+    """A block and the resources it takes."""
 
     block: Block
     charge: Reservation
-    """Of its rows."""
+    """Memory charged for rows."""
     indexes: Reservation
-    """Of what finds them."""
+    """Memory charged for indexes."""
     offer: Offer | None = None
     cached: CachedFile | None = None
     changes: int = 0
-    """Counts what was installed or given up, so that a copy read meanwhile is known to be old."""
+    """Version of the block, incremented when rows are installed or released, so that a copy read before is known to be
+    stale.
+    """
     gone: bool = False
-    """Others have taken its place."""
+    """Whether other blocks have replaced it."""
 
 
 class Charges:
-    """Has what blocks take charged, and offered for eviction."""
+    """Charges memory for blocks, and offers them for eviction."""
 
     def __init__(
         self, memory: MemoryController, cache: LocalCache, owner: str, *, evict: Callable[[Slot], bool]
     ) -> None:
-        """`evict`: a method that makes a block leave memory; whoever it belongs to is not kept alive by offers."""
+        """Create the accounts of a view's blocks. `evict` is a bound method that evicts a block; only a weak reference
+        to it is kept.
+        """
         self._memory = memory
         self._cache = cache
         self._owner = owner
@@ -44,7 +50,7 @@ class Charges:
         return Slot(block, rows, indexes)
 
     def account(self, slot: Slot, moment: int) -> None:
-        """Charge what a block takes now, and offer it; it was used at this moment."""
+        """Charge what a block takes now, and offer it for eviction as last used at `moment`."""
         held, indexes = slot.block.held_bytes, slot.block.index_bytes
         slot.charge.set(held - indexes)
         if slot.indexes.nbytes != indexes:
@@ -59,14 +65,16 @@ class Charges:
         slot.offer.touch(moment)
 
     def release(self, slot: Slot) -> None:
-        """It takes nothing any more."""
+        """Release all resources of a block."""
         slot.charge.release()
         slot.indexes.release()
         self._withdraw(slot)
         self.uncount(slot)
 
     def count(self, slot: Slot, *, drop: Callable[[Slot], None]) -> CachedFile:
-        """Let the cache count its files, which are copies; `drop`: a method, whose object is not kept alive by that."""
+        """Count the files of a block, which are copies, towards the cache. `drop` is a bound method; only a weak
+        reference to it is kept.
+        """
         method = weakref.WeakMethod(drop)
 
         def dropped() -> None:
@@ -77,7 +85,7 @@ class Charges:
         return self._cache.add(slot.block.own_bytes, dropped)
 
     def uncount(self, slot: Slot) -> None:
-        """Its files are no copies any more that the cache may drop."""
+        """Remove the files of a block from the cache, because they are gone or no longer copies."""
         if slot.cached is not None:
             self._cache.remove(slot.cached)
             slot.cached = None
@@ -90,7 +98,7 @@ class Charges:
 
 @dataclass
 class Counts:
-    """What happened to blocks, since the view was made."""
+    """Number of events since the view was created."""
 
     spills: int = 0
     loads: int = 0
@@ -104,7 +112,7 @@ def _spill(evict: "weakref.WeakMethod[Callable[[Slot], bool]]", slot: Slot) -> b
 
 
 def as_cold_as(slot: Slot, slots: Iterable[Slot], *, most_bytes: int, but: Container[Slot]) -> list[Slot]:
-    """The block, and others that are as cold, about so many bytes: together they are worth leaving memory."""
+    """Return the block and others that are at least as cold, about `most_bytes` together, to be evicted at once."""
     group = [slot]
     if slot.offer is None:
         return group
@@ -121,7 +129,7 @@ def as_cold_as(slot: Slot, slots: Iterable[Slot], *, most_bytes: int, but: Conta
 
 
 def give_back(slots: list[Slot], memory: MemoryController, cache: LocalCache, remembered: Reservation) -> None:
-    """After the view is gone: nothing of it takes memory or disk."""
+    """Release the resources of all blocks after the view is gone."""
     remembered.release()
     for slot in slots:
         slot.charge.release()

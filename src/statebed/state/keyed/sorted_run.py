@@ -1,10 +1,10 @@
-"""A run: rows of keyed state, sorted by hash; in memory values are written in place.
+"""A run: rows of keyed state sorted by hash. In memory, values are written in place.
 
-Looking keys up: the run's index says where a hash begins, then keys are compared. Rows carry marks: changed since the
-last checkpoint, deleted, and stored, which means that files hold the key as alive.
+A lookup uses the run's index to find where a hash begins, then compares keys. Rows carry marks: changed since the last
+checkpoint, deleted, and stored, which means that the files of the store hold a live row of the key.
 
-A checkpoint reads a run while the operator keeps writing to it: the run lends its values (`SortedRun.lend`); the first
-write after that copies them. Keys and hashes never change, and marks are copied when the checkpoint takes them.
+A checkpoint reads a run while the operator keeps writing to it: the run lends its values (`SortedRun.lend`), and the
+first write after that copies them. Keys and hashes never change, and marks are copied when the checkpoint takes them.
 """
 
 import threading
@@ -32,13 +32,13 @@ Times = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.uint8]
 
 FOR_EVER = (1 << 63) - 1
-"""A time that no row has."""
+"""A time later than that of any row."""
 _MANY_CHANGES = 16
-"""When more than one of so many rows has changed, looking at all marks is faster than remembering which."""
+"""If more than one row in this many has changed, scanning all marks is faster than a list of the changed rows."""
 
 
 class Loan:
-    """Arrays of a run that a checkpoint reads while the run goes on.
+    """Arrays of a run that a checkpoint reads while the run is in use.
 
     Shared arrays are charged to the run's block. Arrays that the run has replaced, or that outlive it, are held by the
     checkpoint alone, and are charged here until the loan ends.
@@ -46,20 +46,20 @@ class Loan:
 
     def __init__(self, run: "SortedRun", charge: Reservation) -> None:
         self._charge = charge
-        # The run may be collected as garbage at any moment, with the lock held by this thread.
+        # Garbage collection may call `keep` at any moment, while this thread holds the lock.
         self._lock = threading.RLock()
         self._gone = weakref.finalize(run, self.keep, run.shared_bytes + run.value_bytes)
         self._gone.atexit = False
         self.ended = False
 
     def keep(self, nbytes: int) -> None:
-        """Charge what the run no longer shares."""
+        """Charge the arrays that the run no longer shares."""
         with self._lock:
             if not self.ended:
                 self._charge.set(max(nbytes, self._charge.nbytes))
 
     def end(self) -> None:
-        """The checkpoint has read what it wanted; a second call does nothing."""
+        """End the loan, once the checkpoint has read the arrays. A second call does nothing."""
         with self._lock:
             self.ended = True
             self._gone.detach()
@@ -77,16 +77,16 @@ class SortedRun:
     marks: Marks
     dirty_rows: int = 0
     all_alive: bool = False
-    """No row is deleted; False: some may be."""
+    """Whether no row is deleted. False if some may be."""
     writes: int = field(default=0, init=False, repr=False)
-    """How often it was written: who copies it meanwhile sees by that whether the copy is whole."""
+    """Number of writes, by which a concurrent copy of the run detects that it is stale."""
     index: HashIndex = field(init=False, repr=False)
     _oldest: int | None = field(default=None, init=False, repr=False)
     _changed: list[Rows] | None = field(default=None, init=False, repr=False)
-    """Rows that changed, so that a checkpoint need not look at all; None: they are not known, or are many."""
+    """Rows that changed, so that a checkpoint need not scan all marks, or None if they are unknown or too many."""
     _changes: int = field(default=0, init=False, repr=False)
     _loans: list[Loan] = field(default_factory=list, init=False, repr=False)
-    """Checkpoints that read the values as they are; they may have ended."""
+    """Checkpoints that read the values, some of which may have ended."""
 
     def __post_init__(self) -> None:
         self.index = HashIndex(self.hashes)
@@ -101,7 +101,7 @@ class SortedRun:
         times: Times | None,
         marks: Marks | np.uint8,
     ) -> "SortedRun":
-        """Rows that are sorted by hash; a copy of all but the keys, which are its own from now on."""
+        """Build a run of rows sorted by hash. Everything is copied but the keys, which must not be changed later."""
         return cls(
             hashes=hashes.copy(),
             keys=tuple(keys),
@@ -123,13 +123,13 @@ class SortedRun:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of values and times: what a write copies while they are lent."""
+        """Bytes of values and times, which a write has to copy while they are lent."""
         times = 0 if self.times is None else self.times.nbytes
         return times + sum(column.held_bytes for column in self.values)
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of what never changes: hashes and keys."""
+        """Bytes of hashes and keys, which never change."""
         return self.hashes.nbytes + sum(column.held_bytes for column in self.keys)
 
     @property
@@ -138,7 +138,7 @@ class SortedRun:
         return self.value_bytes if any(not loan.ended for loan in self._loans) else 0
 
     def lend(self, charge: Reservation) -> "tuple[SortedRun, Loan]":
-        """The run as it is now, for another thread to read: it shares the arrays until they are written."""
+        """Return the run as it is now, for another thread to read. It shares the arrays until they are written."""
         values = tuple(column.slice(0, len(self)) for column in self.values)
         taken, loan = replace(self, values=values, marks=self.marks.copy()), Loan(self, charge)
         taken.index = self.index
@@ -146,7 +146,7 @@ class SortedRun:
         return taken, loan
 
     def _call_in_loans(self) -> None:
-        """Before values are written: leave the arrays that are lent to those who read them."""
+        """Copy the values, if they are lent, before they are written."""
         loans, self._loans = [loan for loan in self._loans if not loan.ended], []
         if not loans:
             return
@@ -157,7 +157,9 @@ class SortedRun:
             loan.keep(nbytes)
 
     def find(self, batch: KeyBatch) -> tuple[Rows, Mask]:
-        """For each key of the batch the row where it is, and whether it is there; where not, the row says nothing."""
+        """Return the row of each key of the batch, and a mask of the keys that are here. Rows of other keys are
+        meaningless.
+        """
         at, same_hash = self.index.find(batch.hashes)
         if not same_hash.any():
             return at, same_hash
@@ -166,7 +168,7 @@ class SortedRun:
         held = self._equal(at, batch, batch.every_place, same_hash)
         waiting = np.flatnonzero(held != same_hash)
         while len(waiting):
-            # Another key with the same hash: the one that is looked for may stand behind it.
+            # Another key has the same hash: the wanted one may be in the next row.
             behind = at.take(waiting) + 1
             there = (behind < len(self)) & (self.hashes.take(behind, mode="clip") == batch.hashes.take(waiting))
             waiting, behind = waiting.compress(there), behind.compress(there)
@@ -177,13 +179,15 @@ class SortedRun:
         return at, held
 
     def _equal(self, at: Rows, batch: KeyBatch, places: Rows, maybe: Mask) -> Mask:
-        """Whether the keys in some rows are those in places of a batch, of those that may be."""
+        """Return whether the keys of rows `at` equal those at `places` of a batch. Only rows in `maybe` are
+        compared.
+        """
         for column, key in zip(self.keys, batch.columns, strict=True):
             maybe = column.matches(at, key, places, maybe)
         return maybe
 
     def alive(self, rows: Rows, expired_until: int | None) -> Mask | None:
-        """Which of the rows are part of the state; None: all of them."""
+        """Return a mask of the rows that are neither deleted nor expired, or None if all are alive."""
         alive: Mask | None = None if self.all_alive else (self.marks.take(rows) & DELETED) == 0
         if self.times is None or expired_until is None:
             return alive
@@ -191,7 +195,7 @@ class SortedRun:
         return later if alive is None else later & alive
 
     def marks_at(self, rows: Rows) -> Marks | None:
-        """The marks of some rows; None: all are alive."""
+        """Return the marks of some rows, or None if all rows are alive."""
         return None if self.all_alive else self.marks[rows]
 
     def put(self, rows: Rows, values: Sequence[pa.Array], times: Times | None) -> None:
@@ -201,7 +205,7 @@ class SortedRun:
         self.values = tuple(column.put(rows, array) for column, array in zip(self.values, values, strict=True))
         if self.times is not None and times is not None:
             self.times[rows] = times
-            # A deleted row may come back with any time.
+            # A deleted row can be written again with any time.
             self._oldest = None if self._oldest is None else min(self._oldest, int(times.min(initial=FOR_EVER)))
         self._mark(rows, keep=STORED, add=DIRTY)
 
@@ -211,18 +215,18 @@ class SortedRun:
         self._mark(rows, keep=STORED, add=DELETED | DIRTY)
 
     def may_expire(self, until_us: int) -> bool:
-        """False when surely no row's time is over."""
+        """Return whether rows may have expired at `until_us`."""
         return self.times is not None and (self._oldest is None or self._oldest <= until_us)
 
     def has_expired(self, until_us: int) -> None:
-        """No row that is part of the state has a time that is over."""
+        """Record that no live row has expired at `until_us`."""
         if self.times is not None and self.may_expire(until_us):
             later = self.times > until_us
             later &= (self.marks & DELETED) == 0
             self._oldest = int(self.times.min(where=later, initial=FOR_EVER))
 
     def mark_written(self) -> None:
-        """All changes are in files now: what is alive is stored, what is deleted is not."""
+        """Record that all changes are in files: live rows are stored, and deleted ones are not."""
         if self.dirty_rows:
             self.writes += 1
             changed = self.dirty_between(0, len(self))
@@ -231,9 +235,9 @@ class SortedRun:
         self._changed, self._changes = [], 0
 
     def dirty_between(self, start: int, end: int) -> Rows:
-        """Rows that changed since the last checkpoint, in order."""
+        """Return the rows between `start` and `end` that changed since the last checkpoint, in order."""
         if self._changed is None:
-            # The mark is the lowest bit: what is left of it is a boolean already.
+            # The mark is the lowest bit, so the masked bytes are valid booleans.
             return start + np.flatnonzero((self.marks[start:end] & DIRTY).view(np.bool_))
         if len(self._changed) > 1:
             self._changed = [ascending(np.concatenate(self._changed))]
@@ -242,7 +246,9 @@ class SortedRun:
         return changed[slice(*np.searchsorted(changed, [start, end]).tolist())]
 
     def merged(self, others: "Sequence[SortedRun]", *, forget: bool = True) -> "SortedRun":
-        """This run and others, which share no key, as one; without rows that can be forgotten, unless told not to."""
+        """Merge this run with others that share no key. Deleted rows that are in no file are dropped unless `forget` is
+        False.
+        """
         runs = [self, *others]
         places = Places([run.hashes for run in runs])
         times = [run.times for run in runs if run.times is not None]
@@ -258,14 +264,14 @@ class SortedRun:
         return run.without_forgotten() if forget else run
 
     def without_forgotten(self) -> "SortedRun":
-        """Without the rows that are deleted and that no file holds as alive."""
+        """Return the run without deleted rows of which no file holds a live version."""
         if self.all_alive:
             return self
         forgotten = (self.marks & (DELETED | STORED)) == DELETED
         return self.select(np.flatnonzero(~forgotten)) if forgotten.any() else self
 
     def select(self, rows: Rows, marks: Marks | None = None) -> "SortedRun":
-        """Some rows, a copy; with other marks, if there are such."""
+        """Return a copy of some rows, with other marks if they are given."""
         all_alive = self.all_alive if marks is None else not np.any(marks & DELETED)
         marks = self.marks.take(rows) if marks is None else marks
         return SortedRun(
@@ -279,12 +285,14 @@ class SortedRun:
         )
 
     def between(self, first: int, last: int) -> "SortedRun":
-        """The rows in a range of hashes, where they lie: not to be written. Only such hashes are to be looked for."""
+        """Return the rows in a range of hashes without copying them. The result must not be written, and only hashes of
+        the range may be looked up.
+        """
         start = int(np.searchsorted(self.hashes, np.uint64(first)))
         return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(last), side="right")))
 
     def slice(self, start: int, end: int) -> "SortedRun":
-        """Neighbouring rows where they lie: not to be written."""
+        """Return neighbouring rows without copying them. The result must not be written."""
         if (start, end) == (0, len(self)):
             return self
         part = SortedRun(
@@ -300,7 +308,7 @@ class SortedRun:
         return part
 
     def _mark(self, rows: Rows, *, keep: np.uint8, add: np.uint8) -> None:
-        """Give different rows some marks, beside those of theirs that they keep."""
+        """Set the marks of `rows`, which are distinct: keep the bits in `keep` and add those in `add`."""
         if (loops := loops_for(len(rows))) is not None:
             changed, clean = loops.mark(self.marks, rows, keep, add, DIRTY)
         else:
@@ -319,10 +327,10 @@ class SortedRun:
 
 
 def as_written(marks: Marks) -> Marks:
-    """The marks of rows when a checkpoint has their changes."""
+    """Return the marks of rows after a checkpoint has taken their changes."""
     return np.where(marks & DELETED, DELETED, STORED)
 
 
 def merged_columns(runs: Iterable[Iterable[Column]], places: Places) -> tuple[Column, ...]:
-    """The columns of some runs as those of one."""
+    """Merge the columns of several runs."""
     return tuple(first.merged(others, places) for first, *others in zip(*runs, strict=True))

@@ -32,16 +32,16 @@ _OTHER_BYTES = 16
 
 @dataclass(frozen=True)
 class KeyedTable:
-    """The definition of a keyed table, from what `keyed_table_config` made."""
+    """Definition of a keyed table, from the configuration that `keyed_table_config` built."""
 
     config: TableConfig
     schemas: tuple[pb.TableSchema, ...] = ()
-    """Of the files that it is restored from."""
+    """Schemas of the files that the table is restored from."""
 
     def __post_init__(self) -> None:
         if self.config.WhichOneof("kind") != "keyed":
             raise InputError(
-                f"the table {self.config.name!r} is no keyed table", fix="configure it with keyed_table_config"
+                f"the table {self.config.name!r} is not a keyed table", fix="configure it with `keyed_table_config`"
             )
 
     @property
@@ -59,16 +59,16 @@ class KeyedTable:
 
     @cached_property
     def group_schema(self) -> pa.Schema:
-        """The key columns that identify a group of a multiset table."""
+        """Key columns that identify a group of a multiset table."""
         return pa.schema(list(self.key_schema)[: self.prefix_columns])
 
     @cached_property
     def element_schema(self) -> pa.Schema:
-        """The columns of rows of a group: the other key columns, `_time` where rows expire, values."""
+        """Columns of the rows of a group: the other key columns, `_time` if rows expire, values."""
         return pa.schema(list(self.row_schema)[self.prefix_columns :])
 
     def hash_keys(self, columns: Sequence[pa.Array | PackedText]) -> Hashes:
-        """The hash by which the rows with these keys are placed."""
+        """Return the hashes by which rows with these keys are placed."""
         return placement_hash(columns, self.prefix_columns) if self.prefix_columns else hash_columns(columns)
 
     @cached_property
@@ -82,12 +82,12 @@ class KeyedTable:
 
     @cached_property
     def clock(self) -> TimeToLiveClock | None:
-        """Which clock makes rows expire; None: they stay."""
+        """Clock by which rows expire, or None if they do not."""
         return TimeToLiveClock(self.config.keyed.time_to_live_clock) if self.expires else None
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Keys and values, with their field ids."""
+        """Key and value columns, with their field ids."""
         return schema_from_bytes(self.config.keyed.schema, where=f"table {self.name!r}")
 
     @cached_property
@@ -100,13 +100,13 @@ class KeyedTable:
 
     @cached_property
     def row_schema(self) -> pa.Schema:
-        """The columns of rows as readers see them: keys, `_time` where rows expire, values."""
+        """Columns of rows as readers see them: keys, `_time` if rows expire, values."""
         times = [self.file_schema.field(TIME).remove_metadata()] if self.expires else []
         return pa.schema([*self.key_schema, *times, *self.value_schema])
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        """The columns of its files. Values may be null there: deletions have none."""
+        """Columns of files. Values are nullable there, because deletions have none."""
         fields = [field if field.name in self.key_names else field.with_nullable(True) for field in self.columns]
         return segment_schema(
             pa.schema(fields),
@@ -118,7 +118,7 @@ class KeyedTable:
 
     @cached_property
     def row_bytes(self) -> int:
-        """What a row takes in memory at least, about: its values, hash, marks, and its place in an index."""
+        """Approximate minimum size of a row in memory: its values, hash, marks, and index entry."""
         kinds = [field.type for field in self.row_schema]
         return _OTHER_BYTES + sum(
             kind.bit_width // 8 if pa.types.is_primitive(kind) and kind.bit_width > 1 else _OTHER_BYTES
@@ -136,10 +136,10 @@ class KeyedTable:
 
     @cached_property
     def history(self) -> SchemaHistory:
-        """How files of any age are read."""
+        """History of the table's schemas, by which files of any age are read."""
         defaults = defaults_from_bytes(self.config.keyed.defaults)
         return SchemaHistory(self.schemas, self.file_schema, defaults, where=f"table {self.name!r}")
 
     def check_schema(self, live: LiveFiles) -> None:
-        """Refuse state that was written with other columns, unless a comparison has led from those to these."""
+        """Raise if the state was written with columns that cannot be read with the current ones."""
         replace(self, schemas=live.schemas).history.check()

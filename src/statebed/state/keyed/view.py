@@ -1,20 +1,20 @@
-"""The view of a keyed table: what one subtask reads and writes, in whole batches.
+"""The view of a keyed table, which one subtask reads and writes in whole batches.
 
     view = KeyedView(config, owned=owned_range(0, 1), store=store)
     view.merge(keys, values, add)
     values, found = view.get(keys)
-    checkpoint = view.checkpoint(name_of)      # put its uploads, say so to each (on_stored), then commit its metadata
+    checkpoint = view.checkpoint(name_of)      # put its uploads, call on_stored of each, then commit its metadata
 
-Rows live in blocks, which change in place in memory and lie in mapped files when memory is short (`tiers`: one budget
-for all tables of a process). A checkpoint writes the rows that changed, and the keys that were deleted or expired, as
-one delta: its bytes grow with what changed, and are the same in whatever order the changes came. `take` does the part
-of it that needs the operator's thread, and another thread writes what it took (`TakenChanges`). Compactions
-turn base and deltas into a new base, or some deltas into one, beside the view: `plan_compaction` gives the work,
-`offer_edit` takes its result, and the next checkpoint applies it. Only when there are MAX_DELTAS nevertheless, a
-checkpoint writes the youngest again with the new one.
+Rows live in blocks, which are changed in place in memory and spilled to mapped files when memory is short (`tiers` is
+one budget for all tables of a process). A checkpoint writes the rows that changed, and the keys that were deleted or
+expired, as one delta. Its size grows with the changes, and its bytes do not depend on their order. `take` does the part
+that needs the operator's thread; another thread writes what it took (`TakenChanges`). Compactions run beside the view,
+and rewrite base and deltas as a new base, or several deltas as one: `plan_compaction` returns the work, `offer_edit`
+accepts its result, and the next checkpoint applies it. Only if there are MAX_DELTAS nevertheless, a checkpoint rewrites
+the youngest with the new one.
 
-A view is for one thread, except for what says otherwise. A batch that is large against the memory budget is applied in
-pieces, one after the other; each piece is applied as a whole or, when it is refused or fails, not at all.
+A view is for one thread, except where stated otherwise. A batch that is large compared with the memory budget is
+applied in pieces. Each piece is applied as a whole or, if it is refused or fails, not at all.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ from statebed.storage import ObjectStore
 
 
 class KeyedView(KeyedOperations):
-    """The state of one keyed table in the range of hashes that one subtask owns."""
+    """State of one keyed table in the range of hashes that one subtask owns."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class KeyedView(KeyedOperations):
         owner: str | None = None,
         cache: HostCache | None = None,
     ) -> None:
-        """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
+        """Restore from the metadata of one or more earlier subtasks, at any parallelism. Reads no file yet.
 
-        `tiers` is the memory and local disk that it shares with other tables (None: those of the process), `owner` its
-        name there. Blocks take at most `block_bytes`; None: what suits the budget. With a `cache` files are looked up
-        in copies that all processes of this host share.
+        `tiers` is the memory and local disk shared with other tables (by default those of the process), and `owner` the
+        name of this view there. Blocks take at most `block_bytes`, which by default depends on the budget. With a
+        `cache`, files are looked up in copies that all processes of this host share.
         """
         table = KeyedTable(config, merge_schema_lists(part.schemas for part in parts))
         self._tiers = tiers or Tiers.shared()
@@ -84,20 +84,20 @@ class KeyedView(KeyedOperations):
 
     @property
     def dirty_rows(self) -> int:
-        """Rows that changed since the last checkpoint; a spilled one may count more than once."""
+        """Number of rows that changed since the last checkpoint. A spilled row may be counted more than once."""
         return sum(slot.block.dirty_rows for slot in self._blocks)
 
     # ---- durability --------------------------------------------------------------------------------------
 
     def metadata(self, *, subtask_index: int = 0) -> pb.TableSubtaskCheckpointMetadata:
-        """What is in files: everything up to the last checkpoint."""
+        """Return the metadata of the files, which cover everything up to the last checkpoint."""
         return self._durable.metadata(subtask_index)
 
     def checkpoint(self, name_of: NameOf, *, subtask_index: int = 0) -> KeyedCheckpoint:
-        """All changes since the last checkpoint, and the metadata of the whole state.
+        """Write all changes since the last checkpoint, and return the files and the metadata of the whole state.
 
-        Changes are one file, or several where there are more than fit into a block. When this fails, nothing has
-        happened, and it may be repeated.
+        Changes are one file, or several if they do not fit into one block. If this fails, nothing has changed, and it
+        can be repeated.
         """
         taken = self._changes()
         try:
@@ -109,10 +109,10 @@ class KeyedView(KeyedOperations):
         return done
 
     def take(self) -> TakenChanges:
-        """All changes since the last checkpoint, for another thread to write. The view goes on meanwhile.
+        """Take all changes since the last checkpoint for another thread to write. The view can be used in the meantime.
 
-        Checkpoints are written in the order in which they were taken. Changes whose writing fails are in no later
-        checkpoint.
+        Checkpoints have to be written in the order in which they were taken. Changes that fail to be written are in no
+        later checkpoint.
         """
         taken = self._changes()
         self._saved()
@@ -123,7 +123,7 @@ class KeyedView(KeyedOperations):
         with self._blocks.operation(0), self._blocks.locked():
             blocks = [slot.block for slot in self._blocks]
             for block in blocks:
-                # An operation that found damage may have been done by half.
+                # An operation that found damage may be half done.
                 block.check_sound()
             rows = sum(block.dirty_rows for block in blocks)
             self._durable.taken += 1
@@ -144,17 +144,18 @@ class KeyedView(KeyedOperations):
         return self._memory.charge(self._owner, Purpose.WRITES, 0)
 
     def _saved(self) -> None:
-        """A checkpoint has taken all changes."""
+        """Record that a checkpoint has taken all changes."""
         with self._blocks.locked():
             for slot in self._blocks:
                 slot.block.mark_written()
             self._blocks.saved()
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> CompactionJob | None:
-        """Work that would make reading and restoring cheaper, at most `most_bytes` of files; None: there is none.
+        """Plan work on at most `most_bytes` of files that makes reads and restores cheaper, or return None if there is
+        none.
 
-        `everything` takes all that can be compacted or has older columns, whatever its size; `alone` at least one
-        range that is due. By any thread, when a checkpoint is durable.
+        `everything` plans all that can be compacted or has older columns, whatever its size. `alone` plans at least one
+        range that is due, however large it is. Any thread may call this, once a checkpoint is durable.
         """
         files = self._durable.files
         schema_id = self._durable.spec.schema_id if everything else None
@@ -179,24 +180,23 @@ class KeyedView(KeyedOperations):
         return due_bytes(self._durable.files, self.owned)
 
     def leave_alone(self, epoch: int) -> None:
-        """The files of epochs up to this are compacted elsewhere; checkpoints leave them to that, as they do with
-        those that a compaction here reads.
-        """
+        """Leave the files of epochs up to `epoch` alone in checkpoints, because they are compacted elsewhere."""
         old = [file.path for file in self._durable.files if (names.epoch_of(file.path) or 0) <= epoch]
         self._edits.reading = frozenset(old)
 
     def warm(self) -> None:
-        """Have copies of all files in the host's cache, so that who is restored from them next decodes nothing."""
+        """Copy all files to the host's cache, so that the next process that is restored from them decodes nothing."""
         self._durable.copies(self.owned)
 
     def offer_edit(self, edit: Edit) -> None:
-        """Have the next checkpoint apply what a compaction made. By any thread."""
+        """Have the next checkpoint apply the result of a compaction. Any thread may call this."""
         self._edits.offer(edit)
 
     def release(self, wanted_bytes: int) -> int:
-        """Forget blocks without changes until that many bytes of memory are free or none is left; gives the bytes.
+        """Release blocks without changes until `wanted_bytes` of memory are free or none is left, and return the bytes
+        freed.
 
-        They are read from files again, so nothing is forgotten before those are stored.
+        Released rows are read from files again, so nothing is released before these are stored.
         """
         freed = 0
         for slot in self._blocks:
@@ -206,9 +206,9 @@ class KeyedView(KeyedOperations):
         return freed
 
     def give_up(self) -> None:
-        """Take no memory and no local disk any more, whatever has changed since the last checkpoint.
+        """Release all memory and local disk, whatever has changed since the last checkpoint.
 
-        Without such changes it can still be read, from the store.
+        If nothing has changed, the view can still be read, from the store.
         """
         self.close("it was given up")
         self._forget_keys()
@@ -216,7 +216,7 @@ class KeyedView(KeyedOperations):
         self._blocks.give_up()
 
     def statistics(self) -> TableStatistics:
-        """What it counts; reads no file. By any thread."""
+        """Return the statistics of the table. Reads no file; any thread may call this."""
         files = self._durable.files
         blocks = [slot.block for slot in self._blocks]
         counts = self._blocks.counts

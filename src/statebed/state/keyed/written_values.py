@@ -1,4 +1,4 @@
-"""What a write puts where: the values of its batch, and those that a merge made of them and of what was there."""
+"""Values that a write stores: those of its batch, or the result of merging them with existing rows."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,12 +14,12 @@ from statebed.state.keyed.sorted_run import SortedRun
 
 
 class Written:
-    """The values that a batch writes, each key once."""
+    """Values that a batch writes, each key once."""
 
     def __init__(
         self, values: pa.Table, alive: Sequence[BatchMatches] = (), function: MergeFunction | None = None
     ) -> None:
-        """The values as they are or, where there are rows and a function, merged with those."""
+        """Take the values as they are or, if there are live rows and a function, merge them with those."""
         self._values = values
         self._rows = np.zeros(0, dtype=np.int64)
         self._merged = values.slice(0, 0)
@@ -27,7 +27,7 @@ class Written:
         if function is None or not alive:
             return
         self._rows = np.concatenate([piece.rows for piece in alive])
-        # Each block has its rows in order, and blocks come in order: most often these are all rows as they stand.
+        # Blocks and the rows within them come in order, so these are usually already ascending.
         in_order = len(alive) == 1 or bool((self._rows[1:] > self._rows[:-1]).all())
         new = ascending_rows(values, self._rows) if in_order else take_rows(values, self._rows)
         old = pa.concat_tables([values_of(piece.run, piece.at, values.schema) for piece in alive])
@@ -36,18 +36,18 @@ class Written:
         self._starts = {id(piece): end - len(piece.rows) for piece, end in zip(alive, ends, strict=True)}
 
     def found(self, piece: BatchMatches) -> list[pa.Array]:
-        """The values for rows that were found."""
+        """Return the values for rows that were found."""
         start = self._starts.get(id(piece))
         if start is None:
             return self.at(piece.rows)
         return _arrays(self._merged.slice(start, len(piece.rows)))
 
     def new(self, rows: Rows) -> list[pa.Array]:
-        """The values for keys that were not found, or were no longer part of the state."""
+        """Return the values for keys that were not found, or are no longer alive."""
         return _arrays(ascending_rows(self._values, rows))
 
     def at(self, rows: Rows) -> list[pa.Array]:
-        """The values for any rows."""
+        """Return the values for any rows."""
         return _arrays(ascending_rows(self._all, rows))
 
     @cached_property
@@ -62,7 +62,7 @@ class Written:
 
 
 def values_of(run: SortedRun, at: Rows, schema: pa.Schema) -> pa.Table:
-    """The values in some rows of a run."""
+    """Return the values of some rows of a run."""
     return pa.Table.from_arrays([column.take(at) for column in run.values], schema=schema)
 
 

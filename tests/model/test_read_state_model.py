@@ -114,7 +114,7 @@ class ReadingMachine(EngineMachine):
             found = changes_in(diff_at(self.location, table=table, since=since, until=until))
         except InputError as error:
             # A fork may have changed its columns otherwise, or not yet.
-            assert "went different ways" in str(error) or "which cannot be read as int32" in str(error)  # noqa: PT017 - or none
+            assert "evolved differently" in str(error) or "which cannot be read as int32" in str(error)  # noqa: PT017 - or none
             return
         old.evolve(has_extra=new.has_extra)
         assert found == changes_between(old.rows(table), new.rows(table), by_time=table in TIME_KEYED)

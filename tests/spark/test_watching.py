@@ -158,6 +158,6 @@ def test_a_port_that_is_taken_is_refused_before_a_run_opens(rides: Any) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         patch.setenv("STATEBED_METRICS_PORT", str(taken.getsockname()[1]))
-        with pytest.raises(InputError, match="metrics cannot be served"):
+        with pytest.raises(InputError, match="cannot serve metrics"):
             rides.run()
     assert not (rides.state / "rides" / "checkpoints").exists()

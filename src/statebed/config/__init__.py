@@ -1,4 +1,4 @@
-"""Settings: declared once, given by keyword, Spark's configuration, environment or statebed.toml."""
+"""Settings: declared once, set by keyword, Spark configuration, environment variable or statebed.toml."""
 
 from statebed.config.resolution import FILE_NAME, find_file, resolve, variable_of
 from statebed.config.settings import DECLARATIONS, Declaration, SettingOrigin, Settings, SettingSource

@@ -1,8 +1,8 @@
-"""From all places where settings may stand to one value each: keyword, Spark, environment, file, default.
+"""Resolution of settings from all their sources: keyword, Spark, environment, file, default.
 
-Nothing here reads the process: what it needs is handed in, but for the file, which is looked for from a folder
-upwards. An unknown name is an error wherever it stands, because a misspelt setting that is ignored is found in
-production.
+Nothing here reads the process environment: everything is passed in, except for the file, which is searched from a
+folder upwards. An unknown name is an error in every source, because a misspelt setting that is ignored goes unnoticed
+until production.
 """
 
 import difflib
@@ -21,14 +21,14 @@ FILE_NAME = "statebed.toml"
 SPARK_PREFIX = "spark.statebed."
 VARIABLE_PREFIX = "STATEBED_"
 _OF_A_PROCESS = (compiled.VARIABLE,)
-"""Variables that are no settings of a job."""
+"""Environment variables that are not settings of a job."""
 _HAS_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def resolve(
     keywords: Mapping[str, object], *, spark_conf: Mapping[str, str], environ: Mapping[str, str], folder: Path
 ) -> Settings:
-    """Settle every setting. A keyword that is None was not given; `folder` is the working folder.
+    """Resolve every setting. A keyword that is None is not set; `folder` is the working folder.
 
     >>> resolve({"memory": "2g"}, spark_conf={}, environ={}, folder=Path("/")).memory
     2147483648
@@ -46,24 +46,24 @@ def resolve(
 
 
 def find_file(folder: Path) -> Path | None:
-    """The statebed.toml that counts in a folder: its own, or the one of the nearest folder above."""
+    """Return the statebed.toml of a folder or of its nearest parent that has one, or None."""
     folder = folder.absolute()
     return next((path for at in (folder, *folder.parents) if (path := at / FILE_NAME).is_file()), None)
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return VARIABLE_PREFIX + name.upper()
 
 
 Given = tuple[str, object, SettingOrigin, Path]
-"""Name, value, where it stands, the folder that relative places begin at."""
+"""Name, value, origin, and the folder to which relative locations refer."""
 
 
 def _given(
     keywords: Mapping[str, object], spark_conf: Mapping[str, str], environ: Mapping[str, str], folder: Path
 ) -> Iterator[Given]:
-    """What is given, what counts more first."""
+    """Yield all given settings in order of precedence."""
     for key, value in keywords.items():
         if value is not None:
             yield key, value, SettingOrigin(SettingSource.KEYWORD, f"keyword {key}="), folder
@@ -90,7 +90,7 @@ def _read(file: Path) -> dict[str, object]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(
-            f"the settings cannot be read: {error}", where=str(file), fix='write TOML, for example: memory = "2g"'
+            f"cannot read the settings: {error}", where=str(file), fix='write TOML, for example: memory = "2g"'
         ) from error
 
 
@@ -98,7 +98,7 @@ def _unknown(name: str, place: SettingOrigin) -> UnknownSettingError:
     near = difflib.get_close_matches(name.lower(), DECLARATIONS, n=3, cutoff=0.5)
     advice = f"did you mean {' or '.join(repr(one) for one in near)}? " if near else ""
     return UnknownSettingError(
-        f"there is no setting {name!r}", where=place.text, fix=f"{advice}`statebed config` lists all settings"
+        f"unknown setting {name!r}", where=place.text, fix=f"{advice}`statebed config` lists all settings"
     )
 
 
@@ -108,7 +108,7 @@ def _parsed(declared: Declaration, value: object, place: SettingOrigin, base: Pa
         if declared.kind.is_place:
             parsed = _absolute(parsed, base)
         if declared.name == "state":
-            get_storage_provider(parsed)  # refuses secrets in URLs and unknown schemes; nothing is read or written
+            get_storage_provider(parsed)  # refuses secrets in URLs and unknown schemes; no I/O
     except StatebedError as error:
         where = f"{place.text}: {error.where}" if error.where else place.text
         raise type(error)(error.what, where=where, fix=error.fix) from error

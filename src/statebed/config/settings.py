@@ -1,7 +1,7 @@
-"""Every setting, declared once: its name, its kind, its default and what it means.
+"""Every setting, declared once: its name, type, default and meaning.
 
-The name is the same wherever it is given: `memory` is a keyword of a job, `spark.statebed.memory` of Spark,
-`STATEBED_MEMORY` of the environment and `memory` of statebed.toml. The reference page is written from here.
+The name is the same in every source: `memory` is a keyword of a job, `spark.statebed.memory` in Spark's configuration,
+`STATEBED_MEMORY` in the environment and `memory` in statebed.toml. The reference page is generated from this module.
 """
 
 import dataclasses
@@ -24,22 +24,22 @@ _MOMENT = dt.timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class Declaration:
-    """What is said of a setting beside its value."""
+    """Description of a setting."""
 
     name: str
     kind: ValueType
     default: Any
     text: str
     otherwise: str
-    """What happens when it is not given, for settings without a fixed default."""
+    """Behaviour if it is not set, for settings without a fixed default."""
 
     def shown(self, value: Any) -> str:
-        """A value, or the default, for people."""
+        """Format a value, or the default if it is None."""
         return self.otherwise if value is None else self.kind.show(value)
 
 
 class SettingSource(enum.Enum):
-    """Where a value came from; earlier ones go first."""
+    """Source of a value, in order of precedence."""
 
     KEYWORD = "keyword"
     SPARK_CONF = "Spark configuration"
@@ -50,11 +50,11 @@ class SettingSource(enum.Enum):
 
 @dataclass(frozen=True)
 class SettingOrigin:
-    """Where exactly a value stands."""
+    """Exact origin of a value."""
 
     source: SettingSource
     text: str
-    """For people: 'environment STATEBED_MEMORY'."""
+    """Human-readable text, such as 'environment STATEBED_MEMORY'."""
 
 
 DEFAULT_PLACE = SettingOrigin(SettingSource.DEFAULT, "default")
@@ -66,7 +66,7 @@ def _about(kind: ValueType, text: str, *, otherwise: str = "") -> dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a job; made by `resolve`."""
+    """Settings of a job; built by `resolve`."""
 
     state: str = field(
         default="statebed-state", metadata=_about(value_types.LOCATION, "folder or URL of the job's state")
@@ -212,15 +212,15 @@ class Settings:
         ),
     )
     places: Mapping[str, SettingOrigin] = field(default_factory=dict, repr=False)
-    """Where each value came from; what is not in it is the default."""
+    """Origin of each value that is not the default."""
 
     def place_of(self, name: str) -> SettingOrigin:
-        """Where the value of a setting came from."""
+        """Return the origin of a setting's value."""
         return self.places.get(name, DEFAULT_PLACE)
 
     @property
     def retention(self) -> Retention:
-        """What is kept, as the run wants it."""
+        """Return the retention policy of the run."""
         microsecond = dt.timedelta(microseconds=1)
         return Retention(
             epochs=self.retained_epochs,
@@ -235,4 +235,4 @@ DECLARATIONS: Mapping[str, Declaration] = {
     if _DECLARED in one.metadata
     for kind, text, otherwise in [one.metadata[_DECLARED]]
 }
-"""Every setting by its name, in the order of the reference."""
+"""Settings by name, in the order of the reference."""

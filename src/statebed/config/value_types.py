@@ -1,7 +1,8 @@
-"""Kinds of values that a setting may have: how one is read from text or from Python, and how it is shown.
+"""Types of setting values: how to parse one from text or from Python, and how to show it.
 
-Spark's configuration and the environment hold text alone, a TOML file holds numbers too, and keywords may be any
-Python value: each kind takes what can be meant and refuses the rest, without saying where it stood (the caller knows).
+Spark's configuration and the environment contain only text, a TOML file also contains numbers, and keywords may be any
+Python value. Each type accepts all sensible forms and refuses the rest. Errors do not name the origin of the value,
+which the caller adds.
 """
 
 import datetime as dt
@@ -29,86 +30,91 @@ _TIMES = (
 
 @dataclass(frozen=True)
 class ValueType:
-    """One kind of value."""
+    """Type of a setting's value."""
 
     words: str
-    """What a value is, in the reference and in errors."""
+    """Name of the type in the reference and in errors."""
     parse: Callable[[object], Any]
     show: Callable[[Any], str] = str
     is_place: bool = False
-    """A folder or URL: one that is relative begins at the folder of whoever says it."""
+    """Whether it is a folder or URL; a relative one refers to the folder of its source."""
 
 
 def whole_number(least: int, most: int) -> ValueType:
-    """A number of things."""
+    """Return the type of whole numbers from `least` to `most`."""
 
     def parse(value: object) -> int:
         if isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InputError(f"{value!r} is no whole number", fix=f"give a number from {least} to {most}")
+            raise InputError(f"expected a whole number, got {value!r}", fix=f"set a number from {least} to {most}")
         if not least <= value <= most:
-            raise InputError(f"{value} is out of range", fix=f"give a number from {least} to {most}")
+            raise InputError(f"{value} is out of range", fix=f"set a number from {least} to {most}")
         return value
 
     return ValueType("number", parse)
 
 
 def size(least: int) -> ValueType:
-    """A number of bytes."""
+    """Return the type of sizes of at least `least` bytes."""
 
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise InputError(f"{value!r} is no size", fix="give bytes, or text with k, m, g or t: '512m', '2g'")
+            raise InputError(
+                f"expected a size, got {value!r}", fix="set a number of bytes, or text with k, m, g or t: '512m', '2g'"
+            )
         nbytes = parse_bytes(str(value), where="")
         if nbytes < least:
-            raise InputError(f"{value!r} is too small", fix=f"give at least {show_size(least)}")
+            raise InputError(f"{value!r} is too small", fix=f"set at least {show_size(least)}")
         return nbytes
 
     return ValueType("size", parse, show_size)
 
 
 def duration(least: dt.timedelta) -> ValueType:
-    """A time span."""
+    """Return the type of durations of at least `least`."""
 
     def parse(value: object) -> dt.timedelta:
         if not isinstance(value, str | dt.timedelta):
-            raise InputError(f"{value!r} is no duration", fix="say its unit: '10 seconds', '1 hour 30 minutes'")
+            raise InputError(f"expected a duration, got {value!r}", fix="add a unit: '10 seconds', '1 hour 30 minutes'")
         span = parse_duration(value) * _MICROSECOND
         if span < least:
-            raise InputError(f"{value!r} is too short", fix=f"give at least {show_duration(least)}")
+            raise InputError(f"{value!r} is too short", fix=f"set at least {show_duration(least)}")
         return span
 
     return ValueType("duration", parse, show_duration)
 
 
 def share(most: float) -> ValueType:
-    """A part of a whole."""
+    """Return the type of fractions from 0 to `most`."""
 
     def parse(value: object) -> float:
         number = value
         if isinstance(value, str) and (found := _SHARE.fullmatch(value)):
             number = float(found[1]) / (100 if found[2] else 1)
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
-            raise InputError(f"{value!r} is no share", fix=f"give a number from 0 to {most:g}, or a percentage")
+            raise InputError(
+                f"expected a share from 0 to {most:g}, got {value!r}",
+                fix=f"set a number from 0 to {most:g}, or a percentage",
+            )
         return float(number)
 
     return ValueType("share", parse, lambda part: f"{part:.0%}")
 
 
 def shares() -> ValueType:
-    """Parts of a whole by name, which together are at most the whole."""
-    fix = "give a mapping such as {'joined': '40%'}, or text such as 'joined=40%, totals.groups=0.1'"
+    """Return the type of named shares, which sum to at most 1."""
+    fix = "set a mapping such as {'joined': '40%'}, or text such as 'joined=40%, totals.groups=0.1'"
     part = share(1.0)
 
     def parse(value: object) -> dict[str, float]:
         if isinstance(value, str):
             pairs = [item.partition("=") for item in value.split(",") if item.strip()]
             if not all(separator for _, separator, _ in pairs):
-                raise InputError(f"{value!r} names no shares", fix=fix)
+                raise InputError(f"expected shares by name, got {value!r}", fix=fix)
             value = {name.strip(): text for name, _, text in pairs}
         if not isinstance(value, Mapping):
-            raise InputError(f"{value!r} names no shares", fix=fix)
+            raise InputError(f"expected shares by name, got {value!r}", fix=fix)
         parsed = {}
         for name, one in _flattened(value):
             try:
@@ -116,11 +122,11 @@ def shares() -> ValueType:
             except InputError as error:
                 raise InputError(f"{name}: {error.what}", fix=error.fix) from error
         if not all(name and number > 0 for name, number in parsed.items()):
-            raise InputError(f"{value!r} has an empty name or a share of 0", fix=fix)
+            raise InputError(f"a share needs a name and must be greater than 0, got {value!r}", fix=fix)
         if sum(parsed.values()) > 1 + 1e-9:
             raise InputError(
-                f"the shares {_show_shares(parsed)} sum up to {sum(parsed.values()):.0%}",
-                fix="give at most 100% in all; what is left is for everything without a share",
+                f"the shares {_show_shares(parsed)} add up to {sum(parsed.values()):.0%}",
+                fix="set at most 100% in total; the rest is for everything without a share",
             )
         return parsed
 
@@ -128,7 +134,7 @@ def shares() -> ValueType:
 
 
 def _flattened(given: Mapping[Any, object]) -> Iterator[tuple[str, object]]:
-    """Names and shares; a table of TOML such as `joined.left = "10%"` is nested."""
+    """Yield names and shares; a TOML table such as `joined.left = "10%"` is nested."""
     for name, value in given.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", one) for inner, one in _flattened(value))
@@ -143,7 +149,7 @@ def _show_shares(parts: Mapping[str, float]) -> str:
 def _flag(value: object) -> bool:
     text = str(value).strip().lower()
     if text not in _FLAGS:
-        raise InputError(f"{value!r} is neither true nor false", fix="write true or false")
+        raise InputError(f"expected true or false, got {value!r}", fix="set true or false")
     return _FLAGS[text]
 
 
@@ -153,7 +159,7 @@ FLAG = ValueType("true or false", _flag, lambda value: str(value).lower())
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{value!r} is no text", fix="give text that is not empty")
+        raise InputError(f"expected non-empty text, got {value!r}", fix="set a text that is not empty")
     return value.strip()
 
 
@@ -163,7 +169,9 @@ TEXT = ValueType("text", _text)
 def _place(value: object) -> str:
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{value!r} is no folder or URL", fix="give text, such as 'folder' or 's3://bucket/state'")
+        raise InputError(
+            f"expected a folder or URL, got {value!r}", fix="set text, such as 'folder' or 's3://bucket/state'"
+        )
     return text
 
 
@@ -172,7 +180,7 @@ LOCATION = ValueType("folder or URL", _place, is_place=True)
 
 
 def show_size(nbytes: int) -> str:
-    """A size in words.
+    """Format a size.
 
     >>> show_size(1536 << 20), show_size(2 << 30)
     ('1.5 GiB', '2 GiB')
@@ -184,7 +192,7 @@ def show_size(nbytes: int) -> str:
 
 
 def show_duration(span: dt.timedelta) -> str:
-    """A duration as `parse_duration` reads it.
+    """Format a duration so that `parse_duration` reads it.
 
     >>> show_duration(dt.timedelta(minutes=90))
     '1 hour 30 minutes'

@@ -1,7 +1,7 @@
-"""The demo job in a process of its own, watched from outside through its records.
+"""The demo job in a separate process, watched from outside through its records.
 
-`python -m statebed.demo.child FOLDER` is that process. It keeps Spark's chatter off the terminal, and can be
-killed at any time.
+`python -m statebed.demo.child FOLDER` is that process. It keeps Spark's output off the terminal and can be killed at
+any time.
 """
 
 import re
@@ -23,33 +23,34 @@ _ERROR = re.compile(r"\[[A-Z_]+\] ")
 
 @dataclass(frozen=True)
 class Ended:
-    """How the process ended: by itself, or killed by us together with all that it had started."""
+    """How the process ended: on its own, or killed by this program with all processes that it had started."""
 
     killed: bool
     processes: int
 
 
 def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], poll_seconds: float) -> Ended:
-    """Run the job to its end; asks `kill_when` again and again, and kills the job when it says so."""
+    """Run the job to its end. Poll `kill_when`, and kill the job once it returns True."""
     log = folder.log()
     output = folder.root / "job.log"
     deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
     output.write_bytes(b"")
-    # Another demo may run in the same folder: appended to, the file holds whole lines of both.
+    # Another demo may run in the same folder: in append mode, the file contains whole lines of both.
     with output.open("ab") as file:
         child = Child([sys.executable, "-m", "statebed.demo.child", str(folder.root)], output=file)
         try:
             while (code := child.exit_code()) is None and not kill_when(log):
                 if time.monotonic() > deadline:
-                    raise DemoError(f"the job did not end in {RUN_TIMEOUT_SECONDS:.0f} s", where=str(output))
+                    raise DemoError(f"the job did not end within {RUN_TIMEOUT_SECONDS:.0f} s", where=str(output))
                 time.sleep(poll_seconds)
         finally:
             processes = child.kill()
     if code == FENCED_EXIT_CODE:
         raise FencedError(
-            "another demo was started on this folder and took the job over",
+            "another demo was started in this folder and took over the job",
             where=str(folder.root),
-            fix="nothing is lost: the newer one takes these events, too. For two at once name a folder with --state",
+            fix="nothing is lost: the newer demo processes these events, too. To run two demos, pass "
+            "another folder with --state",
         )
     if code:
         raise DemoError(f"the job ended with exit code {code}:\n{reason_in(output)}", where=str(output))
@@ -57,7 +58,7 @@ def run_job(folder: DemoFolder, *, kill_when: Callable[[CheckpointLog], bool], p
 
 
 def reason_in(output: Path) -> str:
-    """The error that the job's output ends with: one of ours if there is one, else the last lines."""
+    """Return the error at the end of the job's output: one of statebed if there is one, else the last lines."""
     lines = output.read_text(errors="replace").strip().splitlines()
     ours = [number for number, line in enumerate(lines) if _ERROR.match(line)]
     return "\n".join(f"    {line}" for line in lines[ours[-1] if ours else -_TAIL_LINES :])

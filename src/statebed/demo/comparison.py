@@ -1,7 +1,7 @@
-"""Is the result right? The demo's windows, recomputed by DuckDB over the same event files in one go.
+"""Check of the demo's result: DuckDB recomputes its windows over the same event files as one batch.
 
-The job's answer is in two places: closed windows are in the sink, open ones still in the state. Both are
-plain Parquet, so DuckDB reads them without statebed; only which files are live comes from the newest record.
+The result of the job is in two places: closed windows are in the sink, open ones are still in the state. Both are plain
+Parquet, so DuckDB reads them without statebed; only the list of live files comes from the newest record.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _BEGINNING_US = -(1 << 62)
 
 @dataclass(frozen=True)
 class Totals:
-    """What a set of (auction, window) rows adds up to."""
+    """Totals of a set of (auction, window) rows."""
 
     rows: int
     windows: int
@@ -40,15 +40,15 @@ class Totals:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both answers, and how many rows are in one and not in the other."""
+    """Both results, and the number of rows that are in only one of them."""
 
     expected: Totals
     closed: Totals
     still_open: Totals
     missing: int
-    """Rows of the recomputation that the job lacks."""
+    """Number of recomputed rows that the job lacks."""
     unexpected: int
-    """Rows of the job that the recomputation lacks, repeated ones included."""
+    """Number of rows of the job that the recomputation lacks, including duplicates."""
 
     @property
     def equal(self) -> bool:
@@ -77,7 +77,7 @@ def compare(folder: DemoFolder) -> Comparison:
 
 
 def _live_state(folder: DemoFolder) -> tuple[list[str], int]:
-    """Data files that the newest record names, and the time up to which windows are closed."""
+    """Return the data files of the newest record, and the time up to which windows are closed."""
     log = folder.log()
     head = log.head() or pb.CheckpointMetadata()
     files = {

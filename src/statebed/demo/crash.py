@@ -1,10 +1,8 @@
-"""The crash demo: kill the job with SIGKILL in mid-epoch, again and again, and see whether the result is
-still right.
+"""The crash demo: kills the job with SIGKILL in mid-epoch several times, and checks that the result is still right.
 
-The job runs in a child process. This process watches the state's folder and kills at one of two moments:
-while an epoch is being written (its files are there, its record is not), or after its record and before its
-output is published. What counts is what the disk shows once everything is dead: a kill that came too late is
-not counted, and tried again.
+The job runs in a child process. This process watches the state folder and kills at one of two points: while an epoch is
+being written (its files exist, its record does not), or after its record and before its output is published. What
+counts is the state on disk once all processes are dead: a kill outside an epoch is not counted, and is repeated.
 """
 
 import enum
@@ -26,7 +24,7 @@ _FILES_PER_RUN = 4
 
 
 class KillPoint(enum.Enum):
-    """Where in an epoch the disk shows the job to be."""
+    """Point of an epoch at which the job was killed, according to the files on disk."""
 
     WRITING = "files written, no record"
     COMMITTED = "record committed, output not published"
@@ -35,14 +33,14 @@ class KillPoint(enum.Enum):
 
 @dataclass(frozen=True)
 class Kill:
-    """One sudden death, as the disk shows it afterwards."""
+    """One kill, according to the files on disk afterwards."""
 
     epoch: int
     moment: KillPoint
     processes: int
     last_committed: int
     resumed_from: int
-    """The base that the next run took."""
+    """Epoch from which the next run resumed."""
 
     @property
     def epochs_lost(self) -> int:
@@ -55,7 +53,7 @@ class CrashOutcome:
 
     kills: tuple[Kill, ...]
     misses: int
-    """Kills that came too late to be inside an epoch."""
+    """Number of kills that hit the job outside an epoch."""
     comparison: Comparison
 
     @property
@@ -80,7 +78,7 @@ class _Run:
 def run_crash_demo(
     folder: DemoFolder, *, kills: int, events_per_file: int, tell: Callable[[str], None]
 ) -> CrashOutcome:
-    """Kill the job `kills` times inside an epoch, let it finish, compare."""
+    """Kill the job `kills` times inside an epoch, let it finish, and compare the result."""
     events = folder.events(events_per_file=events_per_file)
     runs: list[_Run] = []
     moments = (KillPoint.WRITING, KillPoint.COMMITTED)
@@ -88,16 +86,16 @@ def run_crash_demo(
         if (hits := _hits(runs)) >= kills:
             break
         moment = moments[hits % len(moments)]
-        tell(f"{sum(1 for _ in events.append(_FILES_PER_RUN))} new event files; the job starts")
+        tell(f"{sum(1 for _ in events.append(_FILES_PER_RUN))} new event files; starting the job")
         runs.append(_run(folder, kill_at=moment))
         tell(_words(runs[-1]))
     if _hits(runs) < kills:
         raise DemoError(
-            f"only {_hits(runs)} of {kills} kills landed inside an epoch",
+            f"only {_hits(runs)} of {kills} kills hit the job inside an epoch",
             where=str(folder.root),
-            fix="the machine may be too busy to watch the folder: run it again",
+            fix="the machine may be too busy to watch the folder; run the demo again",
         )
-    tell("the job starts once more and runs to its end")
+    tell("starting the job once more, to its end")
     runs.append(_run(folder, kill_at=None))
     deaths = [(run.death, after.base) for run, after in pairwise(runs) if run.death]
     return CrashOutcome(
@@ -112,13 +110,13 @@ def run_crash_demo(
 
 
 def _run(folder: DemoFolder, *, kill_at: KillPoint | None) -> _Run:
-    """Start the job, and wait until it ends or the moment comes."""
+    """Start the job, and wait until it ends or reaches the kill point."""
     log = folder.log()
     before = _newest(log)
 
     def moment_has_come(log: CheckpointLog) -> bool:
-        # The run_start and one epoch are let through, so that every run gets somewhere. One lookup until then:
-        # the machine's cores are for the job.
+        # Let the run_start and one epoch pass, so that every run makes progress. Do only one lookup until then, to
+        # leave the cores to the job.
         return kill_at is not None and log.exists(before + 2) and _moment(log) is kill_at
 
     ended = run_job(folder, kill_when=moment_has_come, poll_seconds=_POLL_SECONDS)
@@ -136,7 +134,7 @@ def _death(log: CheckpointLog, processes: int) -> _Death:
 
 
 def _moment(log: CheckpointLog) -> KillPoint:
-    """Where the newest epoch is, as the folder shows it."""
+    """Return the point that the newest epoch has reached, according to the folder."""
     number = log.numbers()[-1]
     record = log.observe(number).record
     if record is None:
@@ -147,16 +145,16 @@ def _moment(log: CheckpointLog) -> KillPoint:
 
 
 def _newest(log: CheckpointLog) -> int:
-    """The newest number that has a record."""
+    """Return the newest number that has a record, or 0."""
     return next((number for number in reversed(log.numbers()) if log.exists(number)), 0)
 
 
 def _base_of_run_after(log: CheckpointLog, number: int) -> int:
-    """The base that the run which began after record `number` took."""
+    """Return the base of the run that started after record `number`."""
     started = (record for record in log.records() if record.kind == pb.RUN_START and record.epoch > number)
     first = next(started, None)
     if first is None:
-        raise DemoError("the job ended before its run began", where=log.store.url)
+        raise DemoError("the job ended before its run started", where=log.store.url)
     return first.base
 
 
@@ -166,6 +164,6 @@ def _hits(runs: list[_Run]) -> int:
 
 def _words(run: _Run) -> str:
     if run.death is None:
-        return "it ended before the moment came; once more"
+        return "the job ended before it reached the kill point; trying again"
     where = f"epoch {run.death.epoch} ({run.death.moment.value})"
     return f"SIGKILL to all {run.death.processes} processes of the job, in {where}"

@@ -1,4 +1,4 @@
-"""The demo job: bids per auction and 10 seconds of event time, counted and summed, on a local Spark."""
+"""The demo job: count and sum of bids per auction and 10 seconds of event time, on local Spark."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +23,17 @@ BID_COLUMNS = "auction BIGINT, bidder BIGINT, price BIGINT, dateTime TIMESTAMP"
 
 @dataclass(frozen=True)
 class DemoFolder:
-    """Where one demo keeps its events, state and results, side by side: a table may not lie inside the state."""
+    """Folder of a demo with its events, state and results side by side: a table must not be inside the state."""
 
     root: Path
 
     @classmethod
     def at(cls, root: str) -> "DemoFolder":
         scheme, separator, _ = root.partition("://")
-        if separator:  # the rest of a URL may hold a secret: it is not shown
-            raise InputError(
-                f"the demo keeps events and results in a folder, not at {scheme}://...", fix="name a local folder"
-            )
+        if separator:  # the rest of a URL may contain a secret and is not shown
+            raise InputError(f"the demo needs a local folder, got a URL: {scheme}://...", fix="pass a local folder")
         if Path(root).exists() and not Path(root).is_dir():
-            raise InputError("the demo needs a folder, and this is a file", where=root, fix="name another with --state")
+            raise InputError("the demo needs a folder, but this is a file", where=root, fix="pass another with --state")
         return cls(Path(root))
 
     @property
@@ -47,7 +45,7 @@ class DemoFolder:
         return self.root / "results"
 
     def events(self, *, events_per_file: int) -> EventFiles:
-        # Out of order by less than the watermark allows: no bid is late, so a batch recomputation must agree.
+        # Out of order by less than the watermark delay: no bid is late, so a batch recomputation must agree.
         generator = Nexmark(seed=42, events_per_second=10_000, out_of_order_us=2_000_000)
         return EventFiles(self.root / "events", generator, events_per_file)
 
@@ -57,7 +55,7 @@ class DemoFolder:
 
 
 def local_spark() -> Any:
-    """A local Spark with two cores and no web server."""
+    """Start a local Spark with two cores and no web server."""
     import os  # noqa: PLC0415 - with pyspark below
     import sys  # noqa: PLC0415
 
@@ -82,7 +80,7 @@ def local_spark() -> Any:
 
 
 def start(spark: Any, folder: DemoFolder) -> Any:
-    """Start the job over every file that is there; one file is one epoch."""
+    """Start the job over all existing files; one file is one epoch."""
     import statebed as sb  # noqa: PLC0415 - Spark's part of the API is an extra
 
     bids = (
@@ -101,7 +99,7 @@ def start(spark: Any, folder: DemoFolder) -> Any:
 
 
 def run_to_end(folder: DemoFolder) -> None:
-    """Run the job until every file is processed; the body of a process that may be killed at any time."""
+    """Run the job until every file is processed, in a process that may be killed at any time."""
     spark = local_spark()
     try:
         start(spark, folder).await_termination()

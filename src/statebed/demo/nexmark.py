@@ -1,13 +1,12 @@
 """Nexmark events: persons, auctions and bids of an online auction, as Arrow tables.
 
-Of every 50 events one is a person, three are auctions and 46 are bids, in this order; event n belongs to
-the group n // 50. What an event refers to follows the published hot ratios: of two bids one goes to the hot
-auction, of four auctions three are of the hot seller, of four bids three are by the hot bidder. The rest is
-spread over the 100 auctions in flight and the 1000 active people. One departure from the published
-generator: references point only to what exists already (there, up to ten ids that are still to come may be
-referred to).
+Of every 50 events one is a person, three are auctions and 46 are bids, in this order; event n belongs to group n // 50.
+References follow the published hot ratios: one bid in two goes to the hot auction, three auctions in four are from the
+hot seller, three bids in four are from the hot bidder. The rest is spread over the 100 auctions in flight and the 1000
+active people. One departure from the published generator: references only point to existing ids (there, up to ten
+future ids may be referenced).
 
-Every value depends on the seed and the event's number alone, so ranges can be made apart and in any order.
+Every value depends on the seed and the event number alone, so ranges can be generated separately and in any order.
 """
 
 import functools
@@ -32,7 +31,7 @@ HOT_SELLER_RATIO = 4
 HOT_BIDDER_RATIO = 4
 HOT_CHANNEL_RATIO = 2
 HOT_STRIDE = 100
-"""The hot auction, seller or bidder is the newest whose number is a multiple of this."""
+"""The hot auction, seller or bidder is the newest one whose number is a multiple of this."""
 AUCTIONS_IN_FLIGHT = 100
 ACTIVE_PEOPLE = 1000
 FIRST_PERSON = 1000
@@ -46,7 +45,7 @@ BID_BYTES = 100
 DEFAULT_FIRST_TIME_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z
 
 _TIME = pa.timestamp("us", tz="UTC")
-_PIECE = 200_000  # events made at once: bounds the memory of a large range
+_PIECE = 200_000  # events per chunk: bounds the memory of a large range
 _HOT_CHANNELS = ["Google", "Facebook", "Baidu", "Apple"]
 _FIRST_NAMES = [
     "Peter",
@@ -117,7 +116,7 @@ BID_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Nexmark:
-    """A stream of events that is fully described by these four numbers.
+    """A stream of events that is fully determined by these four numbers.
 
     >>> Nexmark(seed=7).bids(first=0, count=50).num_rows
     46
@@ -125,30 +124,33 @@ class Nexmark:
 
     seed: int = 1
     events_per_second: int = 10_000
-    """How fast event time advances with the event number."""
+    """Events per second of event time."""
     out_of_order_us: int = 0
-    """Each event's time is moved back by a random amount up to this."""
+    """Maximum random amount by which the time of each event is moved back."""
     first_time_us: int = DEFAULT_FIRST_TIME_US
 
     def __post_init__(self) -> None:
         if self.events_per_second < 1:
-            raise InputError(f"events_per_second is {self.events_per_second}", fix="give a whole number of 1 or more")
+            raise InputError(
+                f"`events_per_second` must be at least 1, got {self.events_per_second}",
+                fix="pass a whole number of 1 or more",
+            )
         if not 0 <= self.out_of_order_us < 2**32:
             raise InputError(
-                f"out_of_order_us is {self.out_of_order_us}",
-                fix="give 0 or more, below 4294967296 (71 minutes)",
+                f"`out_of_order_us` must be from 0 to 4294967295, got {self.out_of_order_us}",
+                fix="pass 0 or more, below 4294967296 (71 minutes)",
             )
 
     def persons(self, *, first: int, count: int) -> Any:
-        """The persons among the events [first, first + count)."""
+        """Return the persons among the events [first, first + count)."""
         return _in_pieces(self._persons, PERSON_SCHEMA, first=first, count=count)
 
     def auctions(self, *, first: int, count: int) -> Any:
-        """The auctions among the events [first, first + count)."""
+        """Return the auctions among the events [first, first + count)."""
         return _in_pieces(self._auctions, AUCTION_SCHEMA, first=first, count=count)
 
     def bids(self, *, first: int, count: int) -> Any:
-        """The bids among the events [first, first + count)."""
+        """Return the bids among the events [first, first + count)."""
         return _in_pieces(self._bids, BID_SCHEMA, first=first, count=count)
 
     def _persons(self, events: Integers) -> Any:
@@ -217,13 +219,13 @@ class Nexmark:
             auctions // HOT_STRIDE * HOT_STRIDE,
         )
         people = _newest_person(numbers)
-        # One past the hot seller, as published; it may not have come yet.
+        # One past the hot seller, as published; it may not exist yet.
         hot_bidder = np.minimum(people // HOT_STRIDE * HOT_STRIDE + 1, people)
         bidder = np.where(
             draw.one_in("bid.cold_bidder", HOT_BIDDER_RATIO), _active_person(draw, "bid.bidder"), hot_bidder
         )
         channel, url = _channel_and_url(draw)
-        # As published: the average counts the four numbers and the padding; channel and url come on top.
+        # As published: the average includes the four numbers and the padding, but not channel and url.
         size = np.full(len(numbers), 8 * 4)
         columns = [
             pa.array(FIRST_AUCTION + auction),
@@ -245,19 +247,19 @@ class Nexmark:
 
 def _in_pieces(make: Callable[[Integers], Any], schema: Any, *, first: int, count: int) -> Any:
     if first < 0 or count < 0:
-        raise InputError(f"a range of {count} events from {first}", fix="both must be 0 or more")
+        raise InputError(f"`first` and `count` must be at least 0, got {first} and {count}", fix="pass 0 or more")
     edges = range(first, first + count, _PIECE)
     pieces = [make(np.arange(edge, min(edge + _PIECE, first + count), dtype=np.int64)) for edge in edges]
     return pa.concat_tables(pieces) if pieces else schema.empty_table()
 
 
 def _newest_person(numbers: Integers) -> Integers:
-    """Number of the newest person at the time of each event; the first event is a person."""
+    """Return the number of the newest person at the time of each event; the first event is a person."""
     return numbers // GROUP
 
 
 def _newest_auction(numbers: Integers) -> Integers:
-    """Number of the newest auction at the time of each auction or bid."""
+    """Return the number of the newest auction at the time of each auction or bid."""
     place = np.clip(numbers % GROUP - PERSONS_PER_GROUP, 0, AUCTIONS_PER_GROUP - 1)
     return numbers // GROUP * AUCTIONS_PER_GROUP + place
 
@@ -270,12 +272,12 @@ def _active_person(draw: Counters, column: str) -> Integers:
 
 @functools.cache
 def _price_table() -> Integers:
-    # 100 * 10^x for x from 0 to 6 in hundredths. Decimal: a machine's pow() may differ in the last bit.
+    # 100 * 10^x for x from 0 to 6 in steps of 0.01. Decimal, because pow() may differ in the last bit between machines.
     return np.array([int(100 * Decimal(10) ** (Decimal(step) / 100)) for step in range(602)], dtype=np.int64)
 
 
 def _prices(draw: Counters, column: str) -> Integers:
-    """Log-uniform prices from 1 to 1,000,000, in cents."""
+    """Draw log-uniform prices from 1 to 1,000,000, in cents."""
     position = draw.below(column, 600 << 16)
     step, share = position >> 16, position & 0xFFFF
     table = _price_table()
@@ -284,7 +286,9 @@ def _prices(draw: Counters, column: str) -> Integers:
 
 
 def _channel_and_url(draw: Counters) -> tuple[Any, Any]:
-    """One bid in two comes through a hot channel, which has one page; the others through 10,000 channels."""
+    """Draw channel and URL: one bid in two comes through a hot channel with one page, the others through 10,000
+    channels.
+    """
     cold = pa.array(draw.one_in("bid.cold_channel", HOT_CHANNEL_RATIO))
     hot_channel = draw.below("bid.hot_channel", len(_HOT_CHANNELS))
     number = pa.array(draw.below("bid.channel", CHANNELS)).cast(pa.string())
@@ -319,7 +323,7 @@ def _lengths(*columns: Any) -> Integers:
 
 
 def _padding(draw: Counters, column: str, size: Integers, average: int) -> Any:
-    """Text that brings a row of `size` bytes to the average, give or take a fifth of what is missing."""
+    """Draw text that pads a row of `size` bytes to the average, give or take a fifth of the padding."""
     missing = np.maximum(average - size, 0)
     delta = missing // 5
     return draw.text(column, missing - delta + draw.below(f"{column}_length", 2 * delta + 1))

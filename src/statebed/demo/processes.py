@@ -1,7 +1,7 @@
-"""A child process with everything that it starts, and its sudden death.
+"""A child process that can be killed together with all its descendants.
 
-Spark's driver starts a JVM, and that starts Python workers in a process group of their own. What they share
-is the session, which the child opens; so a kill goes to every process of that session.
+Spark's driver starts a JVM, which starts Python workers in a separate process group. They share the session that the
+child opens, so a kill is sent to every process of that session.
 """
 
 import contextlib
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import IO
 
 _PROC = Path("/proc")
-_SESSION_FIELD = 3  # of /proc/PID/stat, counted after the closing parenthesis of the program's name
+_SESSION_FIELD = 3  # index in /proc/PID/stat, counted after the closing parenthesis of the program's name
 _KILL_TIMEOUT_SECONDS = 30.0
 
 
 class Child:
-    """A process that leads a session of its own."""
+    """A process that leads its own session."""
 
     def __init__(self, command: list[str], *, output: IO[bytes]) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - the caller's own program
@@ -30,18 +30,18 @@ class Child:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code, or None while the process runs."""
         return self._process.poll()
 
     def members(self) -> list[int]:
-        """Ids of all living processes of the session."""
+        """Return the ids of all living processes of the session."""
         return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit() and self._is_member(entry)]
 
     def kill(self) -> int:
-        """SIGKILL every process of the session; gives how many there were."""
+        """Send SIGKILL to every process of the session. Return their number."""
         killed: set[int] = set()
         deadline = time.monotonic() + _KILL_TIMEOUT_SECONDS
-        # The leader goes first: it would start workers again.
+        # Kill the leader first, because it would restart workers.
         alive = [self.pid]
         while alive and time.monotonic() < deadline:
             for pid in alive:
@@ -58,5 +58,5 @@ class Child:
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            return False  # it ended while we looked
+            return False  # it ended in the meantime
         return int(fields[_SESSION_FIELD]) == self.pid and fields[0] not in ("Z", "X")

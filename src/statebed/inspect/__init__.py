@@ -1,4 +1,4 @@
-"""State and its history as values to look at: jobs, epochs, operators, tables, sinks. Nothing here writes."""
+"""Read-only views of state and its history: jobs, epochs, operators, tables, sinks."""
 
 from statebed.inspect.tables import FileScan, Scan, StateDiff, StateTable, diff_state, read_state
 

@@ -1,7 +1,8 @@
-"""Which epochs the newest state builds on, found by hopping from run to run: no record in between is read.
+"""The chain of epochs that the newest state builds on, found by hopping from run to run without reading the records in
+between.
 
-Inside a run every epoch builds on the one before it, so the epochs between a run's start and the one that the next
-run builds on belong to the chain as a whole. The cost is two records per run, however many epochs a run has.
+Within a run, every epoch builds on the previous one, so all epochs from the start of a run to the base of the next one
+belong to the chain. The cost is two records per run, regardless of its number of epochs.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,26 +12,26 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.protocol.records import data_epoch_of
 
 Reader = Callable[[int], pb.CheckpointMetadata | None]
-"""The record at a number; None where it cannot be read."""
+"""Returns the record with a number, or None if it cannot be read."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Stretches of epochs, newest first, that the newest state consists of."""
+    """Stretches of epochs that make up the newest state, newest first."""
 
     stretches: tuple[tuple[int, int], ...]
     floor: int
-    """Below it and at it nothing is known: the records there are collected, damaged, or were not asked for."""
+    """Highest number about which nothing is known: records up to it are removed, damaged or were not requested."""
 
     def abandons(self, record: pb.CheckpointMetadata) -> bool:
-        """Whether a fork left this epoch behind: the newest state does not build on it."""
+        """Return whether a fork abandoned this epoch, so that the newest state does not build on it."""
         if record.kind != pb.EPOCH or record.epoch <= self.floor:
             return False
         return not any(first <= record.epoch <= last for first, last in self.stretches)
 
 
 def chain_of(head: pb.CheckpointMetadata | None, read: Reader, *, down_to: int = 1) -> Chain:
-    """Follow the newest state down to the number `down_to`."""
+    """Follow the newest state back to the number `down_to`."""
     stretches: list[tuple[int, int]] = []
     top = data_epoch_of(head) if head else 0
     while top >= down_to:
@@ -46,7 +47,7 @@ def chain_of(head: pb.CheckpointMetadata | None, read: Reader, *, down_to: int =
 
 
 def runs_of(head: pb.CheckpointMetadata | None, read: Reader) -> Iterator[tuple[pb.CheckpointMetadata, int]]:
-    """The records that opened the runs of the log, newest first, each with the last number of its run."""
+    """Yield the records that opened the runs of the log, newest first, each with the last number of its run."""
     last = head
     while last is not None:
         start = last if last.epoch == last.run else read(last.run)

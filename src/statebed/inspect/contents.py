@@ -1,4 +1,4 @@
-"""What one epoch consists of, read through its record: tables, outbox, sinks, source position, savepoints."""
+"""Contents of one epoch, read through its record: tables, outbox, sinks, source position, savepoints."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ class OperatorContents:
     rows_late: int
     rows_out: int
     watermark_us: int | None
-    """Up to where its windows are closed."""
+    """Time up to which its windows are closed."""
     output_watermark_us: int | None
-    """No later result has an earlier event time."""
+    """Lower bound of the event times of later results."""
     reads: tuple[str, ...] = ()
-    """The sources and operators whose rows it takes, where the record names them."""
+    """Sources and operators that it reads, if the record names them."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class TableSummary:
     bytes: int
     tombstones: int
     levels: dict[int, int] = field(default_factory=dict)
-    """How many files each level has."""
+    """Number of files of each level."""
 
 
 @dataclass(frozen=True)
 class SubtaskSummary:
-    """One subtask of an operator: what it owns, and how much of the tables that is."""
+    """One subtask of an operator: its hash range and the size of its part of the tables."""
 
     operator: str
     subtask: int
     owned_first: int
-    """The range of key hashes."""
+    """First key hash of its range."""
     owned_last: int
     files: int
     rows: int
@@ -61,7 +61,7 @@ class SubtaskSummary:
 
 @dataclass(frozen=True)
 class SinkSummary:
-    """One sink of an epoch, and whether it has the epoch's output."""
+    """One sink of an epoch, and whether the epoch's output is published to it."""
 
     sink: str
     operator: str
@@ -74,7 +74,7 @@ class SinkSummary:
 
 @dataclass(frozen=True)
 class Contents:
-    """An epoch, taken apart."""
+    """Contents of an epoch."""
 
     operators: tuple[OperatorContents, ...]
     tables: tuple[TableSummary, ...]
@@ -86,16 +86,16 @@ class Contents:
 
 
 Metadata = dict[str, list[pb.OperatorCheckpointMetadata]]
-"""What the subtasks of each operator have."""
+"""Metadata of the subtasks of each operator."""
 
 
 def metadata_of(log: CheckpointLog, record: pb.CheckpointMetadata) -> Metadata:
-    """Read the metadata of an epoch's subtasks, and none of its data."""
+    """Read the metadata of an epoch's subtasks, but no data."""
     return {entry.operator_id: subtasks_of(log, entry) for entry in record.operators}
 
 
 def contents_of(log: CheckpointLog, record: pb.CheckpointMetadata, metadata: Metadata | None = None) -> Contents:
-    """Take the epoch apart, with the metadata of its subtasks if it is read already."""
+    """Return the contents of an epoch; pass the metadata of its subtasks if it is already read."""
     position = record.source_position
     metadata = metadata_of(log, record) if metadata is None else metadata
     tier = "object store" if "://" in log.store.url else "local disk"
@@ -136,7 +136,7 @@ def _tables(operator: str, subtasks: list[pb.OperatorCheckpointMetadata], tier: 
 def _table(
     operator: str, name: str, kind: str, tier: str, subtasks: list[pb.TableSubtaskCheckpointMetadata]
 ) -> TableSummary:
-    # After a rescale two subtasks may list one file: it is counted once.
+    # After a rescale two subtasks may list the same file; count it once.
     files = {file.path: file for subtask in subtasks for file in subtask.files}
     return TableSummary(
         operator=operator,
@@ -153,7 +153,7 @@ def _table(
 
 
 def subtasks_in(metadata: Metadata) -> list[SubtaskSummary]:
-    """Who owns what, operator by operator; files that several own in parts count for each."""
+    """Return the parts of all subtasks, by operator; a file shared by several subtasks counts for each."""
     return [_subtask(name, one) for name, some in metadata.items() for one in some]
 
 
@@ -173,7 +173,7 @@ def _subtask(operator: str, metadata: pb.OperatorCheckpointMetadata) -> SubtaskS
 
 
 def sink_of(log: CheckpointLog, record: pb.CheckpointMetadata, entry: pb.SinkEntry) -> SinkSummary:
-    """A sink of an epoch; one that names no operator gets the files of its stream from all of them."""
+    """Return a sink of an epoch; a sink that names no operator gets the files of its stream from all operators."""
     files = [f for f in record.outbox if f.stream == entry.stream and entry.operator_id in {"", f.operator_id}]
     return SinkSummary(
         sink=entry.sink_id,

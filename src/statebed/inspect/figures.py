@@ -1,7 +1,7 @@
-"""What an epoch took, where its record says so: phases, state by tier, memory, compaction.
+"""Figures of an epoch from its record: phases, state by tier, memory, compaction.
 
-Records of older versions, and of engines that run without Spark, have no figures. Whoever shows them shows nothing
-then; no decision rests on them.
+Records of older versions, and of engines that run without Spark, have no figures; nothing is shown then. No decision
+depends on them.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from statebed.format import checkpoint_pb2 as pb
 T = TypeVar("T")
 
 PHASES = ("planning", "read", "shuffle", "merge", "write", "commit", "publish")
-"""In the order in which an epoch goes through them."""
+"""Phases of an epoch, in order."""
 
 
 @dataclass(frozen=True)
 class TierSizes:
-    """Where the state of a table lies at the end of an epoch."""
+    """Size of a table in each tier at the end of an epoch."""
 
     operator: str
     table: str
@@ -38,7 +38,7 @@ class TierSizes:
 
 @dataclass(frozen=True)
 class OperatorWork:
-    """What an operator did in an epoch."""
+    """Work of an operator in an epoch."""
 
     operator: str
     bytes_written: int
@@ -49,7 +49,7 @@ class OperatorWork:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The memory of a worker process at its fullest, and the cache of its host."""
+    """Peak memory of a worker process, and the cache of its host."""
 
     host: str
     budget_bytes: int
@@ -59,14 +59,14 @@ class HostMemory:
     cache_limit_bytes: int
     spilled_bytes: int
     shares: dict[str, int]
-    """Bytes that operators and tables keep of the budget."""
+    """Bytes of the budget reserved for operators and tables."""
     held: dict[str, int]
-    """Bytes that each of those held when the memory was fullest."""
+    """Bytes that each of those used at the peak."""
 
 
 @dataclass(frozen=True)
 class CompactionWork:
-    """What compaction did since the run began."""
+    """Work of compaction since the start of the run."""
 
     rounds: int
     merges: int
@@ -77,7 +77,7 @@ class CompactionWork:
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything that a record says about the making of its epoch."""
+    """All figures of an epoch's record."""
 
     phases_us: dict[str, int]
     tables: tuple[TierSizes, ...]
@@ -88,7 +88,9 @@ class Figures:
 
 
 def figures_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata | None = None) -> Figures | None:
-    """The figures of a record, or None; the record after it knows how long its commit and publication took."""
+    """Return the figures of a record, or None. The following record contains the durations of its commit and
+    publication.
+    """
     if not record.HasField("figures"):
         return None
     figures = record.figures
@@ -108,7 +110,7 @@ def figures_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata |
 
 
 def phases_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata | None = None) -> dict[str, int]:
-    """How long each phase took, in their order; those that nobody measured are left out."""
+    """Return the duration of each phase, in order, without those that were not measured."""
     measured = dict(record.figures.phases_us)
     if following is not None and following.previous == record.epoch and following.run == record.run:
         measured.update(following.figures.previous_phases_us)
@@ -117,7 +119,7 @@ def phases_of(record: pb.CheckpointMetadata, following: pb.CheckpointMetadata | 
 
 
 def _values(kind: type[T], message: Message, **given: object) -> T:
-    """The fields of a message in a dataclass that has them by the same names."""
+    """Copy the fields of a message to a dataclass with the same field names."""
     wanted = [one.name for one in fields(kind) if one.name not in given]  # type: ignore[arg-type]  # all are dataclasses
     return kind(**{name: getattr(message, name) for name in wanted}, **given)
 

@@ -1,4 +1,4 @@
-"""The data files of an epoch's tables, and who else needs them."""
+"""Data files of an epoch's tables, and the epochs and savepoints that need them."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,15 +21,15 @@ class FileSummary:
     operator: str
     table: str
     path: str
-    """Relative to the job's folder."""
+    """Path relative to the job's folder."""
     level: int
-    """0: written by an epoch; higher: by compaction."""
+    """Level: 0 if written by an epoch, higher if written by compaction."""
     rows: int
     bytes: int
     subtasks: tuple[int, ...]
-    """Those that read it: several after a rescale."""
+    """Subtasks that read it; several after a rescale."""
     owned_first: int
-    """The range of key hashes that these subtasks own of it."""
+    """First key hash of the range that these subtasks own of it."""
     owned_last: int
     min_key_hash: int
     max_key_hash: int
@@ -40,12 +40,12 @@ class FileSummary:
     schema_id: int
     sort_order: str
     epochs: tuple[int, ...] = ()
-    """Retained epochs that need it, where they were looked for."""
+    """Retained epochs that need it, if they were searched."""
     savepoints: tuple[str, ...] = ()
 
 
 def files_of(operator: str, subtasks: Iterable[pb.OperatorCheckpointMetadata]) -> list[FileSummary]:
-    """The files of an operator, by table, level and first key hash."""
+    """Return the files of an operator, sorted by table, level and first key hash."""
     found: dict[tuple[str, str], FileSummary] = {}
     for metadata in subtasks:
         for name, table in metadata.tables.items():
@@ -59,22 +59,22 @@ def files_of(operator: str, subtasks: Iterable[pb.OperatorCheckpointMetadata]) -
 
 @dataclass(frozen=True)
 class Referrers:
-    """Which epochs and savepoints need each file."""
+    """Epochs and savepoints that need each file."""
 
     epochs: dict[str, tuple[int, ...]]
     savepoints: dict[str, tuple[str, ...]]
     looked_at: tuple[int, ...]
-    """The epochs that were looked at."""
+    """Epochs that were searched."""
     complete: bool
-    """Whether these are all that are retained."""
+    """Whether these are all retained epochs."""
 
     def of(self, file: FileSummary) -> FileSummary:
-        """The file, with those who need it."""
+        """Return the file with the epochs and savepoints that need it."""
         return replace(file, epochs=self.epochs.get(file.path, ()), savepoints=self.savepoints.get(file.path, ()))
 
 
 def referrers(log: CheckpointLog, head: pb.CheckpointMetadata, *, limit: int) -> Referrers:
-    """Look through the newest `limit` retained epochs and every savepoint for what they need."""
+    """Collect the files that the newest `limit` retained epochs and every savepoint need."""
     numbers = [number for number in log.numbers() if number >= head.min_epoch]
     looked = numbers[-limit:]
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-records") as pool:
@@ -97,7 +97,7 @@ def referrers(log: CheckpointLog, head: pb.CheckpointMetadata, *, limit: int) ->
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers in few words.
+    """Format ascending numbers as ranges.
 
     >>> ranges([1, 2, 3, 7])
     '1-3, 7'
@@ -116,7 +116,7 @@ def _named(references: References, record: pb.CheckpointMetadata | None) -> Iter
         return ()
     try:
         return references.of(record, interrupted=True).sizes
-    except StatebedError:  # damaged, or being collected: `statebed verify` says more
+    except StatebedError:  # damaged, or removed by clean-up in the meantime: `statebed verify` reports it
         return ()
 
 

@@ -1,4 +1,4 @@
-"""What changed in a whole job between two epochs, by the metadata alone: no data file is opened."""
+"""Changes of a whole job between two epochs, from metadata alone: no data file is opened."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ SAME = "same"
 
 @dataclass(frozen=True)
 class TableChange:
-    """One table before and after; rows are those stored, of which some may hide others."""
+    """One table before and after; rows are stored rows, some of which may hide others."""
 
     operator: str
     table: str
@@ -46,7 +46,7 @@ class OperatorChange:
 
 @dataclass(frozen=True)
 class JobDiff:
-    """Two epochs of a job, side by side."""
+    """Two epochs of a job side by side."""
 
     job: str
     since: int
@@ -56,11 +56,11 @@ class JobDiff:
     operators: tuple[OperatorChange, ...]
     tables: tuple[TableChange, ...]
     operator_names: dict[str, str] = field(default_factory=dict)
-    """Names of operators for people, by id."""
+    """Display names of operators by id."""
 
 
 def diff_job(log: CheckpointLog, before: pb.CheckpointMetadata, after: pb.CheckpointMetadata) -> JobDiff:
-    """What differs between two epochs, operator by operator and table by table."""
+    """Return the differences between two epochs, by operator and table."""
     entries = [{entry.operator_id: entry for entry in record.operators} for record in (before, after)]
     names = list(dict.fromkeys([*entries[1], *entries[0]]))
     sides = [_tables(log, record) for record in (before, after)]

@@ -1,4 +1,4 @@
-"""The jobs of a state location: which there are, where each stands, and clear words for a location that is none."""
+"""Jobs of a state location and their status, with clear errors for a location that is not one."""
 
 import difflib
 import shlex
@@ -24,15 +24,15 @@ class JobSummary:
     job: str
     records: int
     head: int | None
-    """The newest number that has a record, readable or not."""
+    """Newest record number, whether the record is readable or not."""
     lineage: str | None
     status: str
     finish_time_us: int | None
     duration_us: int | None = None
-    """Of the newest epoch."""
+    """Duration of the newest epoch."""
     watermark_us: int | None = None
     bytes: int | None = None
-    """Of the data files that the newest state consists of."""
+    """Bytes of the data files of the newest state."""
     savepoints: int = 0
     problem: str = ""
     run: RunReport | None = None
@@ -40,7 +40,7 @@ class JobSummary:
 
 
 def open_log(state: str, job: str | None) -> CheckpointLog:
-    """The log of a job that must exist; without a name it is that of the only job there is."""
+    """Open the log of an existing job; without a name, that of the only job."""
     store = get_storage_provider(state)
     if job is None:
         job = _only_job(store, state)
@@ -51,7 +51,7 @@ def open_log(state: str, job: str | None) -> CheckpointLog:
             check_location(store)
         close = difflib.get_close_matches(job, found, n=1)
         raise JobNotFoundError(
-            f"there is no record of a job {job!r} (jobs here: {', '.join(found) or 'none'})",
+            f"the job {job!r} has no record (jobs here: {', '.join(found) or 'none'})",
             where=store.url,
             fix=f"did you mean {close[0]!r}?"
             if close
@@ -65,19 +65,19 @@ def _only_job(store: ObjectStore, state: str) -> str:
     if not found:
         check_location(store)
         raise JobNotFoundError(
-            "no job has state here", where=store.url, fix="name the folder or URL that the job was given as state="
+            "no job has state here", where=store.url, fix="pass the folder or URL that the job uses as state="
         )
     if len(found) > 1:
         raise InputError(
             f"several jobs have state here: {', '.join(found)}",
             where=store.url,
-            fix=f"name one of them after the location: {shlex.quote(state)} {found[0]}",
+            fix=f"add the name of one after the location: {shlex.quote(state)} {found[0]}",
         )
     return found[0]
 
 
 def job_names(store: ObjectStore) -> list[str]:
-    """Folders of the location that hold a log; one that no job can have as its name is none of ours."""
+    """Return the folders of the location that contain a log. Folders whose names no job can have are ignored."""
     return [
         name
         for name in store.list_level("").folders
@@ -86,7 +86,7 @@ def job_names(store: ObjectStore) -> list[str]:
 
 
 def summarise_jobs(state: str, *, now_us: int | None = None) -> list[JobSummary]:
-    """Every job at the location, by its name; one that cannot be read does not hide the others."""
+    """Return every job of the location, sorted by name. A job that cannot be read does not hide the others."""
     store = get_storage_provider(state)
     found = job_names(store)
     if not found:
@@ -96,7 +96,7 @@ def summarise_jobs(state: str, *, now_us: int | None = None) -> list[JobSummary]
 
 
 def summarise_job(log: CheckpointLog, *, now_us: int) -> JobSummary:
-    """Where a job stands, by its newest record and by what its newest run tells."""
+    """Summarise a job from its newest record and the status of its newest run."""
     records = len(log.numbers())
     try:
         recovery = log.recover()
@@ -128,18 +128,20 @@ def summarise_job(log: CheckpointLog, *, now_us: int) -> JobSummary:
 
 
 def check_location(store: ObjectStore) -> None:
-    """Tell a location without jobs from one that was mistyped."""
+    """Raise InputError if the location does not exist or is the folder of a job, to distinguish a typo from a location
+    without jobs.
+    """
     if isinstance(store, LocalStore) and not Path(store.url).is_dir():
         what = "is a file, not a folder" if Path(store.url).exists() else "does not exist"
         raise InputError(
-            f"the state location {what}", where=store.url, fix="name the folder or URL that the job was given as state="
+            f"the state location {what}", where=store.url, fix="pass the folder or URL that the job uses as state="
         )
     if names.CHECKPOINTS in store.list_level("").folders:
         location, _, job = store.url.rpartition("/")
         raise InputError(
             "this is the folder of a job, not a state location",
             where=store.url,
-            fix=f"name the folder above it, then the job: `statebed ls {shlex.quote(location)} {job}`",
+            fix=f"pass its parent folder, then the job: `statebed ls {shlex.quote(location)} {job}`",
         )
 
 

@@ -1,4 +1,4 @@
-"""The runs and lineages of a job: who started when, from which epoch, and what became of it."""
+"""Runs and lineages of a job: when each started, from which epoch, and how it ended."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,30 +19,30 @@ class RunSummary:
     run: int
     lineage: str
     base: int
-    """The epoch whose state it took over; 0: none."""
+    """Epoch whose state it resumed from; 0 if none."""
     first_epoch: int | None
     last_epoch: int | None
     start_time_us: int
     finish_time_us: int
-    """Of its last record."""
+    """Finish time of its last record."""
     status: str
-    """Of its last record."""
+    """Status of its last record."""
     watermark_us: int | None
     report: RunReport | None = None
-    """State of the run, if the run recorded one."""
+    """State of the run, or None if it recorded none."""
 
 
 @dataclass(frozen=True)
 class LineageSummary:
-    """An unbroken succession of epochs."""
+    """An unbroken sequence of epochs."""
 
     lineage: str
     status: str
-    """Current: the newest one; abandoned: a later one began at an older epoch."""
+    """'current' for the newest lineage, 'abandoned' if a later one forked from an older epoch."""
     base: int
-    """The epoch that it forked from; 0: it began with nothing."""
+    """Epoch from which it forked; 0 if it started without state."""
     kept_until: int | None
-    """The newest of its epochs that the newest state builds on."""
+    """Newest of its epochs that the newest state builds on."""
     runs: int
     first_epoch: int | None
     last_epoch: int | None
@@ -52,25 +52,25 @@ class LineageSummary:
 
 
 def summarise_runs(log: CheckpointLog, *, limit: int | None = None) -> list[RunSummary]:
-    """The newest runs, ascending. Two records of each are read, whatever the number of its epochs."""
+    """Return the newest runs in ascending order. Two records per run are read, regardless of its number of epochs."""
     return runs_behind(newest_readable(log), lambda number: readable(log, number), limit=limit)
 
 
 def with_reports(runs: Sequence[RunSummary], reports: Sequence[RunReport]) -> list[RunSummary]:
-    """The runs, each with what it tells of itself."""
+    """Return the runs, each with its report."""
     told = {report.run: report for report in reports}
     return [replace(run, report=told.get(run.run)) for run in runs]
 
 
 def summarise_lineages(log: CheckpointLog, *, limit: int | None = None) -> list[LineageSummary]:
-    """The lineages of the newest runs, in the order in which they began."""
+    """Return the lineages of the newest runs, in the order in which they began."""
     head = newest_readable(log)
     runs = runs_behind(head, lambda number: readable(log, number), limit=limit)
     return lineages_behind(head, lambda number: readable(log, number), runs)
 
 
 def runs_behind(head: pb.CheckpointMetadata | None, read: Reader, *, limit: int | None = None) -> list[RunSummary]:
-    """The newest runs up to a record, ascending, for who has it and a reader at hand."""
+    """Return the newest runs up to the record `head`, in ascending order."""
     found: list[RunSummary] = []
     for start, last_number in runs_of(head, read):
         if limit is not None and len(found) >= limit:
@@ -83,7 +83,7 @@ def runs_behind(head: pb.CheckpointMetadata | None, read: Reader, *, limit: int 
 def lineages_behind(
     head: pb.CheckpointMetadata | None, read: Reader, runs: Sequence[RunSummary]
 ) -> list[LineageSummary]:
-    """The lineages of these runs, in the order in which they began."""
+    """Return the lineages of these runs, in the order in which they began."""
     if not runs:
         return []
     chain = chain_of(head, read, down_to=runs[0].run)

@@ -1,4 +1,4 @@
-"""A job as it runs: the end of its log, followed, and what it says about pace, lag and state."""
+"""Tail of the log of a running job, and its throughput, lag and state."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from statebed.protocol.records import data_epoch_of
 
 
 class LogTail:
-    """Follow the newest records of a log: it is listed once, from then on the next number is looked up."""
+    """Follows the newest records of a log: it is listed once, then only the next number is looked up."""
 
     def __init__(self, log: CheckpointLog, *, keep: int) -> None:
         self._log = log
         self._records: deque[pb.CheckpointMetadata] = deque(maxlen=keep)
 
     def poll(self) -> Sequence[pb.CheckpointMetadata]:
-        """The newest records as they are now, ascending; empty for a job that never committed."""
+        """Return the current newest records in ascending order; empty for a job that never committed."""
         if not self._records or not self._log.stands(self._records[-1]):
             self._begin()
         while self._records and (following := self._next(self._records[-1].epoch + 1)):
@@ -30,11 +30,13 @@ class LogTail:
         return list(self._records)
 
     def run(self, *, now_us: int) -> RunReport | None:
-        """State that the run of the newest record reports for itself; None before the first record."""
+        """Return the state of the run of the newest record, or None before the first record."""
         return newest_run(self._log, self._records[-1], now_us=now_us) if self._records else None
 
     def _begin(self) -> None:
-        """Also when the newest record is no longer there: the job was removed, or begun again."""
+        """Read the tail from scratch; also called if the newest record has disappeared because the job was removed or
+        recreated.
+        """
         self._records.clear()
         head = newest(self._log)
         if head is not None:
@@ -51,7 +53,7 @@ class LogTail:
 
 @dataclass(frozen=True)
 class OperatorPace:
-    """One operator, over the epochs that were looked at."""
+    """One operator, over the observed epochs."""
 
     operator: str
     subtasks: int
@@ -60,12 +62,12 @@ class OperatorPace:
     rows_late: int
     watermark_us: int | None
     busy_us: int | None
-    """Of its slowest subtask, in the newest epoch."""
+    """Busy time of its slowest subtask in the newest epoch."""
 
 
 @dataclass(frozen=True)
 class JobPace:
-    """Where a job stands and how fast it goes; rates are over the epochs of its newest run that were looked at."""
+    """Status and throughput of a job; rates are over the observed epochs of its newest run."""
 
     job: str
     epoch: int
@@ -75,22 +77,22 @@ class JobPace:
     lineage: str
     finish_time_us: int
     idle_us: int
-    """Since the newest record."""
+    """Time since the newest record."""
     epochs: int
-    """That the rates are of."""
+    """Number of epochs over which rates are computed."""
     epochs_per_second: float | None
     rows_in_per_second: float | None
     rows_out_per_second: float | None
     rows_late: int
     duration_us: int | None
-    """Of the newest epoch."""
+    """Duration of the newest epoch."""
     watermark_us: int | None
     lag_us: int | None
-    """How far the slowest watermark was behind the clock when the newest epoch was made."""
+    """Lag of the slowest watermark behind the clock when the newest epoch was processed."""
     event_time_lag_us: int | None
-    """How far it was behind the newest event that any source gave."""
+    """Lag of the slowest watermark behind the newest event of any source."""
     phases_us: dict[str, int]
-    """Mean of the epochs that say."""
+    """Mean duration of each phase over the epochs that report it."""
     operators: tuple[OperatorPace, ...]
     tables: tuple[TierSizes, ...]
     hosts: tuple[HostMemory, ...]
@@ -98,11 +100,13 @@ class JobPace:
     report: RunReport | None = None
     """State of the newest run."""
     operator_names: dict[str, str] = field(default_factory=dict)
-    """Names of operators for people, by id."""
+    """Display names of operators by id."""
 
 
 def pace_of(records: Sequence[pb.CheckpointMetadata], *, now_us: int, report: RunReport | None = None) -> JobPace:
-    """What the newest records of a job say; at least one is needed. `report` is of its newest run."""
+    """Compute the status and throughput of a job from its newest records, of which there must be at least one. `report`
+    is that of its newest run.
+    """
     head = records[-1]
     epochs = [record for record in records if record.run == head.run and record.kind == pb.EPOCH]
     last = epochs[-1] if epochs else None
@@ -152,7 +156,7 @@ def _pace(entry: pb.OperatorEntry, epochs: Sequence[pb.CheckpointMetadata], seco
 
 
 def _seconds(epochs: Sequence[pb.CheckpointMetadata]) -> float:
-    """The time that the epochs took, pauses between them included."""
+    """Return the time from the start of the first epoch to the end of the last, including pauses."""
     if not epochs:
         return 0.0
     return (epochs[-1].finish_time_us - epochs[0].start_time_us) / 1e6

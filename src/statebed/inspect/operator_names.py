@@ -1,4 +1,4 @@
-"""Names of a job's operators as people read them: the given name, or what the user wrote instead of a generated id."""
+"""Display names of a job's operators: the given name, or the user's expression instead of a generated id."""
 
 import difflib
 from collections import Counter
@@ -12,15 +12,15 @@ from statebed.operators.labels import written_name
 
 @dataclass(frozen=True)
 class OperatorNames:
-    """Maps ids of operators to names for people, and back."""
+    """Maps operator ids to display names and back."""
 
     by_id: Mapping[str, str]
 
     @staticmethod
     def of(*records: pb.CheckpointMetadata) -> "OperatorNames":
-        """Name the operators of records; of two definitions of one operator the later record's counts.
+        """Name the operators of records; if they define an operator differently, the last record wins.
 
-        Two operators that were written alike get their ids behind their names, in brackets.
+        Operators with the same display name get their ids in brackets after it.
         """
         definitions = {entry.operator_id: entry.definition for record in records for entry in record.operators}
         names = {operator: written_name(operator, text) for operator, text in definitions.items()}
@@ -28,7 +28,7 @@ class OperatorNames:
         return OperatorNames({one: name if count[name] == 1 else f"{name} [{one}]" for one, name in names.items()})
 
     def __call__(self, text: str) -> str:
-        """Return the name of an operator, or of something of it: `id`, `id.table`, `id in-flight writes`."""
+        """Return the display name of an operator or of a part of it: `id`, `id.table`, `id in-flight writes`."""
         if text in self.by_id:
             return self.by_id[text]
         end = next((at for at, letter in enumerate(text) if letter in ". "), len(text))
@@ -38,7 +38,7 @@ class OperatorNames:
         return ", ".join(map(self, texts))
 
     def id_of(self, wanted: str, *, where: str) -> str:
-        """Return the id of the operator that a user names, by its id or by the name that pages show."""
+        """Return the id of the operator that the user specifies, by id or display name."""
         ids = {name: operator for operator, name in self.by_id.items()}
         if wanted in self.by_id:
             return wanted

@@ -1,4 +1,4 @@
-"""What the records of a job's log say, as plain values for tables, pages and JSON."""
+"""Records of a job's log as plain values for tables, pages and JSON."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,11 +36,11 @@ class LogEntry:
     rows_out: int
     watermark_us: int | None
     bytes: int
-    """Of all objects in the epoch's folder."""
+    """Bytes of all objects in the epoch's folder."""
     savepoints: tuple[str, ...] = ()
-    """Those that pin it."""
+    """Savepoints that pin it."""
     phases_us: dict[str, int] = field(default_factory=dict)
-    """How long each phase took, where the record has figures."""
+    """Duration of each phase, if the record has figures."""
     problem: str = ""
 
 
@@ -51,9 +51,9 @@ class _Problem:
 
 
 def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: int | None = None) -> list[LogEntry]:
-    """The numbers of the log, ascending; a record that is damaged, removed or too new is listed as such.
+    """Return the entries of the log in ascending order; a record that is damaged, removed or too new is listed as such.
 
-    With `limit` only the newest so many are read, with `before` only those below that number.
+    With `limit`, read only the newest `limit` entries; with `before`, only those below that number.
     """
     numbers = [number for number in log.numbers() if before is None or number < before]
     wanted = numbers if limit is None else numbers[-limit:] if limit else []
@@ -63,11 +63,11 @@ def summarise_epochs(log: CheckpointLog, *, limit: int | None = None, before: in
     if not found:
         return []
     intact = {number: item for number, item in found.items() if isinstance(item, pb.CheckpointMetadata)}
-    # Read after the others: what it licenses to delete may have left while they were read, and is not missing.
+    # Read last: records that it allows clean-up to remove may have been removed in the meantime, and are not missing.
     head = newest_readable(log)
     if head is not None:
         for number in set(range(max(head.min_epoch, min(wanted)), max(found))) - set(found):
-            found[number] = _Problem(MISSING, "its record is not there: something outside statebed removed it")
+            found[number] = _Problem(MISSING, "the record is missing: something other than statebed removed it")
     sizes = sizes_of_folders(log, sorted(found))
     chain = chain_of(head, lambda number: intact.get(number) or readable(log, number), down_to=min(found))
     savepoints = savepoints_by_epoch(head)
@@ -93,10 +93,10 @@ def summarise(
     following: pb.CheckpointMetadata | None = None,
     savepoints: tuple[str, ...] = (),
 ) -> LogEntry:
-    """One record in one line; `held` is the size of its epoch's folder, `following` the record after it."""
+    """Summarise one record; `held` is the size of its epoch's folder, `following` the record after it."""
     is_epoch = record.kind == pb.EPOCH
     has_batch = is_epoch and record.source_position.HasField("batch_id")
-    # A run_start carries its base's operators unchanged: their counts are of the base.
+    # A run_start carries the operators of its base unchanged, so their counts belong to the base.
     counted = record.operators if is_epoch else []
     return LogEntry(
         epoch=record.epoch,
@@ -119,18 +119,18 @@ def summarise(
 
 
 def slowest_watermark(record: pb.CheckpointMetadata) -> int | None:
-    """Up to where every operator has closed its windows."""
+    """Return the time up to which every operator has closed its windows."""
     marks = [mark for operator in record.operators if (mark := input_watermark(operator)) is not None]
     return min(marks, default=None)
 
 
 def input_watermark(operator: pb.OperatorEntry) -> int | None:
-    """Up to where windows are closed: the slowest of the operator's inputs."""
+    """Return the time up to which windows are closed: the minimum watermark of the operator's inputs."""
     return min((i.watermark_us for i in operator.inputs if i.HasField("watermark_us")), default=None)
 
 
 def savepoints_by_epoch(head: pb.CheckpointMetadata | None) -> dict[int, tuple[str, ...]]:
-    """The names of the savepoints that pin each epoch."""
+    """Return the names of the savepoints that pin each epoch."""
     pinned: dict[int, tuple[str, ...]] = {}
     for pin in head.pins if head else ():
         pinned[pin.epoch] = (*pinned.get(pin.epoch, ()), pin.savepoint)
@@ -138,19 +138,19 @@ def savepoints_by_epoch(head: pb.CheckpointMetadata | None) -> dict[int, tuple[s
 
 
 def newest(log: CheckpointLog) -> pb.CheckpointMetadata | None:
-    """The newest record, if there is any; a damaged one is an error, never passed over for an older one."""
+    """Return the newest record, or None if there is none. A damaged one raises and is never skipped."""
     recovery = log.recover()
     return log.read(recovery.last_number) if recovery.damaged else recovery.head
 
 
 def record_at(log: CheckpointLog, epoch: int | None) -> pb.CheckpointMetadata:
-    """The record of `epoch`, or the newest."""
+    """Return the record of `epoch`, or the newest."""
     record = newest(log) if epoch is None else _retained(log, epoch)
     if record is None:
         raise EpochNotRetainedError(
-            "the job has folders of epochs but no record",
+            "the job has folders of epochs but no records",
             where=log.store.url,
-            fix="it was never committed, or its records were removed; `statebed ls` shows what is there",
+            fix="it never committed, or its records were removed; `statebed ls` lists the jobs",
         )
     return record
 
@@ -163,14 +163,14 @@ def _retained(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata:
         if head is None:
             raise
         raise EpochNotRetainedError(
-            f"there is no record of epoch {epoch} (epochs {head.min_epoch} to {head.epoch} are retained)",
+            f"epoch {epoch} has no record (epochs {head.min_epoch} to {head.epoch} are retained)",
             where=error.where,
             fix=error.fix,
         ) from error
 
 
 def newest_readable(log: CheckpointLog) -> pb.CheckpointMetadata | None:
-    """The newest record that can be read, to show at least that; what lies above it is shown as damaged."""
+    """Return the newest readable record, or None; newer ones are shown as damaged."""
     for number in reversed(log.numbers()):
         if record := readable(log, number):
             return record
@@ -178,7 +178,7 @@ def newest_readable(log: CheckpointLog) -> pb.CheckpointMetadata | None:
 
 
 def readable(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata | None:
-    """The record of an epoch, or None where it is gone or damaged."""
+    """Return the record of an epoch, or None if it is missing or damaged."""
     item = _look(log, epoch)
     return item if isinstance(item, pb.CheckpointMetadata) else None
 
@@ -191,11 +191,11 @@ def _look(log: CheckpointLog, epoch: int) -> pb.CheckpointMetadata | _Problem | 
     except FormatError as error:
         return _Problem(DAMAGED, error.what)
     except EpochNotRetainedError:
-        return None  # collected, or not committed yet
+        return None  # removed by clean-up, or not committed yet
 
 
 def unreadable(epoch: int, *, status: str, problem: str, held: int = 0) -> LogEntry:
-    """A number whose record cannot be read."""
+    """Build the entry of a record that cannot be read."""
     return LogEntry(
         epoch=epoch,
         kind="unknown",

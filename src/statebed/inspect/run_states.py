@@ -1,8 +1,8 @@
-"""What became of each run of a job, as far as its folder tells.
+"""States of the runs of a job, as far as its folder shows them.
 
-A process that ends tells how (`runs/{run}/end.metadata`). One that is killed tells nothing: its run has vanished once a
-later run exists, or once its heartbeat is older than three of its own intervals. That comparison uses two clocks, the
-writer's and the reader's, and is for display alone: who may write is decided by the log.
+A process that ends records how (`runs/{run}/end.metadata`). One that is killed records nothing: its run has vanished
+once a later run exists, or once its heartbeat is older than three of its intervals. That comparison involves two
+clocks, the writer's and the reader's, and is for display only: the log decides which run may write.
 """
 
 import enum
@@ -23,7 +23,7 @@ SILENT_AFTER = 3
 
 
 class RunState(enum.Enum):
-    """What a run is doing, or how it ended."""
+    """State of a run, or how it ended."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -34,13 +34,13 @@ class RunState(enum.Enum):
     EXITED = "exited"
     VANISHED = "vanished"
     SUPERSEDED = "superseded"
-    """A later run exists, and nothing tells how this one ended; or its process has not noticed yet."""
+    """A later run exists, and this one recorded no end; or its process has not noticed yet."""
     UNKNOWN = "unknown"
-    """The newest run, of a program that tells nothing: a tool, or an older statebed."""
+    """The newest run, of a program without heartbeats: a tool, or an older statebed."""
 
 
 PROBLEMS = frozenset({RunState.FAILED, RunState.FENCED, RunState.EXITED, RunState.VANISHED})
-"""States that a person should look at."""
+"""States that need attention."""
 _OUTCOMES = {
     pb.RUN_FINISHED: RunState.FINISHED,
     pb.RUN_STOPPED: RunState.STOPPED,
@@ -67,15 +67,15 @@ class Undelivered:
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run: its state and, where it did not end well, why and what to do."""
+    """One run: its state and, if it did not end cleanly, the cause and the fix."""
 
     run: int
     state: RunState
     start_time_us: int | None = None
     end_time_us: int | None = None
-    """When it ended, or gave its last sign of life."""
+    """Time of its end or its last heartbeat."""
     epoch: int | None = None
-    """The newest record it committed, as it last told."""
+    """Newest record that it committed, as last reported."""
     code: str = ""
     kind: str = ""
     """Class of the exception."""
@@ -95,7 +95,7 @@ class RunReport:
 def judge_run(
     status: RunStatus, *, last: pb.CheckpointMetadata | None, superseded_by: int | None, now_us: int
 ) -> RunReport:
-    """Decide what became of a run from what it told; `last` is its last record, where that is retained."""
+    """Determine the state of a run from its status; `last` is its last record, if retained."""
     report = _told(status)
     if status.end is not None:
         return _ended(report, status.end)
@@ -144,7 +144,7 @@ def _ended(report: RunReport, end: pb.RunEnd) -> RunReport:
 
 
 def _silence_us(sign: pb.RunHeartbeat | None, now_us: int) -> int | None:
-    """How long a run has been silent, if that is too long."""
+    """Return the time since the last heartbeat if it exceeds the limit, else None."""
     if sign is None:
         return None
     silence = now_us - sign.time_us
@@ -157,7 +157,7 @@ def _vanished(report: RunReport, superseded_by: int | None) -> RunReport:
     return replace(
         report,
         state=RunState.VANISHED,
-        what=f"{place} stopped giving signs of life and recorded no end{took_over}",
+        what=f"{place} stopped sending heartbeats and recorded no end{took_over}",
         fix="nothing is lost. Find out what ended the process: was it killed (out of memory?), did the host go down, "
         "can it still reach the store?"
         + ("" if superseded_by else f" Then start the job again: it continues after epoch {report.epoch}"),
@@ -169,7 +169,9 @@ def _undelivered(sinks: Iterable[pb.UndeliveredSink]) -> tuple[Undelivered, ...]
 
 
 def state_of_job(head: pb.CheckpointMetadata, report: RunReport | None) -> str:
-    """One word for a job: the state of its newest run, or the status of its newest record where the run is silent."""
+    """Return the status of a job in one word: the state of its newest run, or the status of its newest record if the
+    run reports none.
+    """
     if report is None or report.state in {RunState.UNKNOWN, RunState.SUPERSEDED}:
         return STATUSES.get(head.status, "unknown")
     state: str = report.state.value
@@ -182,7 +184,7 @@ def state_of_job(head: pb.CheckpointMetadata, report: RunReport | None) -> str:
 def newest_run(
     log: CheckpointLog, head: pb.CheckpointMetadata, *, now_us: int, status: RunStatus | None = None
 ) -> RunReport:
-    """Report on the run that wrote the newest record; `status` is what it told, where that is at hand."""
+    """Report on the run that wrote the newest record; pass its `status` if it is already read."""
     status = run_status(log, head.run) if status is None else status
     report = judge_run(status, last=head, superseded_by=None, now_us=now_us)
     if report.state is RunState.VANISHED:
@@ -199,7 +201,7 @@ def run_reports(
     limit: int,
     lasts: dict[int, pb.CheckpointMetadata] | None = None,
 ) -> list[RunReport]:
-    """Report on the newest runs that told something, newest first; `lasts` are last records of runs, where known."""
+    """Report on the newest runs that recorded a status, newest first; `lasts` are last records of runs, if known."""
     runs = [run for run in known_runs(log.store) if run <= head.run]
     later = dict(zip(runs, [*runs[1:], head.run if not runs or runs[-1] != head.run else None], strict=False))
     wanted = runs[-limit:][::-1]
@@ -215,15 +217,15 @@ def run_reports(
 
 
 def is_published(log: CheckpointLog, epoch: int, sink_id: str) -> bool:
-    """Whether the marker says that the sink has the epoch."""
+    """Return whether a marker says that the epoch is published to the sink."""
     try:
         return log.store.head(names.published(epoch, sink_id)) is not None
     except InvalidNameError:
-        return False  # no sink of ours has such a name, whoever wrote that record
+        return False  # no sink can have such a name
 
 
 def run_status(log: CheckpointLog, run: int) -> RunStatus:
-    """Read what a run told; damage is for `statebed verify` to report, and hides nothing else here."""
+    """Read the status of a run. Damage is reported by `statebed verify`; here it counts as no status."""
     try:
         return read_status(log.store, run)
     except FormatError:
@@ -231,7 +233,7 @@ def run_status(log: CheckpointLog, run: int) -> RunStatus:
 
 
 def problem_lines(report: RunReport) -> Sequence[str]:
-    """A run that did not end well in words: what, where, undelivered sinks, what to do."""
+    """Describe a run that did not end cleanly: what, where, undelivered sinks, what to do."""
     code = f"[{report.code}] " if report.code else f"{report.kind}: " if report.kind else ""
     lines = [f"run {report.run} {report.state.value}: {code}{report.what}"]
     if report.where:

@@ -1,4 +1,4 @@
-"""The savepoints of a job, as its newest record pins them."""
+"""Savepoints of a job, as pinned by its newest record."""
 
 from dataclasses import dataclass
 
@@ -11,27 +11,27 @@ from statebed.inspect.sizes import state_bytes
 
 @dataclass(frozen=True)
 class SavepointSummary:
-    """One savepoint: an epoch that stays until the savepoint is dropped."""
+    """One savepoint: an epoch that is retained until the savepoint is dropped."""
 
     savepoint: str
     epoch: int
     lineage: str
     finish_time_us: int | None
-    """Of the pinned epoch."""
+    """Finish time of the pinned epoch."""
     watermark_us: int | None
     bytes: int | None
-    """Of the data files that its state consists of; some may be shared with other epochs."""
+    """Bytes of the data files of its state; some may be shared with other epochs."""
     problem: str = ""
 
 
 def summarise_savepoints(log: CheckpointLog, head: pb.CheckpointMetadata | None) -> list[SavepointSummary]:
-    """Every savepoint that `head` pins, by epoch; one that cannot be read does not hide the others."""
+    """Return every savepoint that `head` pins, sorted by epoch. One that cannot be read does not hide the others."""
     pins = head.pins if head else ()
     return [_savepoint(log, pin) for pin in sorted(pins, key=lambda pin: (pin.epoch, pin.savepoint))]
 
 
 def savepoint_record(log: CheckpointLog, head: pb.CheckpointMetadata | None, name: str) -> pb.CheckpointMetadata:
-    """The record that the savepoint pins, or an error that lists those there are."""
+    """Return the record that the savepoint pins. Raise SavepointError with the existing names if there is none."""
     pins = {pin.savepoint: pin for pin in head.pins} if head else {}
     if name not in pins:
         raise SavepointError(

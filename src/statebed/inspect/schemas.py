@@ -1,4 +1,4 @@
-"""What tables are made of: their columns, keys, and how long rows stay."""
+"""Schemas of tables: their columns, keys and retention."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ CLOCKS = {pb.EVENT_TIME: "event time", pb.EPOCH_TIME: "epoch time"}
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """One column of a table; its id stays through renames."""
+    """One column of a table; its id survives renames."""
 
     column: str
     type: str
@@ -30,9 +30,9 @@ class SchemaSummary:
     description: str
     keys: tuple[str, ...]
     columns: tuple[ColumnSummary, ...]
-    """Without the reserved ones; empty for global keyed tables, whose keys and values are of any type."""
+    """Columns without the reserved ones; empty for global keyed tables, whose keys and values have any type."""
     schema_ids: tuple[int, ...]
-    """Of the schemas that its files have."""
+    """Ids of the schemas of its files."""
     bin_us: int | None
     retention_us: int | None
     time_to_live_us: int | None
@@ -41,7 +41,7 @@ class SchemaSummary:
 
 
 def schemas_of(operator: str, subtasks: Iterable[pb.OperatorCheckpointMetadata]) -> list[SchemaSummary]:
-    """The tables of an operator, by name."""
+    """Return the tables of an operator, sorted by name."""
     configs: dict[str, pb.TableConfig] = {}
     ids: dict[str, set[int]] = {}
     for metadata in subtasks:

@@ -1,4 +1,4 @@
-"""How many bytes: of an epoch's folder, of the state that an epoch shows."""
+"""Sizes in bytes of an epoch's folder and of the state of an epoch."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format import names
 
 READS_AT_ONCE = 16
-"""Small objects are fetched side by side: over a network one takes tens of milliseconds."""
+"""Number of small objects fetched concurrently: over a network, one takes tens of milliseconds."""
 
 
 def size_of_folder(log: CheckpointLog, epoch: int) -> int:
@@ -18,26 +18,26 @@ def size_of_folder(log: CheckpointLog, epoch: int) -> int:
 
 
 def sizes_of_folders(log: CheckpointLog, epochs: Sequence[int]) -> dict[int, int]:
-    """The same for several epochs at once."""
+    """Return the sizes of the folders of several epochs, read concurrently."""
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-list") as pool:
         return dict(zip(epochs, pool.map(lambda epoch: size_of_folder(log, epoch), epochs), strict=True))
 
 
 def subtasks_of(log: CheckpointLog, operator: pb.OperatorEntry) -> list[pb.OperatorCheckpointMetadata]:
-    """The metadata of an operator's subtasks, as its record names them."""
+    """Read the metadata of an operator's subtasks named by its record."""
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-metadata") as pool:
         return list(pool.map(lambda reference: fetch_subtask(log.store, reference), operator.subtasks))
 
 
 def state_bytes(log: CheckpointLog, record: pb.CheckpointMetadata) -> int | None:
-    """Bytes of the data files that the epoch's state consists of; None when they are being collected."""
+    """Return the bytes of the data files of the epoch's state, or None if clean-up is removing them."""
     if record.HasField("figures") and record.figures.operators:
         return sum(table.store_bytes for operator in record.figures.operators for table in operator.tables)
     try:
         subtasks = [metadata for operator in record.operators for metadata in subtasks_of(log, operator)]
     except MissingFileError:
         return None
-    # After a rescale two subtasks may list one file: it is counted once.
+    # After a rescale two subtasks may list the same file; count it once.
     files = {
         file.path: file.size
         for metadata in subtasks

@@ -1,4 +1,4 @@
-"""How far a job has read its sources: committed offsets from the record, and lag as Spark last reported it."""
+"""Progress of a job's sources: committed offsets from the record, and lag as last reported by Spark."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statebed.format import checkpoint_pb2 as pb
 
 _HEADER_LINES = 2
-"""Lines before the offsets in a file of Spark's offset log: its version, and metadata."""
+"""Number of lines before the offsets in a file of Spark's offset log: its version, and metadata."""
 
 
 @dataclass(frozen=True)
@@ -15,20 +15,20 @@ class SourceState:
 
     source: str
     offset: str
-    """Committed with the record, as the source writes it; empty: unknown."""
+    """Offset committed with the record, in the source's own format; empty if unknown."""
     watermark_us: int | None
     newest_event_time_us: int | None
     latest_offset: str = ""
-    """The newest offset that the source knew of; empty: it does not tell."""
+    """Newest offset available in the source; empty if it does not report it."""
     offsets_behind: int | None = None
-    """How many offsets were not yet read after the newest batch; None: the source does not tell."""
+    """Number of offsets not read yet after the newest batch, or None if the source does not report it."""
     input_rows_per_second: float | None = None
-    """Rows that arrived, as Spark reports them for the newest batch."""
+    """Input rate, as Spark reports it for the newest batch."""
     processed_rows_per_second: float | None = None
 
 
 def sources_of(record: pb.CheckpointMetadata, heartbeat: pb.RunHeartbeat | None = None) -> list[SourceState]:
-    """The sources of a record in the order of their names; `heartbeat` is the newest one of the run that wrote it."""
+    """Return the sources of a record, sorted by name; `heartbeat` is the newest one of the run that wrote it."""
     offsets = committed_offsets(record.source_position)
     marks = {one.source: one for one in record.sources}
     told = {one.source: one for one in heartbeat.sources} if heartbeat is not None else {}
@@ -38,7 +38,7 @@ def sources_of(record: pb.CheckpointMetadata, heartbeat: pb.RunHeartbeat | None 
 
 
 def committed_offsets(position: pb.SourcePosition) -> dict[str, str]:
-    r"""The offsets that a record committed, by source.
+    r"""Return the offsets that a record committed, by source.
 
     >>> entry = pb.LogEntry(name="7", content=b'v1\n{}\n{"logOffset":3}\n-')
     >>> committed_offsets(pb.SourcePosition(offsets=[entry], sources=["rides", "cars"]))
@@ -49,7 +49,7 @@ def committed_offsets(position: pb.SourcePosition) -> dict[str, str]:
     newest = max(position.offsets, key=lambda entry: int(entry.name) if entry.name.isdigit() else -1)
     lines = newest.content.decode(errors="replace").splitlines()[_HEADER_LINES:]
     names = list(position.sources) or [f"source {number + 1}" for number in range(len(lines))]
-    # A source that a job reads through several readers has a line for each.
+    # A source that a job reads through several readers has a line for each of them.
     found: dict[str, list[str]] = {}
     for name, line in zip(names, lines, strict=False):
         if line != "-":
@@ -58,7 +58,7 @@ def committed_offsets(position: pb.SourcePosition) -> dict[str, str]:
 
 
 def offsets_behind(end: str, latest: str) -> int | None:
-    """How many offsets lie between two positions of a source; None where they do not count offsets.
+    """Return the number of offsets between two positions of a source, or None if they do not count offsets.
 
     >>> offsets_behind('{"topic":{"0":5,"1":7}}', '{"topic":{"0":9,"1":7}}')
     4

@@ -1,4 +1,4 @@
-"""What jobs do, in numbers: for Prometheus, OpenTelemetry and whoever reads logs."""
+"""Metrics of jobs for Prometheus, OpenTelemetry and logs."""
 
 from statebed.metrics.catalogue import CATALOGUE, Metric, MetricKind
 from statebed.metrics.endpoint import ENDPOINTS, Endpoints

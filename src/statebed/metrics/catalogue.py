@@ -1,8 +1,9 @@
-"""Every metric, declared once: its name, kind, labels and what it means.
+"""Every metric, declared once: its name, kind, labels and meaning.
 
-Names end in their unit, counters in `_total`, as Prometheus wants it. Labels have few values: names of jobs, operators,
-tables, sources, sinks and hosts, never keys, epochs or subtasks. A job's is `job_name`: Prometheus has a `job` of its
-own. The reference page is written from here, and the Grafana dashboard names nothing else.
+Names end in their unit, and counters in `_total`, following Prometheus conventions. Labels have low cardinality: names
+of jobs, operators, tables, sources, sinks and hosts, never keys, epochs or subtasks. The label of a job is `job_name`,
+because Prometheus reserves `job`. The reference page is generated from this module, and the Grafana dashboard uses no
+other metrics.
 """
 
 import enum
@@ -10,10 +11,10 @@ from dataclasses import dataclass
 
 
 class MetricKind(enum.Enum):
-    """How values of a metric behave."""
+    """Kind of a metric."""
 
     COUNTER = "counter"
-    """Grows; begins at 0 with the process."""
+    """Monotonic counter that starts at 0 with the process."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
@@ -151,4 +152,4 @@ _DECLARED = (
     Metric("statebed_compaction_failures_total", _COUNTER, JOB, "compaction rounds, or parts of them, that failed"),
 )
 CATALOGUE = {metric.name: metric for metric in _DECLARED}
-"""By name, in the order of the reference."""
+"""Metrics by name, in the order of the reference."""

@@ -1,7 +1,7 @@
-"""Where Prometheus finds the metrics of a process: one small HTTP server for all jobs that run in it.
+"""The Prometheus endpoint of a process: one small HTTP server for all its jobs.
 
-It begins with the first query that wants it and ends with the last. Any number of jobs share it; a second one that asks
-for another port gets a server of its own. Nothing but `/metrics` is answered, and nothing is written.
+The server starts with the first query that needs it and stops with the last. All jobs with the same address and port
+share it; a job with another port gets a separate server. It serves only `/metrics` and is read-only.
 """
 
 import logging
@@ -26,7 +26,7 @@ Jobs = Callable[[], Iterable[JobMetrics]]
 
 @dataclass
 class Endpoint:
-    """A server and those who use it."""
+    """A server and the jobs that use it."""
 
     server: ThreadingHTTPServer
     users: list[JobMetrics] = field(default_factory=list)
@@ -38,14 +38,14 @@ class Endpoint:
 
 
 class Endpoints:
-    """The servers of a process, by address and port."""
+    """Servers of a process, by address and port."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[tuple[str, int], Endpoint] = {}
 
     def join(self, metrics: JobMetrics, *, address: str, port: int) -> str:
-        """Show these metrics there; the URL. Port 0 is any, and the same one for all who want any."""
+        """Serve these metrics and return the URL. Port 0 picks a free port, the same one for all jobs that pass 0."""
         with self._lock:
             found = self._open.get((address, port))
             if found is None:
@@ -54,7 +54,7 @@ class Endpoints:
             return found.url
 
     def leave(self, metrics: JobMetrics) -> None:
-        """Show them no more; the server ends when nobody is left."""
+        """Stop serving these metrics. The server stops when no job uses it."""
         ended: list[Endpoint] = []
         with self._lock:
             for place, endpoint in list(self._open.items()):
@@ -77,18 +77,18 @@ class Endpoints:
             server = (_ServerOf6 if ":" in address else _MetricsServer)((address, port), Handler)
         except OSError as error:
             raise InputError(
-                f"metrics cannot be served at {address} port {port}: {error.strerror or error}",
+                f"cannot serve metrics at {address} port {port}: {error.strerror or error}",
                 where="metrics_port",
-                fix="give another port (0: any that is free), or an address of this host as metrics_address",
+                fix="set another metrics_port (0 picks a free one), or set metrics_address to an address of this host",
             ) from error
         made.append(Endpoint(server))
         threading.Thread(target=server.serve_forever, args=(0.1,), name="statebed-metrics", daemon=True).start()
-        _log.info("metrics are at %s", made[0].url)
+        _log.info("serving metrics at %s", made[0].url)
         return made[0]
 
 
 ENDPOINTS = Endpoints()
-"""Of this process."""
+"""Servers of this process."""
 
 
 class _MetricsServer(ThreadingHTTPServer):
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         if self.path.partition("?")[0] != PATH:
-            self.send_error(HTTPStatus.NOT_FOUND, explain=f"metrics are at {PATH}")
+            self.send_error(HTTPStatus.NOT_FOUND, explain=f"metrics are served at {PATH}")
             return
         body = exposition(one for job in self.jobs() for one in job.samples()).encode()
         self.send_response(HTTPStatus.OK)

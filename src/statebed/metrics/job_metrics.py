@@ -1,8 +1,8 @@
-"""The metrics of one job, kept up to date by its records.
+"""Metrics of one job, updated from its records.
 
-Each record says what its epoch did; counters add that up, gauges show the newest. Counters begin at 0 with the process
-and go on when a job is started again in it. Series of an operator, table or host that is gone leave with it, but for
-counters, which Prometheus wants to keep.
+Counters sum the work of all epochs, gauges show the newest record. Counters start at 0 with the process and continue
+when a job is restarted in it. Gauges of an operator, table or host that is gone are removed; counters stay, as
+Prometheus expects.
 """
 
 import enum
@@ -21,7 +21,7 @@ Key = tuple[str, Labels]
 
 
 class Event(enum.Enum):
-    """What should be rare."""
+    """Rare events that are counted."""
 
     RETRY = "retry"
     FAILURE = "failure"
@@ -30,7 +30,7 @@ class Event(enum.Enum):
 
 
 class JobMetrics:
-    """Thread-safe: a controller writes, whoever scrapes reads."""
+    """Metrics of one job. Thread-safe: a controller writes while scrapers read."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -38,7 +38,7 @@ class JobMetrics:
         self._counters: dict[Key, float] = {}
         self._gauges: dict[Key, float] = {}
         self._of_run: dict[Key, float] = {}
-        """Gauges of the newest run, which no record tells."""
+        """Gauges of the newest run that are not part of records."""
         self._buckets = [0] * len(DURATION_BUCKETS)
         self._durations = (0, 0.0)
         self._compacted: tuple[int, pb.CompactionFigures] = (0, pb.CompactionFigures())
@@ -47,27 +47,27 @@ class JobMetrics:
             self._count("statebed_events_total", event.value, by=0)
 
     def begin(self) -> None:
-        """A query of the job runs in this process."""
+        """Count a query of the job that starts in this process."""
         with self._lock:
             self._queries = (self._queries or 0) + 1
 
     def end(self) -> None:
-        """One of them has ended; another may have taken its place."""
+        """Count a query of the job that has ended; another one may be running."""
         with self._lock:
             self._queries = max(0, (self._queries or 0) - 1)
 
     @property
     def active(self) -> bool:
-        """Whether a query of the job runs."""
+        """Whether a query of the job is running."""
         return bool(self._queries)
 
     def show(self, record: pb.CheckpointMetadata) -> None:
-        """The sizes that a record tells of, without what its epoch did."""
+        """Set the gauges from a record without counting the work of its epoch."""
         with self._lock:
             self._show(record)
 
     def show_run(self, report: RunReport, sources: Iterable[pb.SourceProgress] = ()) -> None:
-        """Show what the newest run is doing, or how it ended."""
+        """Set the gauges of the newest run: its state, or how it ended."""
         found: dict[Key, float] = {
             ("statebed_run_state", (self.job, report.state.value)): 1,
             ("statebed_run_failed", (self.job,)): int(report.is_problem),
@@ -83,13 +83,13 @@ class JobMetrics:
             self._of_run = found
 
     def event(self, event: Event) -> None:
-        """Something rare has happened."""
+        """Count a rare event."""
         with self._lock:
             self._count("statebed_events_total", event.value)
 
     def observe(self, record: pb.CheckpointMetadata, after_us: Mapping[str, int] | None = None) -> None:
-        """A record was committed. `after_us` are its phases after that, where they are known at once; else the record
-        after it tells.
+        """Add a committed record. `after_us` are the phases after its commit if they are known; otherwise they are
+        counted with the next record.
         """
         with self._lock:
             self._show(record)
@@ -106,7 +106,7 @@ class JobMetrics:
             self._count_compaction(record)
 
     def samples(self) -> Iterator[Sample | Distribution]:
-        """All values, at one moment."""
+        """Yield a consistent snapshot of all values."""
         with self._lock:
             values = [*self._gauges.items(), *self._of_run.items(), *self._counters.items()]
             if self._queries is not None:
@@ -132,7 +132,7 @@ class JobMetrics:
         self._durations = (count + 1, total + seconds)
 
     def _show(self, record: pb.CheckpointMetadata) -> None:
-        """Gauges of this record in the place of all others; sizes stay where it says nothing of them."""
+        """Replace the gauges by those of this record; sizes that it does not report are kept."""
         kept = {} if record.HasField("figures") else {key: self._gauges[key] for key in self._gauges if _is_size(key)}
         self._gauges = kept
         self._set("statebed_run", to=record.run)
@@ -199,7 +199,9 @@ class JobMetrics:
             self._count("statebed_spilled_bytes_total", host.host, by=host.spilled_bytes)
 
     def _count_compaction(self, record: pb.CheckpointMetadata) -> None:
-        """Records count since their run began."""
+        """Count the compaction work since the previous record; figures in records are totals since the start of the
+        run.
+        """
         if not record.figures.HasField("compaction"):
             return
         run, before = self._compacted

@@ -1,4 +1,4 @@
-"""The metrics of all jobs that have run in this process; a job that starts again goes on with its counters."""
+"""Metrics of all jobs that have run in this process. A job that is restarted keeps its counters."""
 
 import hashlib
 import threading
@@ -10,8 +10,8 @@ _known: dict[tuple[str, str], JobMetrics] = {}
 
 
 def job_metrics(job: str, state: str) -> JobMetrics:
-    """Those of a job. Of two with one name and different states, the later one is told apart by its label while the
-    earlier one runs, and takes its place afterwards.
+    """Return the metrics of a job. If two jobs of the same name have different states, the later one gets a distinct
+    label while the earlier one runs, and replaces it afterwards.
     """
     with _lock:
         found = _known.get((job, state))

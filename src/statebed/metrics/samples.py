@@ -1,4 +1,4 @@
-"""Values of metrics, and how they are written for Prometheus: text exposition format 0.0.4."""
+"""Values of metrics, and their text in the Prometheus exposition format 0.0.4."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from statebed.metrics.catalogue import CATALOGUE, MetricKind
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[str, ...]
-"""Values of a metric's labels, in their order."""
+"""Label values of a metric, in the order of its labels."""
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class Sample:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of a histogram: how many values were at most as large as each bound, all of them, and their sum."""
+    """Values of a histogram: cumulative counts per bucket, their total and sum."""
 
     metric: str
     labels: Labels
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
-    """Cumulative, one for each bound."""
+    """Cumulative counts, one for each bound."""
     count: int
     total: float
 
 
 def exposition(samples: Iterable[Sample | Distribution]) -> str:
-    """The text that Prometheus reads; families in the order of the catalogue, each once."""
+    """Render the text that Prometheus scrapes; each metric family once, in the order of the catalogue."""
     by_metric: dict[str, list[Sample | Distribution]] = {}
     for one in samples:
         by_metric.setdefault(one.metric, []).append(one)
@@ -68,7 +68,7 @@ def _labels(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _escaped(value: str) -> str:
-    r"""As the format wants it inside quotes.
+    r"""Escape a label value for use inside quotes.
 
     >>> _escaped('a"b')
     'a\\"b'

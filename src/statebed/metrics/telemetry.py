@@ -1,9 +1,9 @@
-"""OpenTelemetry: metrics of all jobs of the process, and a span for each epoch with one below it for each phase.
+"""OpenTelemetry export: metrics of all jobs of the process, and a span per epoch with a child span per phase.
 
-Where the program has set up OpenTelemetry, that is used as it is. Otherwise exporters of our own send by OTLP over
-HTTP, configured by the standard variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on), from the first
-query that wants it until the last has ended. Names are those of the catalogue, as OpenTelemetry writes them:
-`statebed_rows_in_total` is `statebed.rows_in`.
+If the program has configured OpenTelemetry, its providers are used. Otherwise statebed creates exporters that send OTLP
+over HTTP and are configured by the standard variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and so on). They
+exist from the start of the first query that needs them to the end of the last one. Names are those of the catalogue in
+OpenTelemetry style: `statebed_rows_in_total` becomes `statebed.rows_in`.
 """
 
 import threading
@@ -25,7 +25,7 @@ _PROVIDERS = ("tracers", "meters")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of an epoch."""
+    """A phase of an epoch."""
 
     name: str
     start_us: int
@@ -34,18 +34,18 @@ class Phase:
 
 @dataclass(frozen=True)
 class EpochSpan:
-    """One epoch, as a trace shows it."""
+    """An epoch as shown in a trace."""
 
     start_us: int
     end_us: int
     phases: Sequence[Phase]
     attributes: Mapping[str, str | int]
     problem: str = ""
-    """What it failed with."""
+    """Error of a failed epoch; empty if it succeeded."""
 
 
 class Telemetry:
-    """Providers and instruments; for one or more jobs."""
+    """Providers and instruments, shared by all jobs of a process."""
 
     def __init__(self) -> None:
         sdk = _sdk()
@@ -71,25 +71,25 @@ class Telemetry:
                 made(otel_name(metric), [self._reader(metric)], unit=_unit(metric), description=metric.text)
 
     def join(self, metrics: JobMetrics) -> None:
-        """Send the metrics of a job, too."""
+        """Export the metrics of a job."""
         self._jobs.append(metrics)
 
     def leave(self, metrics: JobMetrics) -> bool:
-        """Send what there is; whether nobody is left, and nothing here is of use to others."""
+        """Flush, and stop exporting a job. Return whether no job is left and all providers can be closed."""
         for provider in self._own:
             provider.force_flush(_FLUSH_MS)
         if metrics in self._jobs:
             self._jobs.remove(metrics)
-        # Instruments in what the program made live as long as that.
+        # Instruments of the program's providers live as long as these.
         return not self._jobs and len(self._own) == len(_PROVIDERS)
 
     def close(self) -> None:
-        """End what was made here."""
+        """Shut down the providers created here."""
         for provider in self._own:
             provider.shutdown()
 
     def epoch(self, metrics: JobMetrics, span: EpochSpan) -> None:
-        """An epoch has ended, well or not."""
+        """Export the span of an epoch that has ended, successfully or not."""
         attributes = {f"statebed.{name}": value for name, value in span.attributes.items()}
         parent = self._tracer.start_span("epoch", start_time=span.start_us * 1_000, attributes=attributes)
         inside = self._sdk.inside(parent)
@@ -118,7 +118,7 @@ _shared: Telemetry | None = None
 
 
 def join_telemetry(metrics: JobMetrics) -> Telemetry:
-    """The one of this process, made when it is first wanted."""
+    """Return the telemetry of this process, created on first use, and add a job to it."""
     global _shared  # noqa: PLW0603 - one for the process
     with _lock:
         if _shared is None:
@@ -128,7 +128,7 @@ def join_telemetry(metrics: JobMetrics) -> Telemetry:
 
 
 def leave_telemetry(metrics: JobMetrics) -> None:
-    """A query has ended; with the last one, so does what was made for them."""
+    """Remove the job of a query that has ended; close the telemetry with the last one."""
     global _shared  # noqa: PLW0603 - one for the process
     with _lock:
         if _shared is not None and _shared.leave(metrics):
@@ -137,7 +137,7 @@ def leave_telemetry(metrics: JobMetrics) -> None:
 
 
 def otel_name(metric: Metric) -> str:
-    """A name as OpenTelemetry writes it: dots, no unit, no `_total`.
+    """Return a name in OpenTelemetry style: dots, no unit, no `_total`.
 
     >>> otel_name(CATALOGUE["statebed_busy_seconds_total"])
     'statebed.busy'
@@ -154,7 +154,7 @@ def _unit(metric: Metric) -> str:
 
 
 class _Sdk:
-    """What is used of OpenTelemetry, imported when it is wanted."""
+    """The parts of OpenTelemetry in use, imported on demand."""
 
     def __init__(self) -> None:
         from opentelemetry import metrics, trace  # noqa: PLC0415 - optional
@@ -174,7 +174,7 @@ class _Sdk:
         self.observation = metrics.Observation
 
     def tracers(self, own: list[Any]) -> Any:
-        """The program's, else new ones, which go to `own`."""
+        """Return the program's tracer provider, or create one and append it to `own`."""
         found = self._trace.get_tracer_provider()
         if isinstance(found, self._kinds[0]):
             return found
@@ -184,7 +184,7 @@ class _Sdk:
         return made
 
     def meters(self, own: list[Any]) -> Any:
-        """The program's, else new ones, which go to `own`."""
+        """Return the program's meter provider, or create one and append it to `own`."""
         found = self._metrics.get_meter_provider()
         if isinstance(found, self._kinds[1]):
             return found

@@ -1,7 +1,7 @@
-"""Metrics of jobs from their records alone: for a process beside the jobs, such as the dashboard.
+"""Metrics of jobs from their records alone, for a process other than the job's, such as the dashboard.
 
-The first look shows the newest record; each later one counts the records that came since. So counters begin at 0 with
-the process that watches, and never go back.
+The first refresh shows the newest record; later ones add the records committed since. Counters therefore start at 0
+with the watching process and never decrease.
 """
 
 import threading
@@ -16,7 +16,7 @@ from statebed.storage import ScopedStore, get_storage_provider
 
 
 class WatchedJob:
-    """One job. Thread-safe."""
+    """A watched job. Thread-safe."""
 
     def __init__(self, log: CheckpointLog) -> None:
         self.metrics = JobMetrics(log.job_id)
@@ -25,7 +25,7 @@ class WatchedJob:
         self._seen: int | None = None
 
     def look(self) -> JobMetrics:
-        """Count what was committed since the last look."""
+        """Add the records committed since the last call and return the metrics."""
         with self._lock:
             head = self._log.head()
             if head is None:
@@ -44,7 +44,7 @@ class WatchedJob:
             return self.metrics
 
     def _show(self, head: pb.CheckpointMetadata) -> None:
-        """A run that has just begun has the sizes of its base."""
+        """Show the newest record. A run that has just started has the sizes of its base."""
         base = self._log.observe(head.base).record if head.kind == pb.RUN_START and head.base else None
         for record in (base, head):
             if record is not None:
@@ -52,7 +52,7 @@ class WatchedJob:
 
 
 class WatchedJobs:
-    """All jobs of one location of state.
+    """All jobs of one state location.
 
     >>> WatchedJobs("memory://").text()
     ''
@@ -63,7 +63,7 @@ class WatchedJobs:
         self._jobs: dict[str, WatchedJob] = {}
 
     def text(self) -> str:
-        """What Prometheus reads, as of now."""
+        """Return the current metrics as the text that Prometheus scrapes."""
         for name in job_names(self._store):
             if name not in self._jobs:
                 self._jobs[name] = WatchedJob(CheckpointLog(ScopedStore(self._store, name), name))

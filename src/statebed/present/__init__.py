@@ -1,1 +1,1 @@
-"""How values look to people, once for commands, pages and notebooks: units and colours."""
+"""Presentation of values in commands, pages and notebooks: units and colours."""

@@ -1,13 +1,13 @@
-"""Colours, once for the terminal, pages and notebooks: of states, of the phases of an epoch, of boxes in drawings.
+"""Colours of states, phases of an epoch and boxes in diagrams, shared by the terminal, pages and notebooks.
 
-The palette is Okabe and Ito's, which people with any colour vision tell apart. The style sheet of the dashboard holds
-the same values as variables; a test compares them.
+The palette is the one of Okabe and Ito, which is safe for colour-blind readers. The style sheet of the dashboard
+contains the same values as variables; a test compares them.
 """
 
 import enum
 
 PALETTE = ("#8a94a3", "#56b4e9", "#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#b9c0ca")
-"""On light pages, by number: `c0` to `c7` of the style sheet."""
+"""Palette for light pages; index n is `cn` in the style sheet."""
 PALETTE_DARK = ("#8a94a3", "#56b4e9", "#3d9fe0", "#1fbf92", "#e69f00", "#d55e00", "#cc79a7", "#59636f")
 PHASE_COLOURS = {
     "planning": 0,
@@ -19,11 +19,11 @@ PHASE_COLOURS = {
     "publish": 6,
     "other": 7,
 }
-"""Number of the colour of each phase of an epoch."""
+"""Palette index of each phase of an epoch."""
 
 
 class Tone(enum.Enum):
-    """What a state means to the person who looks."""
+    """Severity of a state."""
 
     GOOD = "good"
     NEUTRAL = "neutral"
@@ -40,18 +40,18 @@ _BY_STATE = {state: tone for tone, states in _TONES.items() for state in states}
 TERMINAL_STYLES = {Tone.GOOD: "green", Tone.NEUTRAL: "", Tone.WARN: "yellow", Tone.BAD: "bold red"}
 """Styles of the rich library."""
 LIGHT = {Tone.GOOD: "#0b6e4f", Tone.NEUTRAL: "#5a6472", Tone.WARN: "#8f5300", Tone.BAD: "#a8201a"}
-"""Text on light pages."""
+"""Text colours on light pages."""
 DARK = {Tone.GOOD: "#56d6a8", Tone.NEUTRAL: "#9ba7b5", Tone.WARN: "#f2b84b", Tone.BAD: "#ff8f86"}
 BOXES = {
     "source": ("#f1f4f8", "#c9ced6", "#1d242d", "#3d4754"),
     "operator": ("#eaf5ef", "#009e73", "#14291f", "#1fbf92"),
     "sink": ("#fff4e0", "#e69f00", "#31270f", "#e69f00"),
 }
-"""Fill and line of boxes in drawings of a job: light, then dark."""
+"""Fill and stroke of boxes in diagrams of a job: light, then dark."""
 
 
 def tone_of(state: str) -> Tone:
-    """The tone of a state of a job, run, record or sink.
+    """Return the tone of a state of a job, run, record or sink.
 
     >>> tone_of("failed").value, tone_of("stopped").value
     ('bad', 'neutral')
@@ -60,5 +60,5 @@ def tone_of(state: str) -> Tone:
 
 
 def phase_colour(phase: str) -> str:
-    """The colour of a phase, on light and dark pages."""
+    """Return the colour of a phase, for light and dark pages."""
     return PALETTE[PHASE_COLOURS.get(phase, PHASE_COLOURS["other"])]

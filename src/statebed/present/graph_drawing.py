@@ -1,7 +1,7 @@
-"""A graph as a picture: boxes in columns from left to right, arrows between them, as SVG text.
+"""Diagrams of graphs as SVG text: boxes in columns from left to right, with arrows between them.
 
-Nothing is measured with a font: widths of text are estimated on the safe side, and long lines are broken. An arrow
-that passes columns gets a lane of its own in each of them, so that it runs through no box.
+No font is measured: text widths are estimated generously, and long lines are wrapped. An arrow that spans several
+columns gets a separate lane in each of them, so that it crosses no box.
 """
 
 import enum
@@ -19,19 +19,19 @@ _TITLE = 15.0
 _MARGIN = 20.0
 _PADDING = 12.0
 _GAP = 76.0
-"""Between columns, for arrows."""
+"""Gap between columns, for arrows."""
 _SPACE = 22.0
-"""Between boxes of a column."""
+"""Space between boxes of a column."""
 _LANE = 8.0
 _WIDEST = 250.0
 _MOST_LINES = 4
-"""Of one text; what is longer is cut."""
+"""Maximum number of lines of a text; longer ones are clipped."""
 _NARROW = frozenset(" .,:;'|!()[]{}ijlftr-/\\\"`")
 _BROAD = frozenset("mwMW@%—…")
 
 
 def _style() -> str:
-    """The style sheet inside the picture, with the colours that the dashboard has, too."""
+    """Return the style sheet embedded in the diagram, with the colours of the dashboard."""
     light = [f".sb-{kind} {{ fill: {fill}; stroke: {line}; }}" for kind, (fill, line, _, _) in BOXES.items()]
     dark = [f".sb-{kind} {{ fill: {fill}; stroke: {line}; }}" for kind, (_, _, fill, line) in BOXES.items()]
     return f"""
@@ -56,7 +56,7 @@ def _style() -> str:
 
 
 class BoxKind(enum.Enum):
-    """What a box stands for."""
+    """Kind of a box."""
 
     SOURCE = "source"
     OPERATOR = "operator"
@@ -75,24 +75,24 @@ class DrawnBox:
 
 @dataclass(frozen=True)
 class Arrow:
-    """Rows on their way from one box to another, by their places among the boxes."""
+    """Flow of rows between two boxes, given by their indexes."""
 
     start: int
     end: int
     label: str = ""
     about: str = ""
-    """What happens to rows on the way, shown where a pointer rests."""
+    """Description of what happens to the rows, shown as a tooltip."""
     is_changelog: bool = False
 
 
 @dataclass
 class _Cell:
-    """A box, or a lane of an arrow, in its column."""
+    """A box or a lane of an arrow in its column."""
 
     column: int
     height: float
     lines: tuple[tuple[str, bool], ...] = ()
-    """And whether each begins a text."""
+    """Lines of text, each with whether it begins a text."""
     box: DrawnBox | None = None
     x: float = 0.0
     y: float = 0.0
@@ -103,7 +103,7 @@ class _Cell:
 
 
 def drawn(title: str, boxes: Sequence[DrawnBox], arrows: Sequence[Arrow]) -> str:
-    """The picture as SVG text."""
+    """Render the diagram as SVG text."""
     cells = [_cell(box) for box in boxes]
     ways = [_way(cells, arrow) for arrow in arrows]
     columns = [[cell for cell in cells if cell.column == one] for one in range(max(box.column for box in boxes) + 1)]
@@ -156,7 +156,7 @@ def _cell(box: DrawnBox) -> _Cell:
 
 
 def _way(cells: list[_Cell], arrow: Arrow) -> list[_Cell]:
-    """From box to box, through a new lane in each column between."""
+    """Return the cells of an arrow from box to box, with a new lane in each column in between."""
     start, end = cells[arrow.start], cells[arrow.end]
     lanes = [_Cell(column, _LANE) for column in range(start.column + 1, end.column)]
     cells.extend(lanes)
@@ -164,7 +164,7 @@ def _way(cells: list[_Cell], arrow: Arrow) -> list[_Cell]:
 
 
 def _order(columns: Sequence[list[_Cell]], ways: Sequence[Sequence[_Cell]]) -> None:
-    """Each column in the order of what leads to it, so that few arrows cross."""
+    """Sort each column by its predecessors, so that few arrows cross."""
     before: dict[int, list[_Cell]] = {}
     for way in ways:
         for one, other in itertools.pairwise(way):
@@ -191,7 +191,9 @@ def _width(cell: _Cell) -> float:
 
 
 def _entries(arrows: Sequence[Arrow], ways: Sequence[Sequence[_Cell]]) -> list[tuple[float, float]]:
-    """How far below the middle each arrow leaves and enters: those of one box side by side."""
+    """Return the vertical offsets at which each arrow leaves and enters its boxes, so that arrows of one box do not
+    overlap.
+    """
     leaving = _spread([arrow.start for arrow in arrows], [way[1].middle for way in ways])
     entering = _spread([arrow.end for arrow in arrows], [way[-2].middle for way in ways])
     return list(zip(leaving, entering, strict=True))
@@ -246,12 +248,12 @@ def _text(text: str, x: float, y: float, style: str, *, anchor: str = "start") -
 
 
 def _escaped(text: str) -> str:
-    """As text of XML, which has no place for some characters."""
+    """Escape text for XML and replace unprintable characters, some of which XML does not allow."""
     return escape("".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text))
 
 
 def _broken(text: str) -> list[str]:
-    """A text in lines that fit a box; the last one is cut where there would be too many."""
+    """Wrap a text to lines that fit a box; clip the last one if there are too many."""
     lines = [""]
     for word in _words(text):
         if lines[-1] and _text_width(f"{lines[-1]} {word}", _FONT) > _WIDEST:
@@ -263,7 +265,7 @@ def _broken(text: str) -> list[str]:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Those that are wider than a box in pieces."""
+    """Yield the words of a text, splitting those that are wider than a box."""
     for word in text.split():
         piece = ""
         for letter in word:

@@ -1,7 +1,7 @@
-"""Pieces of HTML for notebooks: tables, and one bar for the phases of an epoch. Everything is escaped.
+"""HTML fragments for notebooks: tables, and a bar for the phases of an epoch. Everything is escaped.
 
-No style sheet and no script: notebooks strip them, and colours that a notebook chooses for text stay readable in light
-and dark.
+There is no style sheet and no script, because notebooks strip them. Text keeps the notebook's own colour, which is
+readable in light and dark mode.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,24 +15,24 @@ _CELL = "padding:2px 10px;text-align:right;white-space:nowrap"
 
 
 def block(title: str, *parts: str) -> str:
-    """A title and what is below it."""
+    """Render a title with its content."""
     return f"<div><strong>{escape(title)}</strong>{''.join(parts)}</div>"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Rows of text and numbers."""
+    """Render rows of text and numbers as a table."""
     heads = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in columns)
     body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cell(value: object) -> str:
-    # Text of one row must not turn the direction of what stands beside it.
+    # Text of one cell must not change the writing direction of its neighbours.
     return f'<td dir="auto" style="{_CELL}">{escape(str(value))}</td>'
 
 
 def phase_bar(phases_us: Mapping[str, int]) -> str:
-    """How the time of an epoch was divided, as a bar with its legend."""
+    """Render the time of an epoch by phase, as a bar with a legend."""
     total = sum(phases_us.values())
     if not total:
         return ""
@@ -49,10 +49,10 @@ def phase_bar(phases_us: Mapping[str, int]) -> str:
 
 
 def moment(us: int | None) -> str:
-    """A time in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return NOTHING if us is None else f"{instant(us)} UTC"
 
 
 def state(text: str) -> str:
-    """A state in the colour of its tone, readable on light and dark pages."""
+    """Render a state in the colour of its tone, readable on light and dark pages."""
     return f'<strong style="color:light-dark({LIGHT[tone_of(text)]},{DARK[tone_of(text)]})">{escape(text)}</strong>'

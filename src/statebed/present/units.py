@@ -1,7 +1,7 @@
-"""Numbers, sizes, durations, rates and times as people read them: the same in commands, pages and notebooks.
+"""Formats of numbers, sizes, durations, rates and times for people: the same in commands, pages and notebooks.
 
-Sizes count in steps of 1,000 (kB, MB), durations name at most two units, times are UTC. Values of settings are not
-written here: they show exactly what can be written in a configuration, in steps of 1,024.
+Sizes use steps of 1,000 (kB, MB), durations use at most two units, times are UTC. Values of settings are formatted
+elsewhere: they are shown exactly as they can be written in a configuration, in steps of 1,024.
 """
 
 import datetime as dt
@@ -15,7 +15,7 @@ _PARTS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 def number(count: float | None) -> str:
-    """A count with its thousands apart.
+    """Format a count with thousands separators.
 
     >>> number(1234567)
     '1,234,567'
@@ -24,7 +24,7 @@ def number(count: float | None) -> str:
 
 
 def short(count: float | None) -> str:
-    """A count in three digits or so.
+    """Format a count with about three digits.
 
     >>> [short(n) for n in (7, 0.25, 999, 1_250, 48_600_000)]
     ['7', '0.25', '999', '1.25 k', '48.6 M']
@@ -40,7 +40,7 @@ def short(count: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """A number of bytes.
+    """Format a number of bytes.
 
     >>> [size(n) for n in (0, 999, 1_500, 25_600_000)]
     ['0 B', '999 B', '1.5 kB', '25.6 MB']
@@ -52,7 +52,7 @@ def size(count: float | None) -> str:
 
 
 def duration(micros: float | None) -> str:
-    """A length of time in the unit that suits it, or the two that do.
+    """Format a duration in its largest one or two units.
 
     >>> [duration(n) for n in (0, 850, 12_300, 1_250_000, 61_000_000, 90_000_000_000)]
     ['0 s', '850 µs', '12.3 ms', '1.25 s', '1 min 1 s', '1 d 1 h']
@@ -78,7 +78,7 @@ def duration(micros: float | None) -> str:
 
 
 def instant(micros: int | None) -> str:
-    """A time in UTC to the second; one that no calendar has as its number.
+    """Format a time in UTC to the second, or as its number if it is outside the calendar.
 
     >>> instant(1_767_268_800_000_000)
     '2026-01-01 12:00:00'
@@ -90,7 +90,7 @@ def instant(micros: int | None) -> str:
 
 
 def precise(micros: int | None) -> str:
-    """A time in UTC to the millisecond.
+    """Format a time in UTC to the millisecond.
 
     >>> precise(0)
     '1970-01-01 00:00:00.000'
@@ -102,7 +102,7 @@ def precise(micros: int | None) -> str:
 
 
 def exact(micros: int | None) -> str:
-    """The same to the microsecond, as ISO 8601."""
+    """Format a time to the microsecond, as ISO 8601."""
     moment = _moment(micros)
     if moment is None:
         return instant(micros)
@@ -110,7 +110,7 @@ def exact(micros: int | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """A number of rows in a second.
+    """Format a number of rows per second.
 
     >>> rate(1_250.0)
     '1.25 k/s'
@@ -119,7 +119,7 @@ def rate(per_second: float | None) -> str:
 
 
 def age(micros: int | None, *, now_us: int) -> str:
-    """How long ago, in whole seconds; a time that has not come is 0 s ago, because clocks differ.
+    """Format the time since `micros` in whole seconds; a time in the future is 0 s, because clocks differ.
 
     >>> age(0, now_us=90_500_000)
     '1 min 30 s'
@@ -131,7 +131,7 @@ def age(micros: int | None, *, now_us: int) -> str:
 
 
 def ago(micros: int | None, *, now_us: int) -> str:
-    """How long ago; clocks of two machines may differ a little.
+    """Format the time since `micros` with "ago"; clocks of two machines may differ slightly.
 
     >>> ago(0, now_us=90_000_000)
     '1 min 30 s ago'
@@ -145,7 +145,7 @@ def ago(micros: int | None, *, now_us: int) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 1.
+    """Format a fraction as a percentage.
 
     >>> percent(0.1234)
     '12.3 %'
@@ -154,7 +154,7 @@ def percent(share: float) -> str:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """A count with its noun.
+    """Format a count with its noun in the singular or plural.
 
     >>> plural(1, "file"), plural(2, "file")
     ('1 file', '2 files')

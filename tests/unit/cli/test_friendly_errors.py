@@ -35,7 +35,7 @@ CASES = [
     (["state", "STATE", "-o", "earned", "-k", "city=1", "-k", "driver=2", "-k", "x=3"], "", []),
     (["ls", "STATE/nothing"], "INPUT", ["does not exist", "state="]),
     (["ls", "STATE/rides/checkpoints/000000000002/checkpoint.metadata"], "INPUT", ["is a file"]),
-    (["state", "STATE/rides"], "INPUT", ["folder of a job", "name the folder above it"]),
+    (["state", "STATE/rides"], "INPUT", ["folder of a job", "pass its parent folder"]),
     (["top", "STATE/rides"], "INPUT", ["folder of a job"]),
     (["state", "EMPTY"], "JOB_NOT_FOUND", ["no job has state here"]),
     (["ls", "http://x"], "UNKNOWN_SCHEME", ["s3://"]),

@@ -184,7 +184,7 @@ def test_results_are_narrowed_by_key_time_condition_and_column(tmp_path: Path) -
     )
     assert table.select("mean", "driver").columns == ["mean", "driver"]
     assert table.select("mean").filter("n = 2").to_arrow().num_rows == table.filter("n = 2").count()
-    with pytest.raises(InputError, match="not distinct columns"):
+    with pytest.raises(InputError, match="must be distinct columns"):
         table.select("_time")
     with pytest.raises(InputError, match="_mean_total"):
         table.filter("_mean_total > 1")

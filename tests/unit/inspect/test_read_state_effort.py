@@ -219,7 +219,7 @@ def test_p7_a_file_that_was_removed_is_named_and_a_collected_epoch_is_called_so(
         world.compact()
         world.epoch()
         world.run.collect()
-    with pytest.raises(EpochNotRetainedError, match="epoch 2 is not retained any more"):
+    with pytest.raises(EpochNotRetainedError, match="epoch 2 is no longer retained"):
         first.to_arrow()
     world.end()
 

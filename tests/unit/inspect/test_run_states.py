@@ -53,7 +53,7 @@ def test_a_superseded_run_has_vanished_once_it_is_silent_and_may_live_on_until_t
     silent = judge_run(RunStatus(3, None, beat(age_s=99)), last=None, superseded_by=10, now_us=NOW)
     assert silent.state is RunState.VANISHED
     assert silent.what == (
-        "process 77 on host worker-1 stopped giving signs of life and recorded no end; run 10 took over"
+        "process 77 on host worker-1 stopped sending heartbeats and recorded no end; run 10 took over"
     )
     living = judge_run(RunStatus(3, None, beat(age_s=9)), last=None, superseded_by=10, now_us=NOW)
     assert living.state is RunState.SUPERSEDED

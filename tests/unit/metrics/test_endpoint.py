@@ -80,6 +80,6 @@ def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(InputError, match="metrics cannot be served") as caught:
+        with pytest.raises(InputError, match="cannot serve metrics") as caught:
             Endpoints().join(JobMetrics("one"), address="127.0.0.1", port=taken.getsockname()[1])
-    assert "another port" in caught.value.fix
+    assert "another metrics_port" in caught.value.fix

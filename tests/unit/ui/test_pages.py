@@ -161,7 +161,7 @@ def test_a_location_that_is_not_there_or_is_a_job_is_explained(tmp_path: Path, r
     assert "does not exist" in missing.text
     inside = DashboardClient(rides / "rides").get("/")
     assert inside.status_code == 400
-    assert "name the folder above it" in inside.text
+    assert "pass its parent folder" in inside.text
 
 
 def test_a_damaged_record_hides_nothing_else(rides: Path, tmp_path: Path) -> None:

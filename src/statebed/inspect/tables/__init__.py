@@ -1,4 +1,4 @@
-"""State as tables: rows at an epoch, and what changed between two."""
+"""State as tables: rows at an epoch, and changes between two epochs."""
 
 from statebed.inspect.tables.scan import FileScan, Scan
 from statebed.inspect.tables.state_diff import StateDiff, diff_state

@@ -1,4 +1,4 @@
-"""Rows before and rows after, and what makes the one of the other: inserts, deletes, updates."""
+"""Changes between rows before and rows after: inserts, deletes, updates."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +11,14 @@ INSERT, DELETE, UPDATE_BEFORE, UPDATE_AFTER = KINDS = ("insert", "delete", "upda
 
 
 def change_schema(rows: pa.Schema) -> pa.Schema:
-    """The columns of changes of rows."""
+    """Return the schema of changes of rows."""
     return pa.schema([pa.field(CHANGE, pa.string(), nullable=False), *rows])
 
 
 def changes_of(before: pa.Table, after: pa.Table, identity: list[str], schema: pa.Schema) -> pa.Table:
-    """What changed. Rows that agree in the columns of `identity` are versions of one, so that both sides of an update
-    are neighbours; all rows of one identity are given together. What is on both sides, as often, is left out.
+    """Return the changes. Rows that agree in the columns of `identity` are versions of the same row, and both sides of
+    an update are adjacent. All rows of an identity must be passed together. Rows that occur equally often on both sides
+    are left out.
     """
     sides = [pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema) for rows in (before, after)]
     both = pa.concat_tables(sides).combine_chunks()

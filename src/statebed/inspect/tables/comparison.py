@@ -1,9 +1,9 @@
-"""Two epochs of a table side by side: only what they do not share is read.
+"""Comparison of a table at two epochs; reads only what they do not share.
 
-The space of hashes is cut where either side has an edge between subtasks, so that in each range one subtask of each
-side is compared with one of the other, also after a rescale. Files that both sides list hold the same rows. Of a keyed
-table only their row groups are read that may hold a key which the other files touch: its value may have been there.
-Of a time-keyed table they are read where other deletions apply to them.
+The hash space is split at the subtask boundaries of both sides, so that each range compares one subtask with one other,
+even after a rescale. Files listed by both sides contain the same rows. For a keyed table, only those of their row
+groups are read that may contain a key of the other files, because it may be the previous value. For a time-keyed table,
+they are read only where different deletions apply to them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,10 +34,10 @@ from statebed.state.time_keyed.snapshot import filtered
 
 Part = pb.TableSubtaskCheckpointMetadata
 Both = tuple[pa.Table, pa.Table]
-"""Rows before and rows after, of the same keys (and times)."""
+"""Rows before and rows after, with the same keys (and times)."""
 
 _AFTER = "\0after"
-"""The column that tells the sides apart; no column of a user is called so."""
+"""Column that distinguishes the sides; no user column has this name."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ComparedSide:
     fetch: Fetch
 
     def part(self, owned: pb.HashRange) -> Part:
-        """What the owner of a range lists of it; nothing for a table that was not there."""
+        """Return the part of a hash range, from the metadata of its owner; empty if the table did not exist."""
         found = Part(owned=owned)
         for part in self.parts:
             if part.owned.first <= owned.first and owned.last <= part.owned.last:
@@ -61,7 +61,9 @@ class ComparedSide:
 
 
 def compare(before: ComparedSide, after: ComparedSide) -> Iterator[Both]:
-    """Rows of keys that may have changed, in the columns of the later side; all rows of a key (and time) together."""
+    """Yield the rows of keys that may have changed, in the columns of the later side; all rows of a key (and time)
+    together.
+    """
     for owned in _ranges([*before.parts, *after.parts]):
         yield from _Range(before, after, owned).compared()
 
@@ -73,7 +75,7 @@ def _ranges(parts: Sequence[Part]) -> list[pb.HashRange]:
 
 
 class _Range:
-    """One range of hashes."""
+    """One hash range."""
 
     def __init__(self, before: ComparedSide, after: ComparedSide, owned: pb.HashRange) -> None:
         self._sides = (before, after)
@@ -99,7 +101,7 @@ class _Range:
         return not (same and self._same_columns)
 
     def _plan(self, side: int, *, without: set[str], only: bool = False) -> PartPlan:
-        """What is read of one side, of the files that are not named, or of those that are."""
+        """Plan the read of one side, without the files in `without`, or with `only`, of only those."""
         part = Part()
         part.CopyFrom(self._parts[side])
         kept = [file for file in part.files if (file.path in without) is only]
@@ -108,17 +110,17 @@ class _Range:
         return PartPlan(self._sides[side].request, part, self._sides[side].fetch)
 
     def _whole(self, side: int) -> pa.Table:
-        """All rows of a table that is small."""
+        """Read all rows of a small table."""
         found = list(rows_of_part(self._plan(side, without=set())))
         return pa.concat_tables([self._sides[side].request.shape.full_schema.empty_table(), *found])
 
     def _shared(self) -> set[str]:
-        """Files whose rows are the same on both sides."""
+        """Return the files whose rows are the same on both sides."""
         before, after = (_entries(part) for part in self._parts)
         return {path for path, owned in before & after} if self._same_columns else set()
 
     def _present(self, side: int, rows: pa.Table) -> pa.Table:
-        """Rows of either side in the columns of the later one."""
+        """Convert rows of either side to the columns of the later one."""
         if side == 1 or self._same_columns:
             return rows
         before, after = (one.request.shape for one in self._sides)
@@ -160,7 +162,7 @@ class _Range:
         files = {file.path: file for part in self._parts for file in part.files}
         shared = {path for path in shared if not any(tombstones.may_hide(one, files[path]) for one in other)}
         if self._sides[1].request.shape.generational:
-            # A generation of a shared file may be replaced by one of another file, at any of its times.
+            # A generation in a shared file may be replaced by one in another file, at any of its times.
             shared = {path for path in shared if not self._may_be_replaced(files[path], shared)}
         sources = [source for side in (0, 1) for source in self._sources(side, shared)]
         keys = self._sides[1].request.shape.keys
@@ -201,7 +203,7 @@ class _Range:
 
 
 class _Cursor:
-    """Looks keys of ascending hashes up in one file, of which one row group is held."""
+    """Looks up keys of ascending hashes in one file, holding one row group."""
 
     def __init__(self, file: FilePlan, part: PartPlan) -> None:
         self._file = file
@@ -209,7 +211,7 @@ class _Cursor:
         self._held: tuple[int, pa.Table] | None = None
 
     def rows_of(self, hashes: npt.NDArray[np.uint64]) -> Iterator[pa.Table]:
-        """The rows with one of these hashes."""
+        """Yield the rows with one of these hashes."""
         for group in self._file.groups:
             ends = self._file.hash_ends(group)
             if ends is None or any_between(hashes, *ends):

@@ -1,6 +1,6 @@
-"""Rows of state as finished results: what is asked of them, and how they are read.
+"""Rows of state as final results: the filters on them, and how they are read.
 
-What narrows results is applied to them; keys and times of windows also narrow which rows of the state are read.
+Filters apply to the results. Keys and window times also reduce the rows of state that are read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from statebed.state.live.files import BEGINNING, END
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """Which results, and which of their columns, are wanted."""
+    """Selects results and their columns."""
 
     results: Results
     columns: tuple[str, ...]
@@ -35,21 +35,23 @@ class Finished:
         return pa.schema([self.results.columns.field(name) for name in self.columns])
 
     def select(self, columns: Iterable[str]) -> "Finished":
-        """Only these columns."""
+        """Return a copy with only these columns."""
         return replace(self, columns=select(columns, self.results.columns.names, where=self.where))
 
     def matching(self, condition: str | pc.Expression) -> "Finished":
-        """Only results for which the condition holds."""
+        """Return a copy with only results that satisfy the condition."""
         bound = check_condition(condition, self.results.columns, where=self.where)
         return replace(self, conditions=(*self.conditions, bound))
 
     def between(self, start: Instant | None, end: Instant | None, request: Request) -> tuple["Finished", Request]:
-        """Only windows that start in a range of times; also the request for the rows that they are made of."""
+        """Restrict to windows that start in a time range. Return also the request for the rows that they are computed
+        from.
+        """
         if self.results.time_column is None:
             raise InputError(
-                "these results have no window, and therefore no time",
+                "these results have no window and therefore no time",
                 where=self.where,
-                fix="ask by key, or with a filter on their columns",
+                fix="select by key, or with a filter on their columns",
             )
         first = BEGINNING if start is None else instant_us(start)
         behind = END if end is None else instant_us(end)
@@ -60,7 +62,7 @@ class Finished:
         return narrower, request
 
     def of_part(self, plan: PartPlan) -> Iterator[pa.Table]:
-        """The wanted results of one subtask."""
+        """Yield the requested results of one subtask."""
         rows = in_time_order(plan) if self.results.in_time_order else rows_of_part(plan)
         for piece in self.results.finish(rows):
             kept = matching(self._in_time(piece), self.conditions)

@@ -1,4 +1,4 @@
-"""Rows as other libraries have them, and as a small table of HTML. Libraries are imported when they are asked for."""
+"""Conversion of rows to other libraries and to a small HTML table. Libraries are imported on demand."""
 
 import html as escaping
 from abc import ABC, abstractmethod
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN = 10
 TEXT_SHOWN = 120
-"""Characters of a value in a table of HTML."""
+"""Maximum number of characters of a value in an HTML table."""
 
 
 class Answer(ABC):
-    """Rows that are read when they are asked for, piece by piece, in all forms that they can be had in."""
+    """Rows that are read lazily, batch by batch, in all supported forms."""
 
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns of the rows."""
+        """Schema of the rows."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What they are, in a line."""
+        """One-line description of the rows."""
 
     @abstractmethod
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, piece by piece; about one row group of each open file is held."""
+        """Yield the rows in batches; about one row group per open file is held in memory."""
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """Names of the columns."""
         return list(self.schema.names)
 
     def head(self, rows: int = 10) -> pa.Table:
-        """The first rows that are found; reads no more than it needs for them."""
+        """Return the first rows found, reading no more than needed."""
         found, left = [], rows
         for batch in self.to_batches() if rows > 0 else ():
             found.append(batch.slice(0, left))
@@ -54,31 +54,31 @@ class Answer(ABC):
         return pa.Table.from_batches(found, schema=self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as Arrow's stream of batches, which is read piece by piece."""
+        """Return the rows as an Arrow stream, which is read batch by batch."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_arrow(self) -> pa.Table:
-        """All rows."""
+        """Return all rows as an Arrow table."""
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def to_pandas(self) -> Any:
-        """All rows as a data frame of pandas."""
+        """Return all rows as a pandas DataFrame."""
         _imported("pandas", "spark")
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> "pl.DataFrame":
-        """All rows as a data frame of polars."""
+        """Return all rows as a polars DataFrame."""
         frame: pl.DataFrame = _imported("polars", "polars").from_arrow(self.to_arrow())
         return frame
 
     def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
-        """All rows as a relation of DuckDB, of its default connection when none is given."""
+        """Return all rows as a DuckDB relation, on its default connection unless one is given."""
         module = _imported("duckdb", "duckdb")
         rows = self.to_arrow()
         return module.from_arrow(rows) if connection is None else connection.from_arrow(rows)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows for any library that takes Arrow streams."""
+        """Export the rows to any library that accepts Arrow streams."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _repr_html_(self) -> str:
@@ -86,7 +86,7 @@ class Answer(ABC):
 
 
 def html(title: str, rows: pa.Table) -> str:
-    """The first rows; one more than are shown says that there are more."""
+    """Render the first rows; an extra row indicates that there are more."""
     shown = rows.slice(0, ROWS_SHOWN)
     named = [(_escaped(field.name), _escaped(field.type)) for field in rows.schema]
     heads = "".join(f"<th>{name}<br><small>{kind}</small></th>" for name, kind in named)
@@ -101,7 +101,7 @@ def html(title: str, rows: pa.Table) -> str:
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
     cut = text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + "…"
-    # Text of one row must not turn the direction of what stands beside it.
+    # Text of one cell must not change the writing direction of its neighbours.
     return f'<td dir="auto">{_escaped(cut)}</td>'
 
 

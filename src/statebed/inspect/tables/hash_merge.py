@@ -1,8 +1,8 @@
-"""Rows of many files, each sorted by hash, as one stream in which rows of one hash come together.
+"""K-way merge of files that are sorted by hash, which brings rows with the same hash together.
 
-A step puts out the rows below the least of the last hashes of all open pieces: nothing that comes later can have a
-lower one. A file is opened when the stream comes to its first hash, so files that follow one another are open one at
-a time. About one row group of each open file is held.
+A step emits the rows below the minimum of the last hashes of all open pieces: no later row can have a lower hash. A
+file is opened when the merge reaches its first hash, so files with disjoint ranges are open one at a time. About one
+row group per open file is held in memory.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,18 @@ from statebed.format.schema import KEY_HASH
 
 @dataclass(frozen=True)
 class HashSource:
-    """Rows in the order of their hashes, in pieces; none has a lower hash than `first`."""
+    """Rows sorted by hash, in pieces; no row has a lower hash than `first`."""
 
     first: int
     pieces: Iterator[pa.Table]
     tag: int = 0
-    """What it is known by in what comes out."""
+    """Identifier of the source in the output."""
 
 
 def merge_by_hash(sources: list[HashSource]) -> Iterator[list[tuple[int, pa.Table]]]:
-    """Pieces of the sources with their tags, again and again: all rows of some hashes, each piece in its own order."""
+    """Yield lists of pieces with the tags of their sources. Each list contains all rows of a range of hashes, each
+    piece in its own order.
+    """
     waiting = sorted(sources, key=lambda source: source.first, reverse=True)
     heads: list[_Head] = []
     while waiting or heads:
@@ -38,30 +40,30 @@ def merge_by_hash(sources: list[HashSource]) -> Iterator[list[tuple[int, pa.Tabl
                 heads.append(head)
             continue
         found = [(head.tag, part) for head in heads if (part := head.take_below(until)).num_rows]
-        # Rows with the hash at which a piece ends may go on in the next one.
+        # Rows with the last hash of a piece may continue in the next one.
         heads = [head for head in heads if (head.go_on() if head.last == until else head.has_rows)]
         if found:
             yield found
 
 
 class _Head:
-    """What is open of one source."""
+    """Open piece of one source."""
 
     def __init__(self, source: HashSource) -> None:
         self._pieces = source.pieces
         self.tag = source.tag
         self._rows: pa.Table | None = None
         self.ended = False
-        """Nothing comes after what is open."""
+        """Whether the open piece is the last one."""
         self.last = 0
-        """The greatest hash of what is open."""
+        """Largest hash of the open piece."""
 
     @property
     def has_rows(self) -> bool:
         return self._rows is not None and self._rows.num_rows > 0
 
     def take_below(self, until: int | None) -> pa.Table:
-        """Take the rows with lower hashes; None: all."""
+        """Take the rows with hashes below `until`, or all rows if it is None."""
         assert self._rows is not None
         rows = self._rows
         hashes = uint64_values(rows[KEY_HASH])
@@ -70,7 +72,7 @@ class _Head:
         return rows.slice(0, count)
 
     def go_on(self) -> bool:
-        """Have the next piece, too; False when there are no rows left."""
+        """Append the next piece. Return False if there are no rows left."""
         while not self.ended:
             piece = next(self._pieces, None)
             if piece is None:

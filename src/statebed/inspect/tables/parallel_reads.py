@@ -1,4 +1,4 @@
-"""Many small reads of a store, of which none waits for another."""
+"""Concurrent execution of many small reads of a store."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ READS_AT_ONCE = 16
 
 
 def at_once(function: Callable[[A], T], some: Iterable[A]) -> list[T]:
-    """The answers for all of them, in their order."""
+    """Call the function for all items concurrently and return the results in order."""
     items = list(some)
     if len(items) <= 1:
         return [function(item) for item in items]

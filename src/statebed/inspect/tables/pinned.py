@@ -1,7 +1,7 @@
-"""One table of an operator at one epoch, found from what a user says of it.
+"""One table of an operator at one epoch, found from what the user specifies.
 
-What is left out is found where there is one choice. The epoch is pinned here: the files that make its state are known
-from now on, and whatever the job does, it is these that are read.
+Anything left out is filled in if there is only one choice. The epoch is pinned here: its files are known from now on,
+and they are read regardless of what the job does.
 """
 
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ from statebed.operators.labels import stored_label
 from statebed.storage import ScopedStore, get_storage_provider
 
 ATTEMPTS = 3
-"""How often the newest epoch is looked for again, when it was collected while its metadata was read."""
+"""Number of attempts to read the metadata of the newest epoch, which clean-up may remove in the meantime."""
 
 
 @dataclass(frozen=True)
 class JobLocation:
-    """Where a job's state is; can be sent to other processes."""
+    """Location of a job's state; can be pickled."""
 
     url: str
     job: str
@@ -54,18 +54,18 @@ class JobLocation:
 
 @dataclass(frozen=True)
 class Pinned:
-    """An epoch, or what a savepoint keeps of one."""
+    """An epoch, or the copy of one that a savepoint retains."""
 
     location: JobLocation
     number: int
-    """Of the record."""
+    """Number of the record."""
     epoch: int
-    """Whose state the record has: a run_start has that of its base."""
+    """Epoch whose state the record has: a run_start has that of its base."""
     savepoint: str | None
     finish_time_us: int
 
     def fetch(self, path: str, start: int, length: int) -> bytes:
-        """A part of a data file that the epoch names."""
+        """Read a range of a data file of the epoch."""
         try:
             return fetch_range(self.location.log.store, path, start, length)
         except MissingFileError as error:
@@ -76,22 +76,22 @@ class Pinned:
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A table at that epoch."""
+    """A table at the pinned epoch."""
 
     pinned: Pinned
     operator: str
     table: str
     entry: pb.OperatorEntry
-    """The operator in the record: its definition, and how far its inputs came."""
+    """Operator in the record: its definition and the watermarks of its inputs."""
     config: pb.TableConfig
     parts: tuple[pb.TableSubtaskCheckpointMetadata, ...]
-    """Of its subtasks, in the order of the hashes that they own."""
+    """Parts of its subtasks, sorted by hash range."""
 
 
 def find_location(
     url: str | Path, job: str | None = None, *, storage_options: Mapping[str, str] | None = None
 ) -> JobLocation:
-    """The job that is asked for, or the only one there is."""
+    """Return the location of the requested job, or of the only one."""
     store = get_storage_provider(url, storage_options)
     options = tuple(sorted((storage_options or {}).items()))
     if job is not None:
@@ -101,18 +101,18 @@ def find_location(
     found = job_names(store)
     if job is not None or not found:
         raise JobNotFoundError(
-            f"there is no record of {'any job' if job is None else f'a job {job!r}'} (jobs here: "
+            f"there is no record of {'any job' if job is None else f'the job {job!r}'} (jobs here: "
             f"{', '.join(found) or 'none'})",
             where=store.url,
-            fix="give the location that the job was given as state=, and the name of one of its jobs",
+            fix="pass the location that the job uses as state=, and the name of one of its jobs",
         )
     return JobLocation(store.url, _only(found, None, "job", where=store.url), options)
 
 
 def pin(location: JobLocation, *, epoch: int | None = None, savepoint: str | None = None) -> pb.CheckpointMetadata:
-    """The record of an epoch, of a savepoint, or the newest one."""
+    """Return the record of an epoch, of a savepoint, or the newest one."""
     if epoch is not None and savepoint is not None:
-        raise InputError("an epoch and a savepoint are asked for", fix="give one of them")
+        raise InputError("`epoch` and `savepoint` cannot both be set", fix="pass only one of them")
     log = location.log
     if savepoint is None:
         return record_at(log, epoch)
@@ -128,9 +128,9 @@ def find_table(
     savepoint: str | None = None,
     results: bool = False,
 ) -> PinnedTable:
-    """The table that is asked for, or the only one there is, with all that says where its rows are.
+    """Return the requested table, or the only one, with the metadata of its rows.
 
-    With `results`, an operator's only table is the one that its results are made of.
+    With `results`, the only table of an operator is the one from which its results are computed.
     """
     for attempt in range(ATTEMPTS):
         record = pin(location, epoch=epoch, savepoint=savepoint)
@@ -145,16 +145,18 @@ def find_table(
 
 
 def is_retained(log: CheckpointLog, epoch: int) -> bool:
-    """Whether all files of an epoch must be there; those of one that may be deleted go before its record."""
+    """Return whether all files of an epoch must exist. Files of an epoch that is not retained are removed before its
+    record.
+    """
     head = log.head()
     return log.exists(epoch) and (head is None or epoch >= head.min_epoch)
 
 
 def _collected(epoch: int, error: MissingFileError) -> EpochNotRetainedError:
     return EpochNotRetainedError(
-        f"epoch {epoch} is not retained any more: its files are being collected, or are gone",
+        f"epoch {epoch} is no longer retained: clean-up has removed its files, or is removing them",
         where=error.where,
-        fix="read a newer epoch, keep more of them (retention), or have a savepoint keep this one",
+        fix="read a newer epoch, retain more epochs, or create a savepoint in time",
     )
 
 
@@ -170,7 +172,7 @@ def _table_of(
     where = f"{location.log.store.url}, epoch {record.epoch}"
     if (record.hash_name, record.hash_version) != (HASH_NAME, HASH_VERSION):
         raise NewerFormatError(
-            f"keys are hashed by {record.hash_name!r}, version {record.hash_version}, which is not known here",
+            f"keys are hashed with {record.hash_name!r}, version {record.hash_version}, which is not supported",
             where=where,
             fix="upgrade statebed",
         )
@@ -187,7 +189,7 @@ def _table_of(
         raise InputError(
             f"there are {len(entries)} operators: {written.listed(sorted(entries))}",
             where=where,
-            fix="name one: operator=...",
+            fix="choose one: operator=...",
         )
     chosen = entries[operator or next(iter(entries))]
     tables = _tables(location, chosen)
@@ -221,7 +223,7 @@ def _tables(location: JobLocation, entry: pb.OperatorEntry) -> Tables:
 
 
 def _shown_epoch(log: CheckpointLog, record: pb.CheckpointMetadata) -> int:
-    """A run_start has the state of its base, which may be one, too."""
+    """Return the epoch whose state a record has: for a run_start, that of its base, which may be a run_start too."""
     while record.kind == pb.RUN_START and record.base:
         try:
             record = log.read(record.base)
@@ -235,10 +237,10 @@ def _only(found: list[str], wanted: str | None, what: str, *, where: str) -> str
         raise StateNotFoundError(
             f"there is no {what} {wanted!r} (there are: {', '.join(found) or 'none'})",
             where=where,
-            fix=f"name one of these {what}s",
+            fix=f"choose one of these {what}s",
         )
     if wanted is None and len(found) != 1:
         raise InputError(
-            f"there are {len(found)} {what}s: {', '.join(found) or 'none'}", where=where, fix=f"name one: {what}=..."
+            f"there are {len(found)} {what}s: {', '.join(found) or 'none'}", where=where, fix=f"choose one: {what}=..."
         )
     return found[0] if wanted is None else wanted

@@ -1,7 +1,7 @@
-"""What a condition says of keys and times, so that less is read; the condition itself is applied to every row as well.
+"""Pushdown of conditions on keys and times, to read less. The condition itself is also applied to every row.
 
-Of a text whose parts are joined by `and`: equality of a key column with a constant, or with one of a list, where the
-constant is of the column's own kind; comparisons of `_time` with a timestamp.
+Supported are conjuncts of a text: equality of a key column with a constant or a list, if the constants have the type of
+the column, and comparisons of `_time` with a timestamp.
 """
 
 import itertools
@@ -19,12 +19,12 @@ from statebed.inspect.tables.request import Request, instant_us
 from statebed.inspect.tables.table_shape import GLOBAL_KEYED
 
 MOST_KEYS = 10_000
-"""More keys than this are not looked for one by one."""
+"""Maximum number of keys that are looked up individually."""
 _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def narrowed(request: Request, condition: str) -> Request:
-    """The request with what a text says of keys and times."""
+    """Return the request restricted to the keys and times of a text condition."""
     equal: dict[str, list[Any]] = {}
     for one in _conjuncts(parse(TextSpan(condition, "", 0, len(condition))).root):
         found = _equality(one, request)
@@ -37,7 +37,7 @@ def narrowed(request: Request, condition: str) -> Request:
 
 
 def by_keys(request: Request, equal: Mapping[str, Sequence[Any]]) -> Request | None:
-    """Only rows of the keys that have one of these values in each column; None where that says nothing of keys."""
+    """Restrict to the keys with one of these values in each column. Return None if they do not determine keys."""
     shape = request.shape
     if shape.kind == GLOBAL_KEYED or not shape.keys or not all(name in equal for name in shape.keys):
         return None
@@ -46,11 +46,11 @@ def by_keys(request: Request, equal: Mapping[str, Sequence[Any]]) -> Request | N
     try:
         return request.of_keys(itertools.product(*(equal[name] for name in shape.keys)))
     except InputError:
-        return None  # of another type: whoever compares them knows what that means
+        return None  # another type: the comparison itself decides what it means
 
 
 def span_of(sign: str, at_us: int) -> tuple[int | None, int | None]:
-    """The times for which a comparison with one holds: from, and before."""
+    """Return the times for which a comparison holds, as start (inclusive) and end (exclusive)."""
     return {
         "=": (at_us, at_us + 1),
         ">": (at_us + 1, None),
@@ -69,7 +69,7 @@ def _conjuncts(node: Node) -> Iterator[Node]:
 
 
 def _equality(node: Node, request: Request) -> tuple[str, list[Any]] | None:
-    """A key column, and the values that it may have."""
+    """Return a key column and its possible values, or None if the node is no such condition."""
     if not isinstance(node, Call) or node.function not in {"=", "in"}:
         return None
     left, *others = node.arguments
@@ -91,7 +91,7 @@ def _is_of(value: Any, kind: pa.DataType) -> bool:
 
 
 def _comparisons(node: Node) -> Iterator[tuple[str, int]]:
-    """Comparisons of the rows' time with a constant."""
+    """Yield comparisons of the rows' time with a constant."""
     if not isinstance(node, Call) or not all(isinstance(one, Name | TimeLiteral) for one in node.arguments):
         return
     if node.function == "between":
@@ -108,4 +108,4 @@ def _comparisons(node: Node) -> Iterator[tuple[str, int]]:
             try:
                 yield sign, instant_us(constant.content)
             except InputError:
-                continue  # a way to write times that only the condition itself knows
+                continue  # a time format that only the condition itself understands

@@ -1,8 +1,8 @@
-"""What has to be read of a table's files for a request: decided by their entries and footers, before any row is read.
+"""Read plan of a table's files for a request, decided by their entries and footers before any row is read.
 
-A file is left out when its entry says that it cannot hold a wanted row; a row group when its statistics do. Where rows
-replace others, time does not leave anything out: an older version of a key must not appear because a newer one was
-not read.
+A file is skipped if its entry shows that it cannot contain a matching row, a row group if its statistics do. If rows
+replace others, nothing is skipped because of its time: an older version of a key must not appear because the newer one
+was not read.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,22 +32,22 @@ Fetch = Callable[[str, int, int], bytes]
 
 @dataclass(eq=False)
 class FilePlan:
-    """What is read of one file."""
+    """Read plan of one file."""
 
     entry: pb.FileEntry
     owned: pb.HashRange
     columns: tuple[str, ...]
-    """Of the present schema, in its order."""
+    """Columns of the current schema, in its order."""
     stored: pa.Schema
-    """The columns that the file has."""
+    """Columns of the file."""
     start_us: int
-    """Rows before are deleted, or not wanted."""
+    """Time before which rows are deleted or not requested."""
     request: Request
     fetch: Fetch
     hidden: bool
     """Whether tombstones may hide rows of it."""
     replaces: bool
-    """As of its part."""
+    """Whether rows may replace others, as in `PartPlan.replaces`."""
 
     @cached_property
     def reader(self) -> SegmentReader:
@@ -55,19 +55,19 @@ class FilePlan:
 
     @cached_property
     def current(self) -> pa.Schema:
-        """The columns that are read, as they are now."""
+        """Columns to read, in the current schema."""
         schema = self.request.shape.file_schema
         return pa.schema([schema.field(name) for name in self.columns])
 
     @cached_property
     def names(self) -> list[str]:
-        """What these columns are called in the file; those that it lacks are left out."""
+        """Names of these columns in the file, without those that it lacks."""
         present = {field_id(one) for one in self.current}
         return [one.name for one in self.stored if field_id(one) in present]
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """The row groups that may hold wanted rows."""
+        """Row groups that may contain matching rows."""
         start, end = None, None
         if not self.replaces:
             start = None if self.start_us == BEGINNING else self.start_us // self._bin_us * self._bin_us
@@ -78,7 +78,7 @@ class FilePlan:
         return chosen
 
     def scan(self, subtask: int, why: str) -> FileScan:
-        """What this comes to."""
+        """Return what this plan reads."""
         ranges = [chunk_ranges(self.reader.metadata, group) for group in self.groups]
         paths = [self.reader.metadata.schema.column(one).path for one in range(self.reader.metadata.num_columns)]
         tops = set(self.names)
@@ -107,25 +107,25 @@ class FilePlan:
             return False
         if self.request.shape.kind != GLOBAL_KEYED:
             return True
-        # Rows of these files are in the order of keys.
+        # Rows of these files are sorted by key.
         ends = self._statistics(group, self.request.shape.keys[0])
         wanted = self.request.keys[0].rows.column(1).to_pylist()
         return ends is None or any(ends[0] <= key <= ends[1] for key in wanted)
 
     def hash_ends(self, group: int) -> tuple[int, int] | None:
-        """The least and the greatest hash of a row group; None: not known."""
+        """Return the minimum and maximum hash of a row group, or None if unknown."""
         return self._statistics(group, KEY_HASH)
 
     def _statistics(self, group: int, name: str) -> tuple[int, int] | None:
         metadata = self.reader.metadata
-        position = self.stored.get_field_index(name)  # no nested column stands before those that are asked for
+        position = self.stored.get_field_index(name)  # no nested column precedes the requested ones
         statistics = metadata.row_group(group).column(position).statistics
         return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
 
 @dataclass(eq=False)
 class PartPlan:
-    """What is read of one subtask's part of a table."""
+    """Read plan of one subtask's part of a table."""
 
     request: Request
     part: pb.TableSubtaskCheckpointMetadata
@@ -139,12 +139,14 @@ class PartPlan:
 
     @property
     def replaces(self) -> bool:
-        """Whether a row may replace one with another time: then no version of a key may be left out for its time."""
+        """Whether a row may replace one with another time, so that no version of a key may be skipped because of its
+        time.
+        """
         return self.request.shape.kind != TIME_KEYED
 
     @property
     def spec(self) -> SegmentSpec:
-        """How the rows that are read of a time-keyed table are sorted."""
+        """Sort order of the rows of a time-keyed table."""
         shape = self.request.shape
         names = self.files[0].columns if self.files else shape.file_schema.names
         return SegmentSpec(
@@ -156,7 +158,7 @@ class PartPlan:
         )
 
     def first_bin(self, entry: pb.FileEntry) -> int:
-        """The first time bin of a file of a time-keyed table."""
+        """Return the first time bin of a file of a time-keyed table."""
         return max(entry.min_time_us // self.request.shape.bin_us * self.request.shape.bin_us, BEGINNING)
 
     @cached_property
@@ -165,7 +167,7 @@ class PartPlan:
 
     @cached_property
     def files(self) -> list[FilePlan]:
-        """The files that may hold wanted rows; the others are in `skipped` afterwards, with the reason."""
+        """Files that may contain matching rows. The other files are added to `skipped` with the reason."""
         plans = []
         for entry in self.part.files:
             plan, why = self._plan(entry)
@@ -176,7 +178,7 @@ class PartPlan:
         return plans
 
     def only(self, file: FilePlan) -> "PartPlan":
-        """The same of one file alone."""
+        """Return the plan for one file alone."""
         part = pb.TableSubtaskCheckpointMetadata()
         part.CopyFrom(self.part)
         del part.files[:]
@@ -184,11 +186,11 @@ class PartPlan:
         return PartPlan(self.request, part, self.fetch)
 
     def open_files(self) -> None:
-        """Read the footers of all files, which are few where keys are looked for."""
+        """Read the footers of all files concurrently; there are few if keys are given."""
         at_once(lambda file: file.groups, self.files)
 
     def scans(self) -> list[FileScan]:
-        """What reading this part takes."""
+        """Return what reading this part involves."""
         self.open_files()
         why = ", ".join(self._reasons())
         found = [plan.scan(self.part.subtask_index, why) for plan in self.files]
@@ -209,7 +211,7 @@ class PartPlan:
             start = max(request.start_us, self.live.hidden_until(entry) or BEGINNING)
             if start > entry.max_time_us:
                 return None, "deleted"
-        # Where rows of several files are compared, all have the same columns.
+        # Rows of several files are compared, so all of them need the same columns.
         some = self.live.tombstones
         hidden = bool(some) if shape.newest_counts else any(tombstones.may_hide(one, entry) for one in some)
         clipped = shape.newest_counts or not owns_all(entry)
@@ -263,18 +265,18 @@ class PartPlan:
 
 
 def owns_all(entry: pb.FileEntry) -> bool:
-    """Whether all rows of the file are the subtask's."""
+    """Return whether the subtask owns all rows of the file."""
     return bool(entry.owned.first <= entry.min_key_hash and entry.max_key_hash <= entry.owned.last)
 
 
 def any_between(hashes: npt.NDArray[np.uint64], first: int, last: int) -> bool:
-    """Whether one of the hashes, which ascend, lies in a range."""
+    """Return whether one of the ascending hashes is in a range."""
     position = int(np.searchsorted(hashes, np.uint64(first)))
     return position < len(hashes) and int(hashes[position]) <= last
 
 
 def _leaves(kind: pa.DataType) -> int:
-    """How many column chunks a column has in a row group."""
+    """Return the number of column chunks of a column in a row group."""
     if pa.types.is_nested(kind):
         children = [kind.key_type, kind.item_type] if pa.types.is_map(kind) else None
         children = children or [kind.field(index).type for index in range(kind.num_fields)]

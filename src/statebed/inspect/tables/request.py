@@ -1,4 +1,4 @@
-"""What is asked of a table: columns, keys, times, conditions. Checked when it is asked, before anything is read."""
+"""A request to a table: columns, keys, times, conditions. Validated when it is built, before anything is read."""
 
 import datetime as dt
 import json
@@ -23,11 +23,11 @@ from statebed.state.live.files import BEGINNING, END
 from statebed.state.live.row_set import RowSet
 
 Instant = dt.datetime | str | int
-"""A time: a datetime (without a zone: UTC), a text such as '2024-05-31 12:00', or microseconds since 1970."""
+"""A time: a datetime (UTC if it has no zone), a text such as '2024-05-31 12:00', or microseconds since 1970."""
 Key = Any
 """One key: a value, a tuple of the values of several key columns, or a dict from column to value."""
 Condition = Any
-"""A BoundExpression, or an expression of pyarrow."""
+"""A BoundExpression, or a pyarrow expression."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _TEXT_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
@@ -35,10 +35,10 @@ _TEXT_TYPES = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """Keys to look for."""
+    """Keys to look up."""
 
     rows: pa.Table
-    """With `_key_hash` in front."""
+    """Key columns, preceded by `_key_hash`."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Keys, (self.rows,))
@@ -49,23 +49,23 @@ class Keys:
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """Ascending."""
+        """Hashes of the keys in ascending order."""
         return self.found.key_hashes
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Which rows and columns are wanted."""
+    """Selects rows and columns."""
 
     shape: TableShape
     columns: tuple[str, ...]
     keys: tuple[Keys, ...] = ()
-    """Rows must be of a key of each."""
+    """Sets of keys; a row must match a key of each set."""
     start_us: int = BEGINNING
     end_us: int = END
     conditions: tuple[Condition, ...] = ()
     also: frozenset[str] = frozenset()
-    """Columns of files that are read as well."""
+    """Additional columns of files to read."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,7 +73,7 @@ class Request:
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64] | None:
-        """Of the keys that are wanted, ascending; None: of all."""
+        """Hashes of the requested keys in ascending order, or None for all keys."""
         if not self.keys:
             return None
         found = self.keys[0].hashes
@@ -87,7 +87,7 @@ class Request:
 
     @cached_property
     def shown(self) -> frozenset[str]:
-        """The columns that the answer and its conditions need."""
+        """Columns that the result and its conditions need."""
         needed = set(self.columns)
         for one in self.conditions:
             needed |= one.columns if isinstance(one, BoundExpression) else set(self.shape.full_schema.names)
@@ -96,72 +96,74 @@ class Request:
         return frozenset(needed)
 
     def select(self, columns: Iterable[str]) -> "Request":
-        """Only these columns."""
+        """Return a copy with only these columns."""
         return replace(self, columns=select(columns, self.shape.full_schema.names, where=self._where))
 
     def of_keys(self, keys: Iterable[Key]) -> "Request":
-        """Only rows of these keys."""
+        """Return a copy with only rows of these keys."""
         return replace(self, keys=(*self.keys, keys_of(self.shape, list(keys))))
 
     def between(self, start: Instant | None, end: Instant | None) -> "Request":
-        """Only rows with start <= time < end."""
+        """Return a copy with only rows with start <= time < end."""
         if not self.shape.timed:
             raise InputError(
                 "the rows of this table have no time",
                 where=self._where,
-                fix="ask by key, or with a filter on its columns",
+                fix="select by key, or with a filter on its columns",
             )
         first = BEGINNING if start is None else instant_us(start)
         behind = END if end is None else instant_us(end)
         return replace(self, start_us=max(self.start_us, first), end_us=min(self.end_us, behind))
 
     def where(self, condition: str | pc.Expression) -> "Request":
-        """Only rows for which the condition holds."""
+        """Return a copy with only rows that satisfy the condition."""
         bound = check_condition(condition, self.shape.full_schema, where=self._where)
         return replace(self, conditions=(*self.conditions, bound))
 
     def answered(self, rows: pa.Table) -> pa.Table:
-        """Those of the table's rows that are wanted; they have the columns of `shown`."""
+        """Return the matching rows of the table; they must have the columns of `shown`."""
         return matching(rows, self.conditions)
 
     @property
     def _where(self) -> str:
-        """For errors."""
+        """Location shown in errors."""
         return f"table {self.shape.config.name!r}"
 
 
 def select(columns: Iterable[str], known: list[str], *, where: str) -> tuple[str, ...]:
-    """Columns that are asked for, each of which must be known and asked for once."""
+    """Return the requested columns. Raise InputError if one is unknown or repeated."""
     wanted = tuple(columns)
     unknown = [name for name in wanted if name not in known]
     if unknown or len(set(wanted)) != len(wanted):
         raise InputError(
-            f"the columns {list(wanted)} are not distinct columns of {known}",
+            f"the columns {list(wanted)} must be distinct columns of {known}",
             where=where,
-            fix="name each column once, as it stands in the table",
+            fix="name each column once, as in the table",
         )
     return wanted
 
 
 def check_condition(condition: str | pc.Expression, schema: pa.Schema, *, where: str) -> Condition:
-    """A condition on rows of a schema, bound to its columns; refused where it does not fit them."""
+    """Bind a condition to the columns of a schema. Raise InputError if it does not match them."""
     if isinstance(condition, str):
         bound = bind(condition, schema, where=where)
         filter_rows(bound, schema.empty_table())
         return bound
     if not isinstance(condition, pc.Expression):
         raise InputError(
-            f"{condition!r} is no condition", where=where, fix="give SQL text, or an expression of pyarrow.compute"
+            f"a condition must be SQL text or a pyarrow expression, got {condition!r}",
+            where=where,
+            fix="pass SQL text, or an expression of pyarrow.compute",
         )
     try:
         schema.empty_table().filter(condition)
     except (pa.ArrowException, TypeError, KeyError) as error:
-        raise InputError(f"the condition {condition} does not fit the table: {error}", where=where) from error
+        raise InputError(f"the condition {condition} does not match the table: {error}", where=where) from error
     return condition
 
 
 def matching(rows: pa.Table, conditions: Iterable[Condition]) -> pa.Table:
-    """The rows for which all conditions hold."""
+    """Return the rows that satisfy all conditions."""
     for condition in conditions:
         bound = isinstance(condition, BoundExpression)
         rows = filter_rows(condition, rows) if bound else rows.filter(condition)
@@ -169,13 +171,13 @@ def matching(rows: pa.Table, conditions: Iterable[Condition]) -> pa.Table:
 
 
 def keys_of(shape: TableShape, keys: list[Key]) -> Keys:
-    """Keys as users write them, as rows with their hashes."""
+    """Convert keys as users write them to rows with their hashes."""
     where = f"table {shape.config.name!r}"
     if shape.kind == GLOBAL_KEYED:
         columns = [pa.array([Codec[Any]().encode_key(key) for key in keys], pa.binary())]
     else:
         if not shape.keys:
-            raise InputError("the table has no keys", where=where, fix="ask by time, or with a filter")
+            raise InputError("the table has no keys", where=where, fix="select by time, or with a filter")
         parts = [_parts(key, shape.keys, where=where) for key in keys]
         columns = [
             normalise_key(_column(field, [part[index] for part in parts], where=where))
@@ -187,48 +189,50 @@ def keys_of(shape: TableShape, keys: list[Key]) -> Keys:
 
 
 def _placed(shape: TableShape, columns: list[pa.Array]) -> npt.NDArray[np.uint64]:
-    """The hashes that rows with these keys have in files."""
+    """Return the hashes that rows with these keys have in files."""
     prefix = shape.config.keyed.prefix_columns if shape.kind == KEYED else 0
     return placement_hash(columns, prefix) if prefix else hash_columns(columns)
 
 
 def instant_us(given: Instant) -> int:
-    """Microseconds since 1970."""
+    """Convert a time to microseconds since 1970."""
     if isinstance(given, bool) or not isinstance(given, dt.datetime | str | int):
-        raise InputError(f"{given!r} is no time", fix="give a datetime, a text such as '2024-05-31 12:00', or an int")
+        raise InputError(
+            f"expected a time, got {given!r}", fix="pass a datetime, a text such as '2024-05-31 12:00', or an int"
+        )
     if isinstance(given, int):
         return given
     if isinstance(given, str):
         try:
             given = dt.datetime.fromisoformat(given.strip())
         except ValueError as error:
-            raise InputError(f"{given!r} is no time", fix="write it as 2024-05-31 12:00:00") from error
+            raise InputError(f"expected a time, got {given!r}", fix="write it as 2024-05-31 12:00:00") from error
     aware = given.replace(tzinfo=dt.UTC) if given.utcoffset() is None else given
     return (aware - _EPOCH) // dt.timedelta(microseconds=1)
 
 
 def _parts(key: Key, names: tuple[str, ...], *, where: str) -> tuple[Any, ...]:
-    """The values of the key columns, in their order."""
+    """Return the values of the key columns, in order."""
     if isinstance(key, Mapping):
         if set(key) != set(names):
             raise InputError(
-                f"a key has the columns {sorted(map(str, key))} instead of {list(names)}",
+                f"a key must have the columns {list(names)}, got {sorted(map(str, key))}",
                 where=where,
-                fix="name every key column; `filter` looks for parts of a key",
+                fix="name every key column; use `filter` for parts of a key",
             )
         return tuple(key[name] for name in names)
     parts = key if isinstance(key, tuple) else (key,)
     if len(parts) != len(names):
         raise InputError(
-            f"the key {key!r} has {len(parts)} values, and there are the key columns {list(names)}",
+            f"the key {key!r} has {len(parts)} values, but the key columns are {list(names)}",
             where=where,
-            fix="give a tuple with a value for each key column, or a dict; `filter` looks for parts of a key",
+            fix="pass a tuple with a value for each key column, or a dict; use `filter` for parts of a key",
         )
     return parts
 
 
 def _column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
-    """Values as the column has them; a text may stand for a value of another type."""
+    """Convert values to the type of the column; text is parsed for other types."""
     try:
         if field.type not in _TEXT_TYPES and any(isinstance(value, str) for value in values):
             return _from_texts(field.type, values)
@@ -238,7 +242,7 @@ def _column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
             f"{values if len(values) > 1 else values[0]!r} cannot be a key: the column {field.name!r} is "
             f"{field.type} ({error})",
             where=where,
-            fix="give values of the column's type; as text, a struct or list is written in JSON",
+            fix="pass values of the column's type; as text, write a struct or list in JSON",
         ) from error
 
 

@@ -1,8 +1,9 @@
-"""The rows of a table that a request wants, in pieces: read from files, the newest of each key, deleted ones left out.
+"""Reader of the rows that match a request: reads files in pieces, keeps the newest row of each key, and drops deleted
+ones.
 
-Everything that is read is checked against the checksums of the metadata (P7), and about one row group of each open file
-is held. Pieces of keyed tables come in the order of the hashes of their keys; those of others in no order. A part of a
-global keyed table is held as a whole: such tables are small.
+Everything read is checked against the checksums in the metadata (P7), and about one row group per open file is held in
+memory. Pieces of keyed tables are ordered by the hashes of their keys, those of other tables are unordered. A part of a
+global keyed table is held as a whole, because such tables are small.
 """
 
 import base64
@@ -37,7 +38,7 @@ from statebed.state.time_keyed.snapshot import filtered
 
 
 def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
-    """The wanted rows of one subtask, with the columns that the request shows (`Request.shown`), and perhaps more."""
+    """Yield the matching rows of one subtask with the columns of `Request.shown`, and possibly more."""
     request, shape = plan.request, plan.request.shape
     if request.keys:
         plan.open_files()
@@ -54,13 +55,13 @@ def rows_of_part(plan: PartPlan) -> Iterator[pa.Table]:
 
 
 def answer(rows: pa.Table, request: Request) -> pa.Table:
-    """The rows with the columns of the answer alone."""
+    """Return the rows with only the requested columns."""
     schema = request.schema
     return pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema)
 
 
 def appended(plan: PartPlan) -> Iterator[pa.Table]:
-    """The rows of a table in which rows do not replace others, file by file."""
+    """Yield the rows of a table whose rows do not replace others, file by file."""
     return (rows for one in plan.files for rows in rows_of_file(one, plan))
 
 
@@ -71,7 +72,9 @@ def _keyed(plan: PartPlan) -> Iterator[pa.Table]:
 
 
 def newest_of_each(pieces: list[pa.Table], shape: TableShape) -> pa.Table:
-    """Of each key of a keyed table the newest row, if that is no deletion, by hash; pieces of files in any order."""
+    """Return the newest row of each key of a keyed table unless it is a deletion, sorted by hash; pieces may be in any
+    order.
+    """
     rows = pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces)
     sequences = uint64_values(rows[SEQUENCE])
     if (sequences[1:] < sequences[:-1]).any():
@@ -80,12 +83,12 @@ def newest_of_each(pieces: list[pa.Table], shape: TableShape) -> pa.Table:
 
 
 def generations(plan: PartPlan) -> Iterator[pa.Table]:
-    """Of each key and time of a generational table the newest row, in the order of files."""
+    """Yield the newest row of each key and time of a generational table, in the order of files."""
     return newest(in_time_order(plan), plan.request.shape.keys)
 
 
 def in_time_order(plan: PartPlan) -> Iterator[pa.Table]:
-    """The rows of a time-keyed table by time bin; rows of one key and time are next to each other."""
+    """Yield the rows of a time-keyed table by time bin; rows with the same key and time are adjacent."""
     sources = [SortedSource(plan.first_bin(one.entry), rows_of_file(one, plan)) for one in plan.files]
     return merged(sources, plan.spec) if sources else iter(())
 
@@ -104,12 +107,12 @@ def _global(plan: PartPlan) -> Iterator[pa.Table]:
 
 
 def rows_of_file(plan: FilePlan, part: PartPlan) -> Iterator[pa.Table]:
-    """Rows of a file that may count, in its order, one row group at a time, with the columns that the plan names."""
+    """Yield the candidate rows of a file in its order, one row group at a time, with the columns of the plan."""
     return (rows for group in plan.groups if (rows := rows_of_group(plan, part, group)).num_rows)
 
 
 def rows_of_group(plan: FilePlan, part: PartPlan, group: int) -> pa.Table:
-    """Rows of one row group that may count."""
+    """Return the candidate rows of one row group."""
     request = plan.request
     stored = in_stored_types(plan.reader.read(row_groups=[group], columns=plan.names), plan.stored)
     rows = adapt(stored, plan.stored, plan.current, request.shape.defaults)
@@ -136,13 +139,13 @@ def _in_time(rows: pa.Table, request: Request) -> pa.Table:
 
 
 def json_text(value: Any) -> str:
-    """A key or value of a global keyed table, as JSON."""
+    """Return a key or value of a global keyed table as JSON."""
     return json.dumps(_plain(value), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
-    """The value with nothing in it that JSON lacks: other keys than text make a map a list of pairs, bytes are base64,
-    times as ISO 8601 has them, durations seconds.
+    """Convert a value to types that JSON supports: a map with non-text keys becomes a list of pairs, bytes become
+    base64, times ISO 8601, durations seconds.
     """
     match value:
         case list() | tuple():

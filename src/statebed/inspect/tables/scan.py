@@ -1,4 +1,4 @@
-"""What reading a table takes, and what it leaves unread: the answer of `StateTable.scan`."""
+"""The files, row groups and bytes that reading a table involves: the result of `StateTable.scan`."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ class FileScan:
     subtask: int
     level: int
     bytes: int
-    """Of the whole file."""
+    """Size of the whole file."""
     bytes_read: int
-    """Of its footer, and of the columns that are needed of the row groups that are read."""
+    """Bytes of its footer and of the needed columns in the row groups that are read."""
     row_groups: int
     row_groups_read: tuple[int, ...]
     why: str
-    """Why less than all of it is read: 'key', 'time', 'columns', 'deleted'; empty: all is."""
+    """Reason why less than the whole file is read: 'key', 'time', 'columns', 'deleted'; empty if all of it is."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""An answer cut into parts that processes read by themselves: each knows its files, and asks nobody for more."""
+"""Slices of a result that processes read independently: each contains the list of its files."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,29 +17,29 @@ from statebed.state.live.files import clipped
 
 Part = pb.TableSubtaskCheckpointMetadata
 SLICE_BYTES = 128 << 20
-"""About so many bytes of files are in one."""
+"""Approximate size of the files of a slice, in bytes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Some rows of an answer; can be sent to other processes."""
+    """Some rows of a result; can be pickled."""
 
     pinned: Pinned
     request: Request
     part: bytes
-    """The serialised metadata of one subtask's part, or of some of its hashes or files."""
+    """Serialised metadata of one subtask's part, or of some of its hashes or files."""
     finished: Finished | None = None
-    """Which finished results are wanted; None: the rows as they are stored."""
+    """Requested final results, or None for stored rows."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, piece by piece."""
+        """Yield the rows in batches."""
         plan = PartPlan(self.request, Part.FromString(self.part), self.pinned.fetch)
         for rows in answers_of_part(plan, self.finished):
             yield from rows.combine_chunks().to_batches()
 
 
 def answers_of_part(plan: PartPlan, finished: Finished | None) -> Iterator[pa.Table]:
-    """The wanted rows of one subtask, with the columns of the answer: as they are stored, or finished."""
+    """Return the matching rows of one subtask with the requested columns, as stored or as final results."""
     if finished is not None:
         return finished.of_part(plan)
     return (answer(rows, plan.request) for rows in rows_of_part(plan))
@@ -53,7 +53,7 @@ def slices_of(
     finished: Finished | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> list[Slice]:
-    """Slices that together are the answer; subtasks that hold none of it have none."""
+    """Return slices that together are the result, without subtasks that hold none of it."""
     return [
         Slice(pinned, request, piece.SerializeToString(), finished)
         for part in parts
@@ -64,7 +64,7 @@ def slices_of(
 
 
 def _pieces(part: Part, request: Request, slice_bytes: int, *, whole: bool) -> Iterator[Part]:
-    """Parts of a part; itself if rows of several of its files must come together (`whole`)."""
+    """Yield pieces of a part, or the part itself if rows of several of its files must be combined (`whole`)."""
     shape = request.shape
     whole = whole or (shape.newest_counts and shape.kind != KEYED)
     if sum(file.size for file in part.files) <= slice_bytes or whole:
@@ -77,7 +77,7 @@ def _pieces(part: Part, request: Request, slice_bytes: int, *, whole: bool) -> I
 
 
 def _groups(files: Sequence[pb.FileEntry], slice_bytes: int) -> list[list[pb.FileEntry]]:
-    """Files that follow one another, together of about so many bytes."""
+    """Group consecutive files into groups of about `slice_bytes` bytes."""
     groups: list[list[pb.FileEntry]] = []
     held = slice_bytes
     for file in files:

@@ -1,10 +1,10 @@
-"""What changed in a table between two epochs, row by row.
+"""Changes of a table between two epochs, row by row.
 
     diff_state("s3://bucket/state", job="rides", operator="per_minute", since=40, until=42).to_pandas()
 
-The epochs may be of different parallelism, and of different lineages: what is compared is what they hold. Rows of a
-keyed table are told apart by their keys, those of a time-keyed one by key and time. Where columns have changed, rows
-are shown with those of the later epoch.
+The epochs may have different parallelism and belong to different lineages: their contents are compared. Rows of a keyed
+table are identified by key, those of a time-keyed one by key and time. If columns have changed, rows are shown with
+those of the later epoch.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ from statebed.operators.labels import stored_label, written_name
 
 
 class StateDiff(Answer):
-    """The changes of one table; made by `diff_state`. Nothing is read before they are asked for.
+    """Changes of one table, created by `diff_state`. Nothing is read until they are requested.
 
-    Rows have the column `change` in front: 'insert', 'delete', 'update_before' or 'update_after'.
+    The first column of rows is `change`: 'insert', 'delete', 'update_before' or 'update_after'.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class StateDiff(Answer):
             raise InputError(
                 f"the table was {shapes[0].kind} at epoch {self.since}, and is {shapes[1].kind} at epoch {self.until}",
                 where=f"table {after.table!r}",
-                fix="compare epochs between which it stayed what it is",
+                fix="compare epochs between which its kind did not change",
             )
         try:
             merge_schema_lists(part.schemas for one in self._found for part in one.parts)
         except CorruptObjectError as error:
             raise InputError(
-                f"the columns of the table went different ways to the epochs {self.since} and {self.until}",
+                f"the columns of the table evolved differently up to the epochs {self.since} and {self.until}",
                 where=f"table {after.table!r}",
                 fix="compare epochs of one lineage, or read both and compare the columns that you need",
             ) from error
@@ -77,13 +77,13 @@ class StateDiff(Answer):
 
     @property
     def operator_name(self) -> str:
-        """Name of the operator for people: the given one, or what the user wrote."""
+        """Display name of the operator: the given name, or the user's expression."""
         found = self._found[1]
         return written_name(found.operator, found.entry.definition)
 
     @property
     def schema(self) -> pa.Schema:
-        """`change`, and the columns of the table, or of its results."""
+        """`change`, followed by the columns of the table or of its results."""
         return change_schema(self._columns)
 
     @property
@@ -97,20 +97,20 @@ class StateDiff(Answer):
 
     @property
     def since(self) -> int:
-        """The epoch before."""
+        """Earlier epoch."""
         return self._found[0].pinned.epoch
 
     @property
     def until(self) -> int:
-        """The epoch after."""
+        """Later epoch."""
         return self._found[1].pinned.epoch
 
     def keys(self, *keys: Key) -> "StateDiff":
-        """Only changes of these keys, which are as those of `StateTable.keys`."""
+        """Return only the changes of these keys, given as for `StateTable.keys`."""
         return StateDiff(*self._found, keys=(*self._keys, keys), results=self._results)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The changes, piece by piece; an update_after follows its update_before."""
+        """Yield the changes in batches; an update_after follows its update_before."""
         timed = TIME if self._shape.kind == TIME_KEYED else self._results and self._results.time_column
         identity = [*self.key_columns, *([timed] if timed else [])]
         for both in compare(*self._sides):
@@ -120,7 +120,7 @@ class StateDiff(Answer):
                 yield from found.combine_chunks().to_batches()
 
     def counts(self) -> dict[str, int]:
-        """How many changes of each kind there are."""
+        """Return the number of changes of each kind."""
         found: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
         for batch in self.to_batches():
             found.update({one["values"]: one["counts"] for one in batch.column(CHANGE).value_counts().to_pylist()})
@@ -163,7 +163,9 @@ def diff_state(
     aggregates: UserAggregates | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> StateDiff:
-    """Return what turned the state at `since` into that at `until` (None: the newest epoch); a text names a savepoint.
+    """Return the changes from the state at `since` to that at `until` (default: the newest epoch).
+
+    A text names a savepoint.
 
     With `results`, rows of aggregates, sessions and top-n are finished first, as by `read_state(results=True)`, so that
     changes show the columns that the operator puts out. Windows of other kinds cannot be compared in this way: a result
@@ -191,7 +193,7 @@ def diff_at(
     results: bool = False,
     aggregates: UserAggregates | None = None,
 ) -> StateDiff:
-    """Compare as `diff_state`, for a job that was found."""
+    """Return the changes like `diff_state`, for a job whose location is known."""
     if aggregates and not results:
         raise InputError("`aggregates` finish results, and `results` is False", fix="pass results=True, too")
     after = _find(location, operator, table, until, results=results)
@@ -202,7 +204,7 @@ def diff_at(
             where=f"{stored_label(after.operator, after.entry.definition)}, table {after.table!r}",
             fix="compare the stored rows (results=False), or read the results of both epochs with read_state",
         )
-    # What was left out is the same on both sides.
+    # Anything left out is the same on both sides.
     before = _find(location, after.operator, after.table, since, results=results)
     return StateDiff(before, after, results=made)
 

@@ -1,11 +1,11 @@
-"""State as a table: what an operator knows at one epoch, read where it lies.
+"""State as a table: the rows of an operator at one epoch, read in place.
 
     trips = read_state("s3://bucket/state", job="rides", operator="per_minute")
     trips.keys("d7").to_arrow()
     trips.between("2024-05-31 12:00", "2024-05-31 13:00").select("driver", "trips").to_pandas()
 
-A `StateTable` is a question, not an answer: `select`, `keys`, `between` and `filter` give a narrower one, and nothing
-of the data is read before an answer is asked for. Its epoch is fixed when it is made, so a job may go on meanwhile.
+A `StateTable` is lazy: `select`, `keys`, `between` and `filter` return a narrower one, and no data is read until a
+result is requested. Its epoch is fixed on creation, so the job may continue in the meantime.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from statebed.operators.labels import stored_label, written_name
 
 
 class StateTable(Answer):
-    """One table of an operator at one epoch. Immutable; made by `read_state`."""
+    """One table of an operator at one epoch. Immutable; created by `read_state`."""
 
     def __init__(self, found: PinnedTable, request: Request, finished: Finished | None = None) -> None:
         self._found = found
@@ -42,7 +42,7 @@ class StateTable(Answer):
 
     @property
     def url(self) -> str:
-        """The state location."""
+        """State location."""
         return self._found.pinned.location.url
 
     @property
@@ -55,7 +55,7 @@ class StateTable(Answer):
 
     @property
     def operator_name(self) -> str:
-        """Name of the operator for people: the given one, or what the user wrote."""
+        """Display name of the operator: the given name, or the user's expression."""
         found = self._found
         return written_name(found.operator, found.entry.definition)
 
@@ -65,42 +65,42 @@ class StateTable(Answer):
 
     @property
     def description(self) -> str:
-        """What the operator says of the table."""
+        """Description of the table by the operator."""
         return self._found.config.description
 
     @property
     def kind(self) -> str:
-        """'keyed', 'time keyed' or 'global keyed'."""
+        """Kind of the table: 'keyed', 'time keyed' or 'global keyed'."""
         return self._request.shape.kind
 
     @property
     def epoch(self) -> int:
-        """The epoch whose state this is; of a run_start or a savepoint the epoch that it stands for."""
+        """Epoch whose state this is; for a run_start or a savepoint, the epoch that it refers to."""
         return self._found.pinned.epoch
 
     @property
     def record(self) -> int:
-        """The number of the record that was read: that of the epoch, or of a run_start that has its state."""
+        """Number of the record that was read: that of the epoch, or of a run_start with its state."""
         return self._found.pinned.number
 
     @property
     def savepoint(self) -> str | None:
-        """The savepoint that was asked for."""
+        """Requested savepoint, or None."""
         return self._found.pinned.savepoint
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that answers have."""
+        """Schema of the rows."""
         return self._request.schema if self._finished is None else self._finished.schema
 
     @property
     def finished(self) -> bool:
-        """Whether rows are finished results; False: they are as the table stores them."""
+        """Whether rows are final results rather than stored rows."""
         return self._finished is not None
 
     @property
     def key_columns(self) -> list[str]:
-        """The columns that make the key, in their order."""
+        """Key columns, in order."""
         keys = self._request.shape.keys
         return (
             list(keys)
@@ -110,7 +110,7 @@ class StateTable(Answer):
 
     @property
     def time_column(self) -> str | None:
-        """The column of the rows' times; None: they have none."""
+        """Column with the time of rows, or None if they have no time."""
         if self._finished is not None:
             return self._finished.results.time_column
         return TIME if self._request.shape.timed else None
@@ -118,28 +118,30 @@ class StateTable(Answer):
     # ---- narrower questions --------------------------------------------------------------------------------------
 
     def select(self, *columns: str) -> "StateTable":
-        """Only these columns, in this order; `_key_hash` and `_seq` can be asked for, too, unless rows are finished."""
+        """Return only these columns, in this order; `_key_hash` and `_seq` can be selected too, except for final
+        results.
+        """
         if self._finished is not None:
             return self._with(self._request, self._finished.select(columns))
         return self._with(self._request.select(columns))
 
     def keys(self, *keys: Key) -> "StateTable":
-        """Only rows of these keys; reads the row groups alone that may hold them.
+        """Return only the rows of these keys; only row groups that may contain them are read.
 
-        A key is a value, for several key columns a tuple of values or a dict by column; a text may stand for a value of
-        another type. All keys of a list are `keys(*some)`.
+        A key is a value or, for several key columns, a tuple of values or a dict by column. Text is parsed for other
+        types. Pass a list of keys as `keys(*some)`.
         """
         return self._with(self._request.of_keys(keys), self._finished)
 
     def of_equal(self, values: Mapping[str, Sequence[Any]]) -> "StateTable | None":
-        """Only rows that have one of these values in each key column; None where they say nothing of whole keys."""
+        """Return only rows with one of these values in each key column, or None if they do not determine whole keys."""
         found = by_keys(self._request, values)
         return None if found is None else self._with(found, self._finished)
 
     def between(self, start: Instant | None = None, end: Instant | None = None) -> "StateTable":
-        """Only rows with start <= time < end; None: from the beginning, to the end.
+        """Return only rows with start <= time < end; None leaves a side open.
 
-        The time of a finished result is the start of its window.
+        The time of a final result is the start of its window.
         """
         if self._finished is not None:
             finished, request = self._finished.between(start, end, self._request)
@@ -147,9 +149,10 @@ class StateTable(Answer):
         return self._with(self._request.between(start, end))
 
     def filter(self, condition: str | pc.Expression) -> "StateTable":
-        """Only rows for which a condition holds: SQL text ("trips > 3 and driver like 'd%'"), or one of pyarrow.
+        """Return only rows that satisfy a condition: SQL text ("trips > 3 and driver like 'd%'"), or a pyarrow
+        expression.
 
-        What a text says of keys and times narrows what is read, as `keys` and `between` do.
+        Conditions of a text on keys and times reduce what is read, as `keys` and `between` do.
         """
         finished, request = self._finished, self._request
         if finished is not None:
@@ -161,13 +164,13 @@ class StateTable(Answer):
     # ---- answers -------------------------------------------------------------------------------------------------
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, piece by piece; about one row group of each open file is held."""
+        """Yield the rows in batches; about one row group per open file is held in memory."""
         for plan in self._plans(self._request):
             for rows in answers_of_part(plan, self._finished):
                 yield from rows.combine_chunks().to_batches()
 
     def count(self) -> int:
-        """How many rows there are; reads only what decides it."""
+        """Return the number of rows, reading only what determines it."""
         request = self._request
         if self._finished is not None:
             return sum(batch.num_rows for batch in self.to_batches())
@@ -176,11 +179,11 @@ class StateTable(Answer):
         return sum(rows.num_rows for rows in self.select()._pieces())  # noqa: SLF001 - of this class
 
     def scan(self) -> Scan:
-        """What answering takes: files, row groups and bytes that are read, and those that are skipped."""
+        """Return the files, row groups and bytes that a read of the table involves, and those that it skips."""
         return Scan(tuple(scan for plan in self._plans(self._request) for scan in plan.scans()))
 
     def slices(self) -> list[Slice]:
-        """Parts of the answer for several processes; each can be pickled, and gives its `batches()`."""
+        """Return slices of the result for several processes; each can be pickled and yields its `batches()`."""
         return slices_of(self._found.pinned, self._request, self._found.parts, finished=self._finished)
 
     def __repr__(self) -> str:
@@ -205,7 +208,7 @@ class StateTable(Answer):
             yield from rows_of_part(plan)
 
     def _count_of(self, plan: PartPlan) -> int:
-        """Files all of whose rows count are not opened."""
+        """Count the rows of a plan without opening files whose rows all count."""
         count = 0
         for one in plan.files:
             whole = not one.hidden and not plan.request.keys and not plan.request.by_time
@@ -227,16 +230,16 @@ def read_state(
     aggregates: UserAggregates | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> StateTable:
-    """The state of one table as it is at an epoch: of each key the newest row, deleted and expired ones left out.
+    """Return the state of one table at an epoch: the newest row of each key, without deleted and expired ones.
 
-    With `results`, rows of aggregates and top-n are finished: they have the columns that the operator puts out, so that
-    `mean` holds the mean. Windows and sessions show their results so far, closed ones are not in the state any more.
-    Rows of other tables are shown as they are. User-defined aggregates are finished by the objects in `aggregates`, by
-    the name of their column.
+    With `results`, rows of aggregates and top-n are final results: they have the output columns of the operator, so
+    that `mean` holds the mean. Windows and sessions show their results so far; closed ones are no longer in the state.
+    Rows of other tables are shown as they are. User-defined aggregates are computed by the objects in `aggregates`, by
+    column name.
 
-    What is left out is found when there is one choice; else the error lists the choices. Without `epoch` and
-    `savepoint` it is the newest epoch. `internal` shows `_key_hash` and `_seq`, too. `storage_options` are settings of
-    the object store, as of `get_storage_provider`.
+    Arguments left out are filled in if there is only one choice; otherwise the error lists the choices. Without `epoch`
+    and `savepoint`, the newest epoch is read. `internal` adds the columns `_key_hash` and `_seq`. `storage_options` are
+    settings of the object store, as for `get_storage_provider`.
     """
     location = find_location(url, job, storage_options=storage_options)
     return table_at(
@@ -262,9 +265,9 @@ def table_at(
     results: bool = False,
     aggregates: UserAggregates | None = None,
 ) -> StateTable:
-    """As `read_state`, of a job that was found."""
+    """Return a table like `read_state`, for a job whose location is known."""
     if aggregates and not results:
-        raise InputError("`aggregates` finish results, and `results` is False", fix="pass results=True, too")
+        raise InputError("`aggregates` compute final results, but `results` is False", fix="pass results=True, too")
     found = find_table(location, operator=operator, table=table, epoch=epoch, savepoint=savepoint, results=results)
     shape = TableShape(found.config)
     finished = _finished(found, shape, aggregates) if results else None
@@ -272,7 +275,9 @@ def table_at(
         return StateTable(found, Request(shape, tuple((shape.full_schema if internal else shape.schema).names)))
     if internal:
         raise InputError(
-            "finished results have no internal columns", where=f"table {found.table!r}", fix="leave one of both out"
+            "final results have no internal columns",
+            where=f"table {found.table!r}",
+            fix="pass either `results` or `internal`",
         )
     request = Request(shape, tuple(shape.full_schema.names), also=frozenset(shape.file_schema.names))
     return StateTable(found, request, finished)

@@ -1,4 +1,4 @@
-"""What the rows of a stored table look like: to who reads them, and in its files."""
+"""Shape of a stored table: its columns as shown to readers and as stored in files."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,14 +18,14 @@ KEYED = "keyed"
 TIME_KEYED = "time keyed"
 GLOBAL_KEYED = "global keyed"
 INTERNAL = (KEY_HASH, SEQUENCE)
-"""Columns of files that are shown when asked for."""
+"""Columns of files that are shown on request."""
 _TEXT = pa.schema([pa.field(KEY, pa.string(), nullable=False), pa.field(VALUE, pa.string(), nullable=False)])
-"""Of global keyed tables: their keys and values are of any type, shown as JSON."""
+"""Schema of global keyed tables: their keys and values have any type and are shown as JSON."""
 
 
 @dataclass(frozen=True)
 class TableShape:
-    """The columns of a table at one epoch, from its stored configuration."""
+    """Columns of a table at one epoch, from its stored configuration."""
 
     config: pb.TableConfig
 
@@ -37,7 +37,7 @@ class TableShape:
         kind = self.config.WhichOneof("kind")
         if kind is None:
             raise CorruptObjectError(
-                f"the table {self.config.name!r} is of no kind that is known here", fix="upgrade statebed"
+                f"the kind of the table {self.config.name!r} is unknown to this version", fix="upgrade statebed"
             )
         return str(kind).replace("_", " ")
 
@@ -49,12 +49,12 @@ class TableShape:
 
     @cached_property
     def generational(self) -> bool:
-        """Whether of rows with one key and time the newest alone counts."""
+        """Whether only the newest of the rows with the same key and time counts."""
         return bool(self.kind == TIME_KEYED and self.config.time_keyed.generational)
 
     @property
     def newest_counts(self) -> bool:
-        """Whether rows replace others, so that all versions of a key must be seen."""
+        """Whether rows replace others, so that all versions of a key must be read."""
         return self.kind != TIME_KEYED or self.generational
 
     @property
@@ -67,14 +67,14 @@ class TableShape:
 
     @cached_property
     def defaults(self) -> dict[str, pa.Scalar]:
-        """What rows have that are older than their column."""
+        """Default values of columns for rows that are older than the column."""
         if self.kind == GLOBAL_KEYED:
             return {}
         return defaults_from_bytes((self.config.keyed if self.kind == KEYED else self.config.time_keyed).defaults)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns that are shown: keys, `_time` where rows have one, values."""
+        """Columns shown by default: keys, `_time` if rows have one, values."""
         if self.kind == GLOBAL_KEYED:
             return _TEXT
         times = [pa.field(TIME, RESERVED_FIELDS[TIME].type, nullable=False)] if self.timed else []
@@ -84,17 +84,17 @@ class TableShape:
 
     @cached_property
     def full_schema(self) -> pa.Schema:
-        """The columns that can be asked for."""
+        """Columns that can be selected."""
         return pa.schema([*self.schema, *(RESERVED_FIELDS[name] for name in INTERNAL)])
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """The key columns as they are stored."""
+        """Key columns as stored."""
         return pa.schema([self.file_schema.field(name).remove_metadata() for name in self.keys])
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        """The columns of files that are written now, with their field ids."""
+        """Columns of newly written files, with their field ids."""
         if self.kind == GLOBAL_KEYED:
             return GLOBAL_FILE_SCHEMA
         if self.kind == KEYED:
@@ -103,12 +103,12 @@ class TableShape:
 
     @cached_property
     def keyed(self) -> KeyedTable:
-        """The same as the engine knows it."""
+        """The table as defined by the engine."""
         return KeyedTable(self.config)
 
     @cached_property
     def deciding(self) -> tuple[str, ...]:
-        """The columns that say which rows of files count."""
+        """Columns that determine which rows of files count."""
         reserved = (BIN, KEY_HASH, TIME, SEQUENCE, DELETED) if self.generational else (KEY_HASH, SEQUENCE, DELETED)
         return (*(name for name in reserved if name in self.file_schema.names), *self.keys)
 

@@ -1,4 +1,4 @@
-"""Verification of a job's objects: what is damaged or missing, who needs it, and what nothing names."""
+"""Verification of a job's objects: damaged and missing ones, what needs them, and unreferenced ones."""
 
 from statebed.inspect.verification.findings import (
     Finding,

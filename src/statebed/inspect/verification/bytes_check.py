@@ -1,7 +1,7 @@
-"""One object, read once: its size, its checksum, the digest in its name, and of a data file each of its parts.
+"""Check of one object, read once: its size, its checksum, the digest in its name, and each part of a data file.
 
-Large objects are read in pieces, so memory does not grow with them. A data file whose bytes are wrong is described
-by the part that they lie in, as far as its footer can be read.
+Large objects are read in pieces, so memory does not grow with them. For a damaged data file, the damaged part is named
+if its footer can be read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,18 +24,18 @@ PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Expectation:
-    """What whoever names an object says about its bytes."""
+    """Expected size and checksums of an object, from the metadata that refers to it."""
 
     path: str
     size: int
     crc32c: int
     entry: pb.FileEntry | None = None
-    """Of a data file: its parts have checksums, too."""
+    """Entry of a data file, whose parts have checksums too."""
 
 
 @dataclass
 class _Part:
-    """A part of a data file that has a checksum of its own."""
+    """A part of a data file with its own checksum."""
 
     start: int
     length: int
@@ -45,7 +45,7 @@ class _Part:
 
 
 def problem_of_bytes(data: bytes, expected: Expectation) -> str | None:
-    """What is wrong with the bytes of an object, in words; None: nothing."""
+    """Describe what is wrong with the bytes of an object, or return None."""
     if len(data) != expected.size:
         return f"it has {len(data)} bytes instead of {expected.size}"
     length = 0 if expected.entry is None else expected.entry.footer_size
@@ -53,7 +53,9 @@ def problem_of_bytes(data: bytes, expected: Expectation) -> str | None:
 
 
 def problem_of(store: ObjectStore, expected: Expectation) -> str | None:
-    """The same of an object that is read now, a large one in pieces; ObjectMissingError or MissingFileError: none."""
+    """Read an object, a large one in pieces, and describe what is wrong with it, or return None. Raise
+    ObjectMissingError or MissingFileError if it does not exist.
+    """
     if expected.size <= PIECE_BYTES:
         return problem_of_bytes(store.get(expected.path), expected)
     size = _size(store, expected.path)
@@ -83,14 +85,14 @@ def _problem(expected: Expectation, pieces: Iterable[tuple[int, bytes]], *, foot
         return "its checksum does not match its bytes"
     named = names.digest_of(expected.path)
     if named is not None and named != running.digest():
-        return "the digest of its bytes is not the one in its name"
+        return "the digest of its bytes differs from the one in its name"
     return None
 
 
 def _size(store: ObjectStore, path: str) -> int:
     info = store.head(path)
     if info is None:
-        raise ObjectMissingError("an object is not there", where=f"{store.url}/{path}")
+        raise ObjectMissingError("an object does not exist", where=f"{store.url}/{path}")
     return info.size
 
 
@@ -100,7 +102,7 @@ def _pieces(store: ObjectStore, expected: Expectation) -> Iterator[tuple[int, by
 
 
 def _parts(footer: bytes, entry: pb.FileEntry) -> list[_Part] | str:
-    """The column chunks of a data file, or what is wrong with its footer."""
+    """Return the column chunks of a data file, or a description of what is wrong with its footer."""
     if crc32c(footer) != entry.footer_crc32c:
         return "the checksum of its footer does not match its bytes"
     try:
@@ -113,7 +115,7 @@ def _parts(footer: bytes, entry: pb.FileEntry) -> list[_Part] | str:
         for index, (start, length) in enumerate(chunk_ranges(metadata, group))
     ]
     if len(ranges) != len(entry.chunk_crc32c) or metadata.num_rows != entry.rows:
-        return f"it holds {metadata.num_rows} rows in {len(ranges)} column chunks, and its entry says otherwise"
+        return f"it holds {metadata.num_rows} rows in {len(ranges)} column chunks, which differs from its entry"
     return [
         _Part(start, length, crc, name) for (name, start, length), crc in zip(ranges, entry.chunk_crc32c, strict=True)
     ]

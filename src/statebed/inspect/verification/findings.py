@@ -1,11 +1,11 @@
-"""What a verification found, as values: damaged and missing objects with who needs them, orphans, what was read."""
+"""Results of a verification: damaged and missing objects with what needs them, orphans, and what was read."""
 
 import enum
 from dataclasses import dataclass
 
 
 class ObjectKind(enum.Enum):
-    """What an object of a job's folder is."""
+    """Kind of an object in a job's folder."""
 
     RECORD = "record"
     SAVEPOINT = "savepoint"
@@ -21,7 +21,7 @@ class ObjectKind(enum.Enum):
 
 
 class Trouble(enum.Enum):
-    """What is wrong with an object."""
+    """Kind of damage."""
 
     MISSING = "missing"
     DAMAGED = "damaged"
@@ -29,33 +29,33 @@ class Trouble(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """An object that is not as the format, or whoever names it, says."""
+    """An object that violates the format or differs from the metadata that refers to it."""
 
     path: str
-    """Relative to the job's folder."""
+    """Path relative to the job's folder."""
     kind: ObjectKind
     trouble: Trouble
     problem: str
     epochs: tuple[int, ...] = ()
-    """The records that need it, ascending."""
+    """Records that need it, in ascending order."""
     savepoints: tuple[str, ...] = ()
-    """The savepoints that need it."""
+    """Savepoints that need it."""
 
 
 class OrphanKind(enum.Enum):
-    """Why an object is named by nothing."""
+    """Reason why nothing refers to an object."""
 
     GARBAGE = "garbage"
-    """The next sweep of the live run removes it."""
+    """The next clean-up of the live run removes it."""
     UNFINISHED = "unfinished"
-    """Of an epoch that is not committed, or of a compaction that the live run may still apply."""
+    """Part of an epoch that is not committed, or of a compaction that the live run may still apply."""
     FOREIGN = "foreign"
-    """Not of statebed's making; never removed."""
+    """Not written by statebed; never removed."""
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """An object that no record, savepoint or metadata names. No error."""
+    """An object that no record, savepoint or metadata refers to. Not an error."""
 
     path: str
     size: int
@@ -64,7 +64,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class Awaited:
-    """An object that is not there, and may rightly be so: nobody can tell whether it was removed. No error."""
+    """An object that is missing, perhaps legitimately: it cannot be known whether it was removed. Not an error."""
 
     path: str
     kind: ObjectKind
@@ -73,47 +73,49 @@ class Awaited:
 
 @dataclass(frozen=True)
 class SinkTable:
-    """A table of files that a sink of the job writes, outside the job's folder."""
+    """A table of files that a sink of the job writes outside the job's folder."""
 
     sink_id: str
     target: str
     published: int
-    """Newest epoch that the sink was known to have when the head was committed; 0: none."""
+    """Newest epoch known to be published to the sink when the head was committed; 0 if none."""
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The state of a job's objects."""
+    """Result of verifying a job."""
 
     job: str
     where: str
     head: int | None
-    """The newest readable record; None: there is none."""
+    """Newest readable record, or None if there is none."""
     data_epoch: int
-    """The epoch whose state the head shows."""
+    """Epoch whose state the head shows."""
     min_epoch: int
     epochs: tuple[int, ...]
-    """The records that were checked, with all that they name."""
+    """Records that were checked, with everything that they refer to."""
     savepoints: tuple[str, ...]
     objects: int
-    """Read and checked."""
+    """Number of objects read and checked."""
     bytes: int
     findings: tuple[Finding, ...] = ()
     awaited: tuple[Awaited, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     orphans_known: bool = True
-    """False: metadata is damaged, so what it names cannot be told from orphans, and none are listed."""
+    """Whether orphans are known. If metadata is damaged, its references cannot be distinguished from orphans, and none
+    are listed.
+    """
     sink_tables: tuple[SinkTable, ...] = ()
-    """Tables that the head names. They are not checked here: `sinks.manifest.verify_table` does."""
+    """Tables that the head refers to. They are checked by `sinks.manifest.verify_table`, not here."""
 
     @property
     def whole(self) -> bool:
-        """Nothing is damaged, nothing is missing."""
+        """Whether nothing is damaged or missing."""
         return not self.findings
 
     @property
     def head_whole(self) -> bool:
-        """Whether the job can go on from its newest record: all that it names is whole, and the log has no gap."""
+        """Whether the job can resume from its newest record: all it refers to is intact, and the log has no gap."""
         return self.head is not None and not self.troubles_of(self.head) and not self._log_is_broken(self.head)
 
     @property
@@ -121,13 +123,13 @@ class Verification:
         return tuple(sorted({epoch for finding in self.findings for epoch in finding.epochs}))
 
     def troubles_of(self, epoch: int) -> tuple[Finding, ...]:
-        """What keeps a record from being whole."""
+        """Return the findings because of which a record is not intact."""
         return tuple(finding for finding in self.findings if epoch in finding.epochs)
 
     def troubles_of_savepoint(self, name: str) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if name in finding.savepoints)
 
     def _log_is_broken(self, head: int) -> bool:
-        """Whether a newer record is damaged, or any is missing."""
+        """Return whether a newer record is damaged, or any record is missing."""
         records = [finding for finding in self.findings if finding.kind is ObjectKind.RECORD]
         return any(one.trouble is Trouble.MISSING or max(one.epochs) > head for one in records)

@@ -1,7 +1,7 @@
-"""The records of a log, each read once: which are damaged, which are missing, and which savepoints they keep alive.
+"""Check of the records of a log, each read once: damaged ones, missing ones, and the savepoints that they retain.
 
-Every number from the lowest retained one to the highest must have its record. That the newest of all is missing shows
-only by what is put after a record: markers of sinks, answers to requests, files of its run's compactions.
+Every number from the lowest retained one to the highest must have its record. A missing newest record is only detected
+by objects that are written after it: markers of sinks, answers to requests, compacted files of its run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,18 +16,18 @@ from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
 from statebed.inspect.verification.needs import Needer, finding
 
 READS_AT_ONCE = 8
-_GONE = "something outside statebed removed it"
+_GONE = "something other than statebed removed it"
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """What stands in the log."""
+    """Contents of the log."""
 
     records: Mapping[int, pb.CheckpointMetadata]
-    """The readable ones, by number."""
+    """Readable records by number."""
     findings: tuple[Finding, ...] = ()
     bytes: int = 0
-    """Of all records, readable or not."""
+    """Bytes of all records, readable or not."""
     lost: tuple[int, ...] = field(default=())
     """Numbers whose records are damaged or missing."""
 
@@ -43,13 +43,13 @@ class LogReading:
         return Needer(epoch, strict=epoch >= self.min_epoch)
 
     def pins(self) -> dict[str, tuple[pb.Pin, bool]]:
-        """The savepoints of all records by the paths of their copies, and whether each is alive."""
+        """Return the savepoints of all records by the paths of their copies, and whether each is still retained."""
         alive = {pin.path for pin in self.head.pins} if self.head is not None else set()
         return {pin.path: (pin, pin.path in alive) for record in self.records.values() for pin in record.pins}
 
 
 def read_log(log: CheckpointLog, listed: Iterable[str]) -> LogReading:
-    """Read every record; `listed` are the objects that were there before."""
+    """Read every record; `listed` are the objects that existed before."""
     listed = list(listed)
     records: dict[int, pb.CheckpointMetadata] = {}
     findings: dict[int, Finding] = {}
@@ -69,13 +69,13 @@ def read_log(log: CheckpointLog, listed: Iterable[str]) -> LogReading:
 
 
 def _read_all(log: CheckpointLog) -> Iterator[tuple[int, bytes]]:
-    """The bytes of every record that is there, ascending."""
+    """Yield the bytes of every existing record in ascending order."""
 
     def read(number: int) -> tuple[int, bytes | None]:
         try:
             return number, log.read_bytes(number)
         except EpochNotRetainedError:
-            return number, None  # an epoch that was begun, or a record that left meanwhile
+            return number, None  # an epoch that was started, or a record that was removed in the meantime
 
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="statebed-verify") as pool:
         for number, data in pool.map(read, log.numbers()):
@@ -88,19 +88,19 @@ def _missing(
 ) -> list[int]:
     last = max([*numbers, *map(log.committed_by, listed)], default=0)
     head = records[max(records)] if records else None
-    # Below what is retained, records leave in ascending order: from the lowest that is left, all are there.
+    # Below the retained range, records are removed in ascending order, so all from the lowest remaining one must exist.
     first = min(numbers, default=last)
     if head is not None and head.epoch == max(numbers):
-        # A newer record that cannot be read may have allowed more to leave.
+        # A newer record that cannot be read may have allowed clean-up to remove more.
         first = min(first, head.min_epoch, max(head.epoch - 1, 1))
     absent = [number for number in range(first, last + 1) if number not in numbers and not log.exists(number)]
-    # The log may have moved on while it was read; what left meanwhile is not missing.
+    # The log may have advanced while it was read; records removed in the meantime are not missing.
     newest = newest_record(log) if absent else None
     return [number for number in absent if newest is None or number >= newest.min_epoch]
 
 
 def newest_record(log: CheckpointLog) -> pb.CheckpointMetadata | None:
-    """The newest record that can be read now, whatever is missing below it."""
+    """Return the newest record that is readable now, regardless of gaps below it."""
     observations = (log.observe(number) for number in reversed(log.numbers()))
     return next((one.record for one in observations if one.record is not None), None)
 

@@ -1,8 +1,8 @@
-"""Who needs what: records and savepoints, the metadata that they name, and the objects that this names in turn.
+"""References between objects: records and savepoints, the metadata that they refer to, and the objects that this refers
+to in turn.
 
-A need is strict where the object must be there: it is named by a retained record or by a savepoint that is alive.
-Records that clean-up may remove at any moment, and savepoints that were dropped, need what is still there of theirs to
-be whole, and no more.
+A need is strict if the object must exist: a retained record or a savepoint refers to it. For records that clean-up may
+remove at any time, and for dropped savepoints, only objects that still exist must be intact.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from statebed.inspect.verification.findings import Finding, ObjectKind, Trouble
 
 @dataclass(frozen=True)
 class Needer:
-    """A record, or with a name the copy of a record that a savepoint is."""
+    """A record, or the copy of one that belongs to the named savepoint."""
 
     epoch: int
     savepoint: str = ""
@@ -24,7 +24,7 @@ class Needer:
 
 @dataclass
 class Need:
-    """One object, what is said of it, and who says so."""
+    """One object, its expected bytes, and what needs it."""
 
     kind: ObjectKind
     expected: Expectation
@@ -39,7 +39,7 @@ class Need:
 
 
 class Needs:
-    """Every object that is to be checked, once, with all who need it."""
+    """All objects to check, each once, with everything that needs it."""
 
     def __init__(self) -> None:
         self._needs: dict[tuple[str, int, int], Need] = {}
@@ -57,7 +57,7 @@ class Needs:
 
 
 def finding(path: str, kind: ObjectKind, trouble: Trouble, problem: str, needers: Iterable[Needer]) -> Finding:
-    """What is wrong with an object, and with it for whom."""
+    """Build the finding of an object, with the epochs and savepoints that it affects."""
     needers = list(needers)
     return Finding(
         path=path,
@@ -70,7 +70,7 @@ def finding(path: str, kind: ObjectKind, trouble: Trouble, problem: str, needers
 
 
 def metadata_of(record: pb.CheckpointMetadata) -> list[Expectation]:
-    """The subtasks' metadata that a record names."""
+    """Return the metadata of subtasks that a record refers to."""
     return [
         Expectation(reference.path, int(reference.size), int(reference.crc32c))
         for operator in record.operators
@@ -79,14 +79,14 @@ def metadata_of(record: pb.CheckpointMetadata) -> list[Expectation]:
 
 
 def named_directly(record: pb.CheckpointMetadata) -> list[tuple[ObjectKind, Expectation]]:
-    """Outbox files and source logs."""
+    """Return the outbox files and source logs that a record refers to."""
     outbox = [(ObjectKind.OUTBOX, file.path, file.size, file.crc32c) for file in record.outbox]
     logs = [(ObjectKind.SOURCE_LOG, log.path, log.size, log.crc32c) for log in record.source_position.source_logs]
     return [(kind, Expectation(path, int(size), int(crc))) for kind, path, size, crc in [*outbox, *logs]]
 
 
 def data_files_of(metadata: pb.OperatorCheckpointMetadata) -> list[Expectation]:
-    """The data files that a subtask's metadata names."""
+    """Return the data files that a subtask's metadata refers to."""
     return [
         Expectation(file.path, int(file.size), int(file.crc32c), file)
         for table in metadata.tables.values()

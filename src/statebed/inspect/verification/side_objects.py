@@ -1,4 +1,4 @@
-"""Objects beside the state: markers of sinks, requests, answers, ends of runs; and orphans, which nothing names."""
+"""Objects other than state: markers of sinks, requests, answers, ends of runs; and orphans, which nothing refers to."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -12,11 +12,11 @@ from statebed.protocol.cleanup import is_garbage
 from statebed.storage import ObjectStore
 
 Checked = tuple[int, Finding | None]
-"""Bytes that were read, and what is wrong."""
+"""Number of bytes read, and the finding, if any."""
 
 
 def check_marker(store: ObjectStore, path: str, epoch: int, sink_id: str) -> Checked:
-    """A marker that is there: it says that this sink has this epoch."""
+    """Check that an existing marker belongs to this sink and epoch."""
 
     def parse(data: bytes) -> str:
         marker = open_sealed(pb.PublishedMarker, data, where=path)
@@ -27,7 +27,7 @@ def check_marker(store: ObjectStore, path: str, epoch: int, sink_id: str) -> Che
 
 
 def check_request(store: ObjectStore, path: str) -> Checked:
-    """A request or an answer to one."""
+    """Check a request or the answer to one."""
     answered = names.request_of_answer(path)
     asked = names.request_of(path)
 
@@ -36,13 +36,13 @@ def check_request(store: ObjectStore, path: str) -> Checked:
             found = open_sealed(pb.Answer, data, where=path).request_id
         else:
             found = open_sealed(pb.Request, data, where=path).request_id
-        return "" if found in {answered, asked} else f"it is of the request {found!r}"
+        return "" if found in {answered, asked} else f"it belongs to the request {found!r}"
 
     return _checked(store, path, ObjectKind.REQUEST if answered is None else ObjectKind.ANSWER, parse, ())
 
 
 def check_run(store: ObjectStore, path: str) -> Checked:
-    """The end of a run or its heartbeat: says which run it is of."""
+    """Check that the end or heartbeat of a run names that run."""
     run = names.run_of(path) or 0
     is_end = path == names.run_end(run)
 
@@ -51,13 +51,13 @@ def check_run(store: ObjectStore, path: str) -> Checked:
             found = open_sealed(pb.RunEnd, data, where=path).run
         else:
             found = open_sealed(pb.RunHeartbeat, data, where=path).run
-        return "" if found == run else f"it is of run {found}"
+        return "" if found == run else f"it belongs to run {found}"
 
     return _checked(store, path, ObjectKind.RUN_END if is_end else ObjectKind.HEARTBEAT, parse, ())
 
 
 def is_of_a_run(path: str) -> bool:
-    """Whether the object is the end or the heartbeat of a run."""
+    """Return whether the object is the end or the heartbeat of a run."""
     run = names.run_of(path)
     return bool(run) and path in {names.run_end(run or 1), names.run_heartbeat(run or 1)}
 
@@ -65,10 +65,11 @@ def is_of_a_run(path: str) -> bool:
 def missing_markers(
     store: ObjectStore, records: Mapping[int, pb.CheckpointMetadata], listed: Collection[str]
 ) -> list[Finding]:
-    """Markers that must be there: a run publishes in order, so an epoch before one that it marked is marked, too.
+    """Return the markers that must exist but are missing. A run publishes in order, so every epoch before a marked one
+    must be marked.
 
-    Without the newest marker of a run nobody can tell that the sink has the epoch; the job then offers it again.
-    `records` are retained: markers leave before the records that they belong to.
+    Without the newest marker of a run it is not known that the epoch is published; the job then publishes it again.
+    `records` are retained ones, because markers are removed before their records.
     """
     newest: dict[tuple[int, str], int] = {}
     for epoch, record in records.items():
@@ -81,7 +82,7 @@ def missing_markers(
         for sink in record.sinks
         if epoch < newest.get((record.run, sink.sink_id), 0)
     ]
-    problem = "its run marked a later epoch, so something outside statebed removed it"
+    problem = "its run marked a later epoch, so something other than statebed removed it"
     return [
         finding(path, ObjectKind.MARKER, Trouble.MISSING, problem, [Needer(epoch)])
         for epoch, path in absent
@@ -92,7 +93,9 @@ def missing_markers(
 def awaited(
     records: Mapping[int, pb.CheckpointMetadata], head: pb.CheckpointMetadata | None, listed: Collection[str]
 ) -> list[Awaited]:
-    """What is not there yet, or no longer: the newest marker of a sink, and the record behind the newest one."""
+    """Return objects that may legitimately be missing: the newest marker of a sink, and the record after the newest
+    one.
+    """
     markers = [
         names.published(epoch, sink.sink_id)
         for epoch, record in records.items()
@@ -101,8 +104,8 @@ def awaited(
     ]
     last = 0 if head is None else head.epoch
     begun = sorted({epoch for path in listed if (epoch := names.epoch_of(path) or 0) > last})
-    unpublished = "the sink does not have the epoch, or this was removed"
-    uncommitted = "the epoch was begun and not committed, or this was removed"
+    unpublished = "the epoch is not published yet, or the marker was removed"
+    uncommitted = "the epoch was started but not committed, or the record was removed"
     return [
         *(Awaited(path, ObjectKind.MARKER, unpublished) for path in markers),
         *(Awaited(names.record(epoch), ObjectKind.RECORD, uncommitted) for epoch in begun),
@@ -110,7 +113,7 @@ def awaited(
 
 
 def orphans(listed: Mapping[str, int], named: Collection[str], head: pb.CheckpointMetadata) -> list[Orphan]:
-    """What nothing names, by the rules of clean-up."""
+    """Return the objects that nothing refers to, by the rules of clean-up."""
     return [
         Orphan(path, size, kind)
         for path, size in sorted(listed.items())
@@ -140,7 +143,7 @@ def _checked(
     try:
         data = store.get(path)
     except ObjectMissingError:
-        return 0, None  # taken away meanwhile, as clean-up and clients do
+        return 0, None  # removed in the meantime by clean-up or a client
     try:
         problem = parse(data)
     except NewerFormatError:

@@ -1,8 +1,8 @@
-"""Verification: every checksum and every reference of a job's folder, each object read once.
+"""Verification of every checksum and every reference in a job's folder; each object is read once.
 
-Reads only, and goes beside a running job: what clean-up removes meanwhile is not called missing. Records come first,
-then the metadata that they name, then everything that this names; a damaged object is reported with all epochs and
-savepoints that need it.
+It is read-only and works beside a running job: objects that clean-up removes in the meantime are not reported as
+missing. Records are checked first, then the metadata that they refer to, then everything that this refers to. A damaged
+object is reported with all epochs and savepoints that need it.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,12 +31,12 @@ from statebed.inspect.verification.log_check import READS_AT_ONCE, LogReading, n
 from statebed.inspect.verification.needs import Need, Needer, Needs, data_files_of, finding, metadata_of, named_directly
 from statebed.protocol.records import data_epoch_of
 
-_MISSING = "it is named, and not there"
+_MISSING = "it is referenced but missing"
 _NAMING = {ObjectKind.RECORD, ObjectKind.SAVEPOINT, ObjectKind.SUBTASK_METADATA}
-"""Kinds that name others."""
+"""Kinds of objects that refer to others."""
 
 _FILE_TABLES = {"parquet", "debezium"}
-"""Kinds of sinks that are tables of files with a manifest."""
+"""Kinds of sinks that write tables of files with a manifest."""
 _IN_PROCESS = "memory://"
 
 M = TypeVar("M", pb.CheckpointMetadata, pb.OperatorCheckpointMetadata)
@@ -46,7 +46,7 @@ OnProgress = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a verification is."""
+    """Progress of a verification."""
 
     done_bytes: int
     total_bytes: int
@@ -62,7 +62,7 @@ def verify(
     savepoint: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Verification:
-    """Check every object of a job (the only one, if left out), or only what one epoch or one savepoint needs."""
+    """Check every object of a job (by default the only one), or only those that one epoch or savepoint needs."""
     return verify_log(open_log(state, job), epoch=epoch, savepoint=savepoint, on_progress=on_progress)
 
 
@@ -73,7 +73,7 @@ def verify_log(
     savepoint: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Verification:
-    """The same for a log that is open."""
+    """Check the objects of an open log like `verify`."""
     return _Verifier(log, on_progress or (lambda _: None)).verify(epoch, savepoint)
 
 
@@ -83,7 +83,7 @@ class _Looked:
 
     need: Need
     data: bytes | None = None
-    """Of metadata."""
+    """Bytes of a metadata object."""
     size: int = 0
     finding: Finding | None = None
 
@@ -101,7 +101,7 @@ class _Verifier:
         self._total = 0
 
     def verify(self, epoch: int | None, savepoint: str | None) -> Verification:
-        """Everything, or what one epoch or savepoint needs."""
+        """Check everything, or what one epoch or savepoint needs."""
         partly = epoch is not None or savepoint is not None
         listed = {} if partly else self._listed()
         reading = read_log(self._log, listed)
@@ -152,9 +152,9 @@ class _Verifier:
         if epoch in reading.lost:
             return []
         raise EpochNotRetainedError(
-            f"there is no record of epoch {epoch}",
+            f"epoch {epoch} has no record",
             where=f"job {self._log.job_id}, {self._store.url}",
-            fix="`statebed ls` lists the epochs that are there",
+            fix="`statebed ls` lists the existing epochs",
         )
 
     def _chosen_pin(self, reading: LogReading, savepoint: str | None) -> dict[str, tuple[pb.Pin, bool]]:
@@ -170,7 +170,7 @@ class _Verifier:
         return chosen
 
     def _savepoints(self, pins: dict[str, tuple[pb.Pin, bool]]) -> list[tuple[pb.CheckpointMetadata, Needer]]:
-        """The copies of records that savepoints are, as far as they can be read."""
+        """Return the copies of records that savepoints retain, as far as they can be read."""
         wanted = [
             Need(
                 ObjectKind.SAVEPOINT,
@@ -182,7 +182,7 @@ class _Verifier:
         return [(copy, needer) for need, copy in self._parsed(pb.CheckpointMetadata, wanted) for needer in need.needers]
 
     def _needs(self, needers: list[tuple[pb.CheckpointMetadata, Needer]]) -> tuple[Needs, Needs]:
-        """The metadata, which is read and checked here, and what it and the records name."""
+        """Return the metadata, which is read and checked here, and the objects that it and the records refer to."""
         metadata, needs = Needs(), Needs()
         for record, needer in needers:
             for expected in metadata_of(record):
@@ -197,7 +197,7 @@ class _Verifier:
     # ---- checking ----------------------------------------------------------------------------------------------
 
     def _parsed(self, kind: type[M], wanted: list[Need]) -> Iterator[tuple[Need, M]]:
-        """Sealed objects that are whole."""
+        """Yield the sealed objects that are intact."""
         for looked in self._concurrently(self._read, wanted):
             self._take(looked)
             if looked.data is None:
@@ -270,7 +270,7 @@ class _Verifier:
         self._count(size, objects=1)
 
     def _name_absent(self) -> None:
-        """What is not there is missing, unless nobody who is retained by now needs it."""
+        """Report missing objects, except for those that nothing retained needs by now."""
         if not self._absent:
             return
         head = newest_record(self._log)
@@ -296,7 +296,7 @@ class _Verifier:
 
 
 def _sink_tables(head: pb.CheckpointMetadata) -> tuple[SinkTable, ...]:
-    """Return the tables of the job's present sinks, as far as another process can read them."""
+    """Return the tables of the job's current sinks that another process can read."""
     return tuple(
         SinkTable(history.sink_id, history.target, int(history.published))
         for history in head.sink_histories

@@ -97,12 +97,12 @@ def _read(path: Path) -> str:
         return ""
 
 
-def run(spark: SparkSession, folder: Path, *, epochs: int, rows: int) -> int:
+def run(spark: SparkSession, folder: Path, *, epochs: int, rows: int, width: int) -> int:
     """A job that remembers a text for each key, and never sees a key twice; bytes of one batch's rows."""
     (folder / "in").mkdir(parents=True)
     for epoch in range(epochs):
         keys = list(range(epoch * rows, (epoch + 1) * rows))
-        texts = [f"{key:08d}" * (WIDTH // 8) for key in keys]
+        texts = [f"{key:08d}" * (width // 8) for key in keys]
         path = folder / "in" / f"{epoch:04d}.parquet"
         pq.write_table(pa.table({"k": keys, "text": texts}), path)
         os.utime(path, (1_700_000_000 + epoch, 1_700_000_000 + epoch))
@@ -114,17 +114,18 @@ def run(spark: SparkSession, folder: Path, *, epochs: int, rows: int) -> int:
     query = job.start(available_now=True)
     assert query.await_termination(400)
     assert sum(one.rows_in for one in query.recent_progress) == epochs * rows
-    return rows * (WIDTH + 16)
+    return rows * (width + 16)
 
 
 def test_p4_a_worker_takes_no_more_than_its_budget_and_a_few_batches_when_state_is_ten_times_the_budget(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     workers = Workers()
-    run(spark, tmp_path / "little", epochs=2, rows=200)
+    # As many rows, so that workers have loaded the compiled loops: those take tens of MiB, and no state is in them.
+    run(spark, tmp_path / "little", epochs=2, rows=ROWS, width=8)
     base = max(workers.now().values())
     with workers.watched():
-        batch = run(spark, tmp_path / "much", epochs=EPOCHS, rows=ROWS)
+        batch = run(spark, tmp_path / "much", epochs=EPOCHS, rows=ROWS, width=WIDTH)
     state = EPOCHS * batch
     assert state >= 10 * BUDGET
     allowed = BUDGET + 3 * batch + ROW_GROUP_BYTES + BUDGET // 2

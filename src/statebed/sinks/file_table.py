@@ -115,12 +115,16 @@ class FileTableSink(BaseSink, abc.ABC):
 
     def roll_back(self, run: int, epoch: int) -> None:
         """Make the files of epochs after `epoch` invisible, then delete them."""
+        if self._checked(run).epoch > epoch:
+            self._retract(run, epoch)
+
+    def clear(self, run: int) -> None:
+        """Delete the files of all epochs, also those that no manifest lists because it was deleted."""
+        self._retract(run, 0)
+
+    def _retract(self, run: int, epoch: int) -> None:
         while True:
-            state = self._checked()
-            if state.run != run:
-                raise self.fenced(run, state.run, where=self.url)
-            if state.epoch <= epoch:
-                return
+            state = self._checked(run)
             if self._manifest.append(self._entry("rollback", run=run, epoch=epoch, state=state), to=state):
                 break
         # Files written after a rollback have other names, so these can never become visible again. Files that a crash
@@ -183,7 +187,11 @@ class FileTableSink(BaseSink, abc.ABC):
             files=files,
         )
 
-    def _checked(self) -> TableState:
+    def _checked(self, run: int | None = None) -> TableState:
+        """Return the newest state. Raise InputError if the table has another owner, FencedError if it has another run.
+
+        The run is not compared if it is None.
+        """
         state = self._manifest.refresh()
         if state.number and state.owner != self._owner:
             raise InputError(
@@ -191,6 +199,8 @@ class FileTableSink(BaseSink, abc.ABC):
                 where=self.url,
                 fix="give each job and sink its own path",
             )
+        if run is not None and state.run != run:
+            raise self.fenced(run, state.run, where=self.url)
         return state
 
 

@@ -100,7 +100,13 @@ class SqlTableSink(BaseSink):
     # ---- before a run opens ----------------------------------------------------------------------------------
 
     def peek(self) -> SinkPosition | None:
-        return self._looked_up(self._position)
+        def held(transaction: Transaction) -> SinkPosition | None:
+            position = self._position(transaction)
+            if position is None or self._existing(transaction) is not None:
+                return position
+            return SinkPosition(run=position.run, epoch=0)  # the table was dropped, and its epochs with it
+
+        return self._looked_up(held)
 
     def owner_of_target(self) -> str:
         rows = self._looked_up(self._commit_rows) or []
@@ -111,7 +117,7 @@ class SqlTableSink(BaseSink):
         if not self._database.exists:
             return None
         with self._database.transaction() as transaction:
-            self._existing(transaction)
+            self._existing(transaction)  # refuses a table that cannot take the rows
             has_commits = transaction.columns(self._table.name.beside(COMMITS)) is not None
             return look(transaction) if has_commits else None
 
@@ -135,8 +141,10 @@ class SqlTableSink(BaseSink):
 
     def open(self, run: int) -> SinkPosition | None:
         def opened(transaction: Transaction) -> SinkPosition | None:
-            self._make(transaction)
+            made = self._make(transaction)
             before = self._position(transaction)
+            if before is not None and made:
+                before = SinkPosition(run=before.run, epoch=0)
             if before is not None and before.run >= run:
                 raise self.fenced(run, before.run, where=self._where)
             self._remember(transaction, SinkPosition(run=run, epoch=before.epoch if before else 0))
@@ -208,11 +216,18 @@ class SqlTableSink(BaseSink):
 
     def _write(self, transaction: Transaction, publication: Publication) -> None:
         table = self._table
+        existing = self._existing(transaction)
+        if existing is None:
+            raise SinkError(
+                "the table no longer exists; it was dropped or renamed while the job ran",
+                where=self._where,
+                fix="restore or rename it back, then start the job again: the epoch is committed and is published "
+                "first; without the table, the start is refused and lists the choices",
+            )
         if not table.key:
             for batch in self._batches(publication, table.columns):
                 transaction.load(table.name.sql, table.columns, batch)
             return
-        existing = self._existing(transaction) or {}
         keyed = SqlKeyedTable(
             table=table.name.sql,
             columns=table.columns,
@@ -253,8 +268,8 @@ class SqlTableSink(BaseSink):
                 fix="declare a key that identifies every row of the stream: write(..., key=[...])",
             )
 
-    def _make(self, transaction: Transaction) -> None:
-        """Create the table and the commits table if they do not exist."""
+    def _make(self, transaction: Transaction) -> bool:
+        """Create the table and the commits table if they do not exist. Return whether the table was created."""
         table, database = self._table, self._database
         if database.making_lock:
             transaction.run(database.making_lock)
@@ -262,11 +277,13 @@ class SqlTableSink(BaseSink):
             f"create table if not exists {self._commits} (table_name text primary key, "
             "owner text not null, run bigint not null, epoch bigint not null)"
         )
-        if self._existing(transaction) is None:
-            typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
-            transaction.run(f"create table {table.name.sql} ({typed})")
-            if table.key:
-                transaction.make_unique_index(table.name, table.key)
+        if self._existing(transaction) is not None:
+            return False
+        typed = ", ".join(f"{quoted(field.name)} {database.type_of(field)}" for field in table.fields)
+        transaction.run(f"create table {table.name.sql} ({typed})")
+        if table.key:
+            transaction.make_unique_index(table.name, table.key)
+        return True
 
     def _existing(self, transaction: Transaction) -> Mapping[str, ExistingColumn] | None:
         """Return the columns of the table, or None if it is missing; raise InputError if it cannot hold the rows."""
@@ -310,7 +327,19 @@ class SqlTableSink(BaseSink):
         which = f"{self._database.same_table('table_name', 1)}{self._database.lock_clause}"
         statement = f"select table_name, owner, run, epoch from {self._commits} where {which}"
         found = transaction.run(statement, self._folded_name)
-        return [(str(name), str(owner), int(run), int(epoch)) for name, owner, run, epoch in found]
+        return [(str(name), str(owner), *self._numbers(run, epoch)) for name, owner, run, epoch in found]
+
+    def _numbers(self, run: object, epoch: object) -> tuple[int, int]:
+        """Return run and epoch of a commit row. Raise SinkError if they are not numbers from 0."""
+        texts = (str(run), str(epoch))
+        if not all(text.isascii() and text.isdigit() for text in texts):
+            raise SinkError(
+                f"the row of the table in {COMMITS} has no valid run and epoch: run {run!r}, epoch {epoch!r}",
+                where=self._where,
+                fix=f"restore {COMMITS} from a backup together with the table; or delete the row, and the next start "
+                "lists the choices for a sink without a position",
+            )
+        return int(texts[0]), int(texts[1])
 
     @property
     def _folded_name(self) -> str:

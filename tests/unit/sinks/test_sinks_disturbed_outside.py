@@ -80,7 +80,7 @@ def test_a_function_that_raises_halfway_gets_the_whole_epoch_again_and_later_one
         publishing.commit(run)
     with pytest.raises(SinkError, match="connection lost after half of the rows") as failed:
         publisher.publish_pending()
-    assert "comes first" in failed.value.fix
+    assert "published first" in failed.value.fix
     Publisher(publishing.open_run(store), [sink()]).open()
     assert [epoch for epoch, _ in calls] == [2, 3, 3, 4]
     assert calls[1] == calls[2]

@@ -136,13 +136,13 @@ class Operator(Protocol):
 
 
 @runtime_checkable
-class Standing(Protocol):
+class ResultsInState(Protocol):
     """An operator whose state may hold every result that stands, so that a sink can be written anew from it."""
 
-    def why_not_standing(self) -> str:
+    def why_incomplete(self) -> str:
         """Say why the state lacks results that stand; empty if it holds all of them."""
 
-    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+    def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
         """Yield the results in the state, as the main output would add them now."""
 
 

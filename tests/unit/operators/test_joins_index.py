@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statebed.operators.joins.join_index import JoinIndex, KeyIndex, expanded, searched
-from statebed.operators.joins.matching import in_output_order, shifted
+from statebed.operators.joins.pairs import in_output_order, shifted
 from statebed.state.live.row_set import RowSet, ascending, distinct
 from statebed.state.tiers.selection import among
 

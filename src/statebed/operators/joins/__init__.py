@@ -4,7 +4,7 @@ from statebed.operators.joins.as_of import AsOfJoin
 from statebed.operators.joins.interval import IntervalJoin
 from statebed.operators.joins.join_columns import JoinColumns, PairCondition
 from statebed.operators.joins.join_type import JoinKind
-from statebed.operators.joins.updating import UpdatingJoin
+from statebed.operators.joins.updating_join import UpdatingJoin
 from statebed.operators.joins.windowed import WindowJoin
 
 __all__ = [

@@ -30,7 +30,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns
 from statebed.operators.joins.join_index import KeyIndex, searched, without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
-from statebed.operators.joins.matching import in_output_order
+from statebed.operators.joins.pairs import in_output_order
 from statebed.operators.keyed_rows import KeyedRows, by_key, state_keys, taken
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables

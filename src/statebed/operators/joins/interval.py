@@ -32,8 +32,8 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
 from statebed.operators.joins.join_index import without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
-from statebed.operators.joins.matches import Interval
-from statebed.operators.joins.matching import Flags, Indexed, Integers, Matching, Pairs, SideRows, in_output_order
+from statebed.operators.joins.matches import MatchInterval
+from statebed.operators.joins.pairs import Flags, Indexed, Integers, PairRule, Pairs, SideRows, in_output_order
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
 from statebed.quantities import duration_text
@@ -88,7 +88,7 @@ class IntervalJoin:
 
     def interval_text(self) -> str:
         """Describe in words how far the times of a pair lie apart."""
-        return Interval(self.lower_us, self.upper_us).described()
+        return MatchInterval(self.lower_us, self.upper_us).described()
 
     @property
     def inputs(self) -> tuple[Input, ...]:
@@ -210,7 +210,7 @@ class _JoinEpoch:
         self._views = views
         self._new = new
         self._clock = clock
-        self._matching = Matching(join.columns, join.lower_us, join.upper_us, join.condition)
+        self._matching = PairRule(join.columns, join.lower_us, join.upper_us, join.condition)
         self._indexed = {side: self._matching.index(new[side]) for side in SIDES}
         self.pairs = 0
         """Pairs that were found, or in a semi join rows at their first match."""

@@ -22,7 +22,7 @@ LEAST_ROWS = 100
 
 
 @dataclass(frozen=True)
-class Interval:
+class MatchInterval:
     """Bounds of the right row's event time minus the left row's, in microseconds, both included."""
 
     lower_us: int
@@ -73,7 +73,7 @@ def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int
         has_passed = all(window.newest_end(one.first_us) <= watermark_us for one in (left, right))
         excluded = False
     else:
-        bounds = Interval(int(described["lower_us"]), int(described["upper_us"]))
+        bounds = MatchInterval(int(described["lower_us"]), int(described["upper_us"]))
         interval = bounds.described()
         has_passed = left.first_us + bounds.upper_us < watermark_us and right.first_us - bounds.lower_us < watermark_us
         nearest, farthest = right.first_us - left.last_us, right.last_us - left.first_us

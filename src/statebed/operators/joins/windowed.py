@@ -27,7 +27,7 @@ from statebed.operators.joins.inputs import SIDES, Sides, gathered_sides, late_o
 from statebed.operators.joins.join_columns import SUFFIXES, JoinColumns, PairCondition
 from statebed.operators.joins.join_index import without_nulls
 from statebed.operators.joins.join_type import JoinKind, JoinSide
-from statebed.operators.joins.matching import Flags, Integers, Matching, SideRows, in_output_order
+from statebed.operators.joins.pairs import Flags, Integers, PairRule, SideRows, in_output_order
 from statebed.operators.keyed_rows import taken
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import MAIN, Clock, Definition, StepResult, Tables
@@ -175,7 +175,7 @@ class WindowJoin:
         """Join the rows of some windows."""
         joined = _Joined()
         left, right = (closing[side].as_rows() for side in SIDES)
-        indexed = Matching(self.columns, condition=self.condition).index(left)
+        indexed = PairRule(self.columns, condition=self.condition).index(left)
         matched = {JoinSide.LEFT: indexed.matched, JoinSide.RIGHT: np.zeros(len(right), dtype=np.bool_)}
         for pairs, theirs in indexed.pairs(right):
             matched[JoinSide.RIGHT][theirs] = True

@@ -259,10 +259,10 @@ class UpdatingAggregate(Aggregation):
                 rows = rows.append_column(result, one.accumulator.finish(partials))
         return self._results(rows, rows).select(self.outputs[MAIN].columns.names)
 
-    def why_not_standing(self) -> str:
+    def why_incomplete(self) -> str:
         return "" if self.ttl is None else EXPIRED
 
-    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+    def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
         """Yield the results of all groups in the state, as the main output would add them now."""
         for rows in tables.get_keyed(GROUPS).scan():
             results = self._results(rows, rows)

@@ -138,14 +138,14 @@ class Deduplicate:
     def latest_result(self, event_time_us: int) -> int:
         return event_time_us
 
-    def why_not_standing(self) -> str:
+    def why_incomplete(self) -> str:
         if self.ttl is not None:
             return EXPIRED
         if self.keep is Keep.FIRST and len(self.input.keys) < len(self.input.columns):
             return "deduplication that keeps the first row stores its key and time, not its other columns"
         return ""
 
-    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+    def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
         """Yield the rows of all keys in the state, as the main output would add them now."""
         schema = pa.schema([*self.input.columns, pa.field(TIME, TIMESTAMP)])
         for rows in tables.get_keyed(SEEN).scan():

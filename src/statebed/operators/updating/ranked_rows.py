@@ -35,7 +35,7 @@ class FirstRows:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankingStep:
     """What stands before and after a step."""
 
     keys: int

@@ -32,7 +32,7 @@ from statebed.operators.keyed_rows import KeyedRows, admit_updating, by_key, che
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN, Clock, Definition, StepResult, Tables
 from statebed.operators.time_to_live import EXPIRED, TimeToLive, by_event_time, described_ttl, keyed_config
-from statebed.operators.updating.ranked_rows import FirstRows, RankedRows, Standing
+from statebed.operators.updating.ranked_rows import FirstRows, RankedRows, RankingStep
 from statebed.operators.updating.top_n_rest import RowsBeyond, Settled
 from statebed.operators.weighted_rows import WeightedTable
 from statebed.state import Combine, TableConfig
@@ -150,10 +150,10 @@ class TopN:
         each = from_numpy(np.repeat(np.arange(shown.num_rows), weights_of(shown)), pa.int64())
         return shown.take(each).select(self.outputs[MAIN].columns.names)
 
-    def why_not_standing(self) -> str:
+    def why_incomplete(self) -> str:
         return "" if self.ttl is None else EXPIRED
 
-    def standing(self, tables: Tables) -> Iterator[pa.Table]:
+    def results_in_state(self, tables: Tables) -> Iterator[pa.Table]:
         """Yield the first n rows of all keys in the state, as the main output would add them now."""
         for rows in tables.get_keyed(STANDING).scan():
             yield self._first_rows(rows).cast(self.outputs[MAIN].schema)
@@ -180,11 +180,11 @@ class TopN:
         check_user_columns([*self._values.names, WEIGHT], where=self._where)
         return pa.list_(pa.struct([*self._values, pa.field(WEIGHT, pa.int64())]))
 
-    def _standing(self, keyed: KeyedRows, lists: pa.Array) -> Standing:
+    def _standing(self, keyed: KeyedRows, lists: pa.Array) -> RankingStep:
         lengths = np.where(validity(lists), int64_values(pc.list_value_length(lists).cast(pa.int64())), 0)
         *columns, weights = lists.flatten().flatten()
         new = [keyed.rows[TIME if name == ROW_TIME else name] for name in self._values.names]
-        return Standing(
+        return RankingStep(
             keys=keyed.count,
             old=RankedRows(
                 np.repeat(np.arange(keyed.count, dtype=np.int64), lengths),
@@ -209,7 +209,7 @@ class TopN:
         offsets = from_numpy(np.append(0, np.cumsum(counts)).astype(np.int32), pa.int32())
         return pa.table({ROWS: pa.ListArray.from_arrays(offsets, struct, type=self._list_type)})
 
-    def _shown(self, standing: Standing, keyed: KeyedRows, first: FirstRows) -> pa.Table:
+    def _shown(self, standing: RankingStep, keyed: KeyedRows, first: FirstRows) -> pa.Table:
         """Rows as they are put out."""
         keys, rows = taken(keyed.keys, standing.index[first.at]), taken(standing.rows, first.at)
         columns = {name: (keys if name in self.input.keys else rows)[name] for name in self.input.columns.names}

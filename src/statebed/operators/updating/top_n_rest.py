@@ -18,7 +18,7 @@ from statebed.arrays.sort_order import Flags, Integers, changes, sorted_by, tota
 from statebed.format.schema import TIME
 from statebed.format.stream_schema import WEIGHT
 from statebed.operators.keyed_rows import KeyedRows, taken
-from statebed.operators.updating.ranked_rows import RankedRows, Standing
+from statebed.operators.updating.ranked_rows import RankedRows, RankingStep
 from statebed.operators.weighted_rows import Touched, WeightedTable
 from statebed.state import KeyedView
 
@@ -30,7 +30,7 @@ _SPARE = 64
 class Settled:
     """What stands after a step, as far as lists hold it."""
 
-    standing: Standing
+    standing: RankingStep
     kept: tuple[Integers, Integers]
     """The rows that the lists of touched keys hold, in order, and their weights."""
     unknown: int
@@ -45,7 +45,7 @@ class RowsBeyond:
     view: KeyedView
     keyed: KeyedRows
 
-    def settle(self, standing: Standing) -> Settled:
+    def settle(self, standing: RankingStep) -> Settled:
         """Divide the rows of a step between lists and table; `standing` has all of them as rows of the lists."""
         has_rest = self._has_rest(standing)
         beyond = self._is_beyond(standing, has_rest)
@@ -59,7 +59,7 @@ class RowsBeyond:
             standing = replace(standing, new=_both(standing.new, self._next_rows(standing, lacking)))
         return Settled(standing, self._cut(standing), unknown + standing.unknown)
 
-    def _has_rest(self, standing: Standing) -> Flags:
+    def _has_rest(self, standing: RankingStep) -> Flags:
         """Which keys have rows beyond their lists: none whose list has less than the first n rows."""
         old = standing.old
         long = np.flatnonzero(_sizes(standing, np.arange(len(old.index), dtype=np.int64), old.weights) >= standing.n)
@@ -68,7 +68,7 @@ class RowsBeyond:
             found[long] = self.table.counts(self.view, self._touched, long, np.zeros(len(long), dtype=np.int64)) > 0
         return found
 
-    def _is_beyond(self, standing: Standing, has_rest: Flags) -> Flags:
+    def _is_beyond(self, standing: RankingStep, has_rest: Flags) -> Flags:
         """Which new rows come after the last row of their key's list, where there are rows beyond it."""
         beyond = np.zeros(len(standing.new.index), dtype=np.bool_)
         new = np.flatnonzero(has_rest[standing.new.index])
@@ -83,7 +83,7 @@ class RowsBeyond:
         beyond[new] = place[len(keys) :] > last[standing.new.index[new]]
         return beyond
 
-    def _next_rows(self, standing: Standing, lacking: Integers) -> RankedRows:
+    def _next_rows(self, standing: RankingStep, lacking: Integers) -> RankedRows:
         """Take the first rows of keys from the table."""
         best = _some(standing.new, np.zeros(0, dtype=np.int64))
         for page in self.table.pages(self.view, self._touched, lacking):
@@ -95,7 +95,7 @@ class RowsBeyond:
         self._move(best, -best.weights)
         return best
 
-    def _cut(self, standing: Standing) -> tuple[Integers, Integers]:
+    def _cut(self, standing: RankingStep) -> tuple[Integers, Integers]:
         """Move rows of lists that are too long to the table; what is left."""
         at, weights = standing.kept
         most = 2 * _length(standing.n)
@@ -135,7 +135,7 @@ def _length(n: int) -> int:
     return n + max(n, _SPARE)
 
 
-def _sizes(standing: Standing, at: Integers, weights: Integers) -> Integers:
+def _sizes(standing: RankingStep, at: Integers, weights: Integers) -> Integers:
     """How many of the first rows each key has among some distinct rows, in order, as its numbering counts them."""
     index = standing.index[at]
     if standing.numbering is Numbering.DENSE_RANK:
@@ -146,7 +146,7 @@ def _sizes(standing: Standing, at: Integers, weights: Integers) -> Integers:
     return sizes
 
 
-def _first(rows: RankedRows, standing: Standing) -> Integers:
+def _first(rows: RankedRows, standing: RankingStep) -> Integers:
     """The distinct rows with which the list of each key is filled."""
     user = [rows.index, *user_keys(rows.rows, standing.order)]
     order = sorted_by([*user, *total_keys(rows.rows, rows.rows.column_names)])
@@ -154,7 +154,7 @@ def _first(rows: RankedRows, standing: Standing) -> Integers:
     return order[shape.numbers(standing.numbering) <= _length(standing.n)]
 
 
-def _places(rows: RankedRows, standing: Standing) -> Integers:
+def _places(rows: RankedRows, standing: RankingStep) -> Integers:
     """Where each row is in the order; rows that a list holds together or not at all have the same place."""
     keys = [rows.index, *user_keys(rows.rows, standing.order)]
     if standing.numbering is Numbering.ROW_NUMBER:

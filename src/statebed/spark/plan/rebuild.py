@@ -17,7 +17,7 @@ from statebed.format import checkpoint_pb2 as pb
 from statebed.format.digest import crc32c, digest
 from statebed.format.schema import TIME
 from statebed.operators.joins import UpdatingJoin
-from statebed.operators.operator import MAIN, Operator, Standing
+from statebed.operators.operator import MAIN, Operator, ResultsInState
 from statebed.protocol.sink_start import NOT_IN_STATE
 from statebed.spark.plan.topology import Outgoing, Topology
 from statebed.state import TableManager, TaskInfo
@@ -45,21 +45,21 @@ def rebuilds(topology: Topology, *, job_id: str, store: ObjectStore) -> Mapping[
             found[sink_id] = "late rows and side outputs are not kept in state"
         elif isinstance(operator, UpdatingJoin):
             found[sink_id] = "the state of a join holds the rows of both streams, not their pairs"
-        elif not isinstance(operator, Standing):
+        elif not isinstance(operator, ResultsInState):
             found[sink_id] = NOT_IN_STATE
         else:
             task = TaskInfo(job_id, operator.operator_id)
-            found[sink_id] = operator.why_not_standing() or partial(_rebuilt, operator, outgoing, task, store)
+            found[sink_id] = operator.why_incomplete() or partial(_rebuilt, operator, outgoing, task, store)
     return found
 
 
-class StandingOperator(Operator, Standing, Protocol):
+class RebuildableOperator(Operator, ResultsInState, Protocol):
     """An operator whose results can be read from its state."""
 
 
 @contextlib.contextmanager
 def _rebuilt(
-    operator: StandingOperator,
+    operator: RebuildableOperator,
     outgoing: Outgoing,
     task: TaskInfo,
     store: ObjectStore,
@@ -69,7 +69,7 @@ def _rebuilt(
         made = LocalStore(folder)
         files = []
         with TableManager(task, operator.tables, store, restore_from=record) as manager:
-            for number, results in enumerate(operator.standing(manager)):
+            for number, results in enumerate(operator.results_in_state(manager)):
                 rows = outgoing.rows({MAIN: results})
                 if rows.num_rows:
                     data = encode_outbox(rows.drop_columns([TIME]))

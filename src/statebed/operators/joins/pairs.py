@@ -55,7 +55,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Matching:
+class PairRule:
     """When a left and a right row are a pair: lower <= right number - left number <= upper, and the condition."""
 
     columns: JoinColumns
@@ -85,7 +85,7 @@ class Matching:
 class Indexed:
     """Rows of one side, against which those of the other are asked."""
 
-    def __init__(self, matching: Matching, rows: SideRows) -> None:
+    def __init__(self, matching: PairRule, rows: SideRows) -> None:
         self.rows = rows
         self._matching = matching
         hashes, keys = matching.hashes_and_keys(rows)

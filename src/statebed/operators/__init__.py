@@ -1,4 +1,6 @@
-"""Operators: definitions that travel with tasks, and one step per epoch over the tables they keep. No Spark in here."""
+"""Stateful operators. Each is a definition that is shipped with tasks, and one step per epoch over its tables. This
+package does not import Spark.
+"""
 
 from statebed.format.stream_schema import Changes, Input, Output
 from statebed.operators.aggregation import Emit

@@ -1,4 +1,4 @@
-"""What all aggregations have in common: keys, aggregates over one input, their results, and late rows."""
+"""Common base of all aggregations: keys, aggregates over one input, output columns and late rows."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -20,33 +20,34 @@ from statebed.operators.input_rows import late_output
 from statebed.operators.keyed_rows import EVERYTHING
 from statebed.operators.labels import operator_label
 from statebed.operators.operator import LATE, MAIN
+from statebed.quantities import duration_text
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 
 
 class Emit(enum.Enum):
-    """When a window shows its result."""
+    """Times at which a window emits its result."""
 
     AT_CLOSE = "at close"
     EARLY = "early"
-    """In every epoch that changes it."""
+    """Emit in every epoch that changes the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """The definition of an aggregation; picklable, shipped with every task."""
+    """Definition of an aggregation; picklable, shipped with every task."""
 
     operator_id: str
     keys: tuple[pa.Field, ...]
     aggregates: tuple[BoundAggregate, ...]
     late_columns: tuple[pa.Field, ...] = ()
-    """Columns of the input that late rows show, beside the keys."""
+    """Input columns that late rows carry in addition to the keys."""
     changes: Changes = Changes.APPEND
-    """What the rows of the input do."""
+    """Kind of the input: append-only rows or a changelog."""
 
     def __post_init__(self) -> None:
-        names.operator_metadata(1, self.operator_id, 0, "")  # refuses an id that cannot be part of an object name
+        names.operator_metadata(1, self.operator_id, 0, "")  # raises if the id cannot be part of an object name
         for key in self.keys:
             check_key_type(key)
         for columns in (self.inputs[0].columns, self.outputs[MAIN].columns, self.stored_fields):
@@ -58,19 +59,19 @@ class Aggregation:
 
     @cached_property
     def inputs(self) -> tuple[Input, ...]:
-        """One; inputs of aggregates are `_a0`, `_a1`, ... by the aggregate's position."""
+        """The single input; aggregate inputs are named `_a0`, `_a1`, ... by the position of the aggregate."""
         columns = pa.schema([*self.late_input.columns, *self.partials.input_fields])
         return (Input("input", columns, self.late_input.keys, self.changes),)
 
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
-        """Keys and aggregates, and late rows."""
+        """Main output with keys and aggregates, and the output of late rows."""
         columns = pa.schema([*self.keys, *self.partials.output_fields])
         return {MAIN: Output(columns, Changes.CHANGELOG), LATE: late_output(self.late_input)}
 
     @property
     def stored_fields(self) -> Iterable[pa.Field]:
-        """Keys and values of the state."""
+        """Key and value columns of the state."""
         return (*self.keys, *self.partials.fields)
 
     @property
@@ -79,31 +80,33 @@ class Aggregation:
 
     @property
     def state_keys(self) -> tuple[pa.Field, ...]:
-        """The keys of keyed tables, which have at least one."""
+        """Key columns of keyed tables, which need at least one."""
         return self.keys or (EVERYTHING,)
 
     @property
     def where(self) -> str:
-        """For errors."""
+        """Label of the operator in errors."""
         return operator_label(self)
 
     @cached_property
     def late_input(self) -> Input:
-        """The input without what aggregates read: the columns that late rows show."""
+        """Input without the columns that aggregates read: the columns of late rows."""
         shown = [*self.keys, *(one for one in self.late_columns if one.name not in self.key_names)]
         return Input("input", pa.schema(shown), tuple(self.key_names), self.changes)
 
     def without_late_columns(self) -> Self:
-        """The same where nobody looks at late rows: they are counted, and nothing is carried along for them."""
+        """Return a copy whose late rows are only counted, for jobs that do not read them: their columns need not be
+        shipped.
+        """
         return replace(self, late_columns=())
 
     @cached_property
     def preaggregated(self) -> Input | None:
-        """How rows come that were added up before, as a second input; None: they cannot be."""
+        """Second input, which takes pre-aggregated rows; None if the aggregates do not allow pre-aggregation."""
         return preaggregated_input(self.partials)
 
     def described(self) -> dict[str, object]:
-        """For fingerprints."""
+        """Return the parts that go into the definition."""
         return {
             "keys": [[key.name, str(key.type)] for key in self.keys],
             "aggregates": self.partials.described(),
@@ -113,20 +116,24 @@ class Aggregation:
 
 @dataclass(frozen=True, kw_only=True)
 class WindowedAggregation(Aggregation):
-    """The same over windows of any kind."""
+    """Definition of an aggregation over windows of any kind."""
 
     emit: Emit = Emit.AT_CLOSE
     lateness_us: int = 0
-    """For so long after its close a window still takes rows."""
+    """Allowed lateness: how long a window still accepts rows after its end."""
 
     def __post_init__(self) -> None:
         if self.lateness_us < 0:
-            raise InputError("the allowed lateness is negative", where=self.where, fix="give a span like '5 minutes'")
+            raise InputError(
+                f"the allowed lateness must not be negative, got {duration_text(self.lateness_us)!r}",
+                where=self.where,
+                fix="use a duration like '5 minutes'",
+            )
         super().__post_init__()
 
     @cached_property
     def outputs(self) -> Mapping[str, Output]:
-        """Keys, window_start, window_end, aggregates; and late rows."""
+        """Main output with keys, `window_start`, `window_end` and aggregates, and the output of late rows."""
         edges = [pa.field(name, TIMESTAMP, nullable=False) for name in (WINDOW_START, WINDOW_END)]
         updates = self.emit is Emit.EARLY or self.lateness_us > 0
         columns = pa.schema([*self.keys, *edges, *self.partials.output_fields])
@@ -134,7 +141,9 @@ class WindowedAggregation(Aggregation):
         return {MAIN: Output(columns, changes), LATE: late_output(self.late_input)}
 
     def output_watermark(self, watermark_us: int) -> int:
-        """Later results are of windows that end after the watermark, at any time, and have their last microsecond."""
+        """Return the watermark of the results: open windows end after the watermark, and a result has the last
+        microsecond of its window as event time.
+        """
         return watermark_us - self.lateness_us - 1
 
     def described(self) -> dict[str, object]:

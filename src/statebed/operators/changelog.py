@@ -1,8 +1,8 @@
-"""Changelogs: rows with a weight, +n to add the row n times, -n to take it away n times.
+"""Changelogs: rows with a weight, where +n inserts a row n times and -n retracts it n times.
 
-A row is its columns and its event time: whoever takes a row away says it as it was added. Nulls equal nulls, NaN equals
-NaN, -0.0 equals 0.0, and nested values are equal when they are item by item. All functions work on whole columns, and
-what they give depends on the set of rows alone, not on their order.
+The identity of a row is all its columns and its event time, so a retraction must repeat the row exactly as it was
+inserted. Nulls are equal to nulls, NaN to NaN and -0.0 to 0.0; nested values are equal if their items are. All
+functions work on whole columns, and their results depend only on the set of rows, not on its order.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from statebed.operators.input_rows import filtered
 
 Integers = npt.NDArray[np.int64]
 UNKNOWN_RETRACTIONS = "unknown_retractions"
-"""What operators call their count of retractions that found nothing."""
+"""Name of the counter of retractions that matched no row."""
 _WEIGHT_FIELD = pa.field(WEIGHT, pa.int64(), nullable=False)
 
 
 def consolidated(rows: pa.Table) -> pa.Table:
-    """Each distinct row once, with its net weight, those with weight 0 left out; retractions come first.
+    """Return each distinct row once with its net weight, without rows of net weight 0; retractions come first.
 
-    Rows without a weight count once. Inside retractions and additions the order is that of the rows' hashes.
+    Rows without a weight count once. Retractions and insertions are each ordered by the hash of the row.
     """
     weights, columns = weights_of(rows), without_weight(rows)
     grouping = group_equal(columns)
@@ -38,26 +38,28 @@ def consolidated(rows: pa.Table) -> pa.Table:
     kept = np.flatnonzero(net)
     kept = kept[np.argsort(net[kept] > 0, kind="stable")]
     firsts = from_numpy(grouping.first_rows[kept], pa.int64())
-    # Equal rows may differ in the bits of a zero or of a NaN, and any of them may be the first.
+    # Equal rows may differ in the bits of a zero or a NaN, and any of them may be the first, so the values are
+    # normalised.
     found = [normalise_key(one_chunk(column)).take(firsts) for column in columns.columns]
     return weighted(pa.Table.from_arrays(found, schema=columns.schema), net[kept])
 
 
 def difference(old: pa.Table, new: pa.Table) -> pa.Table:
-    """What turns the old rows into the new ones: what is new is added, what is gone is taken away."""
+    """Return the changelog that turns the old rows into the new ones."""
     taken = weighted(without_weight(old), -weights_of(old))
     added = weighted(without_weight(new), weights_of(new))
     return consolidated(pa.concat_tables([taken, added]))
 
 
 def replaced(old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Integers) -> pa.Table:
-    """As `difference`, of rows of which each key has at most one before and one after; keys are ascending numbers.
+    """Return the same as `difference` for rows with at most one old and one new row per key; keys are ascending
+    numbers.
 
-    Inside retractions and additions the order is that of the keys.
+    Retractions and insertions are each ordered by key.
     """
     _, before, after = np.intersect1d(old_keys, new_keys, assume_unique=True, return_indices=True)
     same = np.ones(len(before), dtype=np.bool_)
-    # What differs most often stands last: the event time, and aggregates behind keys.
+    # The columns that differ most often are last: the event time, and aggregates after keys.
     for name in reversed(old.schema.names):
         if not same.any():
             break
@@ -71,26 +73,28 @@ def replaced(old: pa.Table, new: pa.Table, *, old_keys: Integers, new_keys: Inte
 
 
 def folded(changes: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """What several changelogs come to, one after the other; `schema` is theirs, without the weight."""
+    """Combine several changelogs into one; `schema` is their schema without the weight."""
     return consolidated(pa.concat_tables([weighted(schema.empty_table(), np.zeros(0, dtype=np.int64)), *changes]))
 
 
 def weighted(rows: pa.Table, weights: Integers) -> pa.Table:
-    """The rows with these weights."""
+    """Return the rows with a weight column."""
     return rows.append_column(_WEIGHT_FIELD, from_numpy(weights, pa.int64()))
 
 
 def without_weight(rows: pa.Table) -> pa.Table:
-    """The rows alone."""
+    """Return the rows without the weight column."""
     return rows.drop_columns([WEIGHT]) if WEIGHT in rows.schema.names else rows
 
 
 def group_equal(rows: pa.Table, places: Integers | None = None) -> Grouping:
-    """Groups of rows that are equal in every column, and in their places; ordered by place, then by the rows' hash."""
+    """Group rows that are equal in every column and in their place; groups are ordered by place, then by the hash of
+    the row.
+    """
     columns = [comparable(one_chunk(column)) for column in rows.columns]
     hashes = hash_columns(columns) if columns else np.zeros(rows.num_rows, dtype=np.uint64)
     if places is not None and rows.num_rows:
-        # One number for both is sorted several times faster than two.
+        # One number for place and hash sorts several times faster than two.
         bits = np.uint64(max(int(places.max()).bit_length(), 1))
         hashes = (places.view(np.uint64) << (np.uint64(64) - bits)) | (hashes >> bits)
         columns = [from_numpy(places, pa.int64()), *columns]
@@ -109,7 +113,9 @@ def _equal(ours: pa.Array, theirs: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def comparable(array: pa.Array) -> pa.Array:
-    """The column, or bytes or numbers that are equal where its values are, in a type that has a hash and an order."""
+    """Return the column, or bytes or numbers that are equal exactly where its values are, in a type that can be hashed
+    and sorted.
+    """
     if pa.types.is_nested(array.type):
         array = sortable(array)
     try:

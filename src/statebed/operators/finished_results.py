@@ -1,8 +1,8 @@
-"""Finished results from stored state: what an operator would put out if it did so now.
+"""Finished results from stored state: the rows that an operator would emit now.
 
-A record keeps each operator's definition as JSON. From it, and from the columns of the stored table, the operator is
-built again, and finishes its own rows. Only tables whose rows are partials (aggregates) or lists of rows (top-n) need
-this; the rows of other tables are results already.
+A record keeps the definition of each operator as JSON. The operator is rebuilt from it and from the columns of the
+stored table, and then finishes its own rows. This is only needed for tables whose rows are partials (aggregates) or
+lists of rows (top-n); the rows of other tables are results already.
 """
 
 import json
@@ -33,19 +33,19 @@ from statebed.operators.windows.aggregate import PARTIALS, WindowAggregate
 from statebed.operators.windows.sessions import SESSIONS, SessionAggregate
 
 UserAggregates = Mapping[str, UserAggregate]
-"""User-defined aggregates by the name of their result."""
+"""User-defined aggregates by the name of their result column."""
 
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A stored table of an operator, and how far its epoch came."""
+    """Stored table of an operator, with the times of its epoch."""
 
     operator_id: str
     definition: str
-    """JSON, as the record has it."""
+    """Definition of the operator as JSON, as stored in the record."""
     keys: tuple[pa.Field, ...]
     columns: pa.Schema
-    """Keys and values."""
+    """Key and value columns."""
     watermark_us: int | None
 
 
@@ -54,27 +54,27 @@ class Results(Protocol):
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns of results."""
+        """Columns of the results."""
 
     @property
     def time_column(self) -> str | None:
-        """The column that `between` compares: the start of the window; None: results have no time."""
+        """Column that `between` compares, which is the start of the window; None if results have no time."""
 
     @property
     def span_us(self) -> int | None:
-        """How long after its time a result may still have rows in the state; None: rows are not selected by time."""
+        """How long after its time a result may still have rows in the state; None if rows are not selected by time."""
 
     @property
     def in_time_order(self) -> bool:
-        """Whether rows must come in the order of their times."""
+        """Whether rows must be passed in time order."""
 
     def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Results of the rows of one subtask, which come in pieces with all columns of the table's files."""
+        """Yield the results of the rows of one subtask, passed in pieces with all columns of the table's files."""
 
 
 @dataclass(frozen=True)
 class RowResults:
-    """Results of tables in which each row has all there is of its key."""
+    """Results of tables in which one row holds the whole state of its key."""
 
     operator: UpdatingAggregate | SessionAggregate | TopN
 
@@ -100,11 +100,11 @@ class RowResults:
 
 @dataclass(frozen=True)
 class WindowResults:
-    """Results so far of the windows that the watermark leaves open."""
+    """Results so far of the windows that are still open at the watermark."""
 
     operator: WindowAggregate
     closed_until_us: int | None
-    """Windows that end up to this are over, and parts of their rows are gone."""
+    """Windows that end at or before this time are closed, and some of their rows are already deleted."""
 
     @property
     def columns(self) -> pa.Schema:
@@ -123,13 +123,15 @@ class WindowResults:
         return True
 
     def finish(self, pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Hold the panes of windows that are not complete, as closing them does."""
+        """Yield the results of each window as soon as all its panes have been read; panes of incomplete windows are
+        buffered.
+        """
         window = self.operator.window
         held: list[pa.Table] = []
         done_us = self.closed_until_us
         for rows in pieces:
             held.append(rows)
-            # More rows of the last pane may follow.
+            # More rows of the last pane may follow in the next piece.
             complete_us = window.last_closed_end(int(int64_values(rows[TIME])[-1]))
             if done_us is None or complete_us > done_us:
                 panes = pa.concat_tables(held)
@@ -141,13 +143,15 @@ class WindowResults:
 
 
 def result_table(definition: str) -> str | None:
-    """Name of the table that an operator's results are made of; None: its tables hold results already."""
+    """Return the name of the table from which an operator's results are computed; None if its tables hold results
+    already.
+    """
     kind = _parsed(definition).get("kind")
     return _TABLES[kind][0] if kind in _TABLES else None
 
 
 def results_of(table: str, stored: StoredTable, users: UserAggregates | None = None) -> Results | None:
-    """How rows of a table become results; None: they are results already."""
+    """Return the converter from rows of a table to results; None if the rows are results already."""
     described = _parsed(stored.definition)
     name, build = _TABLES.get(described.get("kind"), ("", None))
     if build is None or name != table:
@@ -231,7 +235,7 @@ def _check_user(name: str, description: list[float | str], user: UserAggregate |
     kept = tuple(map(str, trailing[-4:]))
     if user is None:
         raise InputError(
-            f"the aggregate {name!r} is user-defined ({kept[0]}), and state does not hold its code",
+            f"the aggregate {name!r} is user-defined ({kept[0]}), and its code is not stored in the state",
             where=where,
             fix=f"pass it: read_state(..., results=True, aggregates={{{name!r}: {kept[0]}(...)}}), or read the table "
             "without results",
@@ -239,10 +243,10 @@ def _check_user(name: str, description: list[float | str], user: UserAggregate |
     check_user_aggregate(user)
     if user_description(user) != kept:
         raise InputError(
-            f"the aggregate {name!r} that is given describes itself as {user_description(user)}, and the state was "
+            f"the aggregate passed as {name!r} is {user_description(user)}, but the state was "
             f"written by {kept} (class, version, state, output)",
             where=where,
-            fix="give the aggregate of the job that wrote this epoch",
+            fix="pass the aggregate of the job that wrote this epoch",
         )
 
 
@@ -252,7 +256,7 @@ def _check_all_used(users: UserAggregates, names: Iterable[str], stored: StoredT
         raise InputError(
             f"there is no user-defined aggregate {', '.join(map(repr, unused))}",
             where=stored_label(stored.operator_id, stored.definition),
-            fix=f"name those that it has: {', '.join(names) or 'none'}",
+            fix=f"pass only user-defined aggregates of the operator: {', '.join(names) or 'it has none'}",
         )
 
 

@@ -1,7 +1,7 @@
-"""An operator that remembers nothing: rows go through as they are.
+"""Stateless operator that passes rows through unchanged.
 
-It brings the rows of a source to a sink, or to where they meet the results of other operators: everything that is
-published has an operator whose outbox it is.
+It connects a source to a sink, or to the point where its rows meet the results of other operators: everything that is
+published comes from the outbox of an operator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from statebed.state import Combine, TableConfig
 
 @dataclass(frozen=True)
 class Forward:
-    """The definition of the operator."""
+    """Definition of the pass-through operator."""
 
     operator_id: str
     input: Input

@@ -1,7 +1,7 @@
-"""Rows of an epoch: gathered, told apart into admitted and late ones, and put into an order of their own.
+"""Input rows of an epoch: collected into one table, split into admitted and late rows, and sorted.
 
-Nothing here depends on the order in which rows came, or on how they were cut into batches: attempts of one task get
-them in different orders and must give the same result.
+Nothing here depends on the order in which rows arrive or on how they are cut into batches: attempts of one task receive
+them in different orders and must produce the same result.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,23 +34,23 @@ _LATE_FIELDS = (
 
 
 def conformed(batch: pa.RecordBatch | pa.Table, schema: pa.Schema, *, where: str) -> pa.Table:
-    """The rows with exactly the columns and types of the schema."""
+    """Return the rows with exactly the columns and types of the schema."""
     missing = [name for name in schema.names if name not in batch.schema.names]
     if missing:
         raise InputError(
             f"an input batch lacks the columns {missing}; it has {batch.schema.names}",
             where=where,
-            fix="give every column of the operator's input; it may be null",
+            fix="pass every column of the operator's input; its values may be null",
         )
     cast = [exact_cast(batch.column(field.name), field, where=where) for field in schema]
     return pa.Table.from_arrays(cast, schema=schema)
 
 
 def exact_cast(column: Column, field: pa.Field, *, where: str) -> Column:
-    """The values of a column as another type; refused where that would change one of them.
+    """Cast a column to the type of a field; raise if that would change a value.
 
-    A double fits a float if the float, written in the fewest digits that name it, is the double's own text: 320.1 does,
-    and a third does not.
+    A double fits a float if the shortest decimal text of the float reads back as the same double: 320.1 fits, one third
+    does not.
     """
     if column.type.equals(field.type):
         return column
@@ -63,7 +63,7 @@ def exact_cast(column: Column, field: pa.Field, *, where: str) -> Column:
         written = cast.cast(pa.string()).cast(pa.float64())
         same = pc.or_(pc.equal(written, column), pc.and_(pc.is_nan(written), pc.is_nan(column)))
     elif pa.types.is_date(field.type) and pa.types.is_timestamp(column.type):
-        same = pc.equal(cast.cast(column.type), column)  # Arrow drops the time of day without a word
+        same = pc.equal(cast.cast(column.type), column)  # Arrow drops the time of day silently
     if same is not None and not pc.all(pc.fill_null(same, True)).as_py():
         first = column.filter(pc.invert(pc.fill_null(same, True)))[0].as_py()
         raise _does_not_fit(field, column.type, f"{first!r} would change", where=where)
@@ -72,14 +72,14 @@ def exact_cast(column: Column, field: pa.Field, *, where: str) -> Column:
 
 def _does_not_fit(field: pa.Field, given: pa.DataType, why: str, *, where: str) -> InputError:
     return InputError(
-        f"the column {field.name!r} is {field.type}, and values of type {given} do not all fit: {why}",
+        f"the column {field.name!r} has type {field.type}, but not all values of type {given} fit: {why}",
         where=where,
-        fix="give values of the column's type, or round or cast them yourself",
+        fix="pass values of the column's type, or round or cast them explicitly",
     )
 
 
 def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa.Table:
-    """All rows of an input as one table, its keys normalised."""
+    """Collect all rows of an input into one table, with normalised keys."""
     found = [conformed(batch, one.schema, where=where) for batch in batches]
     rows = pa.concat_tables([one.schema.empty_table(), *found]).combine_chunks()
     for key in one.keys:
@@ -90,11 +90,11 @@ def gathered(batches: Iterable[pa.RecordBatch], one: Input, *, where: str) -> pa
 
 @dataclass(frozen=True)
 class Admitted:
-    """The rows of one input, told apart by a watermark."""
+    """Rows of one input, split by a watermark."""
 
     rows: pa.Table
     late: pa.Table
-    """Without event time, too: they belong to no time."""
+    """Late rows, including rows without an event time."""
 
     @property
     def rows_in(self) -> int:
@@ -102,7 +102,7 @@ class Admitted:
 
 
 def admit(rows: pa.Table, late_us: int | None) -> Admitted:
-    """Tell the rows that are late by a watermark (times up to it are) from the others."""
+    """Split off late rows: those without an event time, or with one at or before the watermark `late_us`."""
     times, timed = int64_values(rows[TIME]), validity(rows[TIME])
     admitted = timed if late_us is None else timed & (times > late_us)
     if admitted.all():
@@ -111,18 +111,18 @@ def admit(rows: pa.Table, late_us: int | None) -> Admitted:
 
 
 def late_output(one: Input) -> Output:
-    """The output of an input's late rows: its columns, late_by, watermark, operator."""
+    """Return the output of an input's late rows: its columns, `late_by`, `watermark` and `operator`."""
     taken = [name for name in one.columns.names if name in {field.name for field in _LATE_FIELDS}]
     if taken:
         raise InputError(
-            f"late rows get the columns {[field.name for field in _LATE_FIELDS]}, and the input has {taken} already",
+            f"late rows get the columns {[field.name for field in _LATE_FIELDS]}, but the input already has {taken}",
             fix="rename that column of the input",
         )
     return Output(pa.schema([*one.columns, *_LATE_FIELDS]), one.changes)
 
 
 def late_rows(late: pa.Table, one: Input, watermark_us: int | None, operator_id: str) -> pa.Table:
-    """Late rows as their output has them; how late is unknown for a row without event time."""
+    """Return late rows in the columns of their output; `late_by` is null for a row without an event time."""
     count = late.num_rows
     times, timed = int64_values(late[TIME]), validity(late[TIME])
     known = timed & (watermark_us is not None)
@@ -139,18 +139,19 @@ def late_rows(late: pa.Table, one: Input, watermark_us: int | None, operator_id:
 
 
 def filtered(rows: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
-    """The rows where `kept` is True."""
+    """Return the rows where `kept` is True."""
     return rows if kept.all() else rows.take(from_numpy(np.flatnonzero(kept), pa.int64()))
 
 
 def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
-    """The rows sorted by these columns, then by event time, then by all others: the order in which they came is lost.
+    """Sort rows by the columns `first`, then by event time, then by all others, so that the order of arrival does not
+    matter.
 
-    Rows that stay equal are equal in every column, byte by byte.
+    Rows that still compare equal are identical in every column, byte for byte.
     """
     if rows.num_rows <= 1:
         return rows
-    # Nested values are compared only where all else is equal: to sort by them takes twice as long.
+    # Sorting by nested values takes twice as long, so they only break ties.
     flat = [field.name for field in rows.schema if is_sortable(field.type) and not pa.types.is_nested(field.type)]
     leading = [*first, *([TIME] if TIME in flat and TIME not in first else [])]
     order = [*leading, *(name for name in flat if name not in leading)]
@@ -158,7 +159,9 @@ def in_total_order(rows: pa.Table, *first: str) -> pa.Table:
 
 
 def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
-    """Sorted rows, those that are equal in these columns by what is left to differ: zeros, NaN, nested values."""
+    """Order sorted rows that tie in the columns `order` by the remaining differences: signs of zeros, NaN bits, nested
+    values.
+    """
     finer = [
         field.name
         for field in rows.schema
@@ -176,10 +179,10 @@ def _told_apart(rows: pa.Table, order: Sequence[str]) -> pa.Table:
 
 
 def greatest(values: Iterable[int | None]) -> int | None:
-    """The greatest of those that are there."""
+    """Return the greatest value that is not None; None if there is none."""
     return max((value for value in values if value is not None), default=None)
 
 
 def without_routing(rows: pa.Table) -> pa.Table:
-    """The rows without their key hash, as tables of state take them."""
+    """Return the rows without their key hash, as state tables accept them."""
     return rows.drop_columns([KEY_HASH])

@@ -1,8 +1,7 @@
-"""Rows of an epoch by key: the rows of one key stand together, in total order, whatever order they came in.
+"""Rows of an epoch grouped by key and in total order, regardless of the order of arrival.
 
-Operators that keep something per key look all distinct keys up at once, and work on the runs of rows that belong to
-each. Without keys all rows are one run; the state then has one row, under a key that is null, whose hash is that of no
-columns at all.
+Operators with state per key look up all distinct keys at once and work on the run of rows of each key. Without key
+columns all rows are one run; the state then has one row under a null key, hashed over no columns.
 """
 
 from collections.abc import Sequence
@@ -23,16 +22,16 @@ from statebed.operators.input_rows import Admitted, admit, filtered
 from statebed.operators.time_to_live import TimeToLive, by_event_time
 
 EVERYTHING = pa.field("_everything", pa.bool_())
-"""The key of state that is kept for all rows together: null."""
+"""Key column of state that is shared by all rows; its value is null."""
 
 
 def state_keys(one: Input) -> tuple[pa.Field, ...]:
-    """The key columns of the tables in which an operator keeps something per key of its input."""
+    """Return the key columns of the tables with state per key of an input."""
     return tuple(one.columns.field(name) for name in one.keys) or (EVERYTHING,)
 
 
 def check_input(one: Input, *, where: str) -> None:
-    """Refuse an input whose columns or keys no operator can take."""
+    """Raise InputError if an operator cannot take the columns or keys of an input."""
     check_user_columns(one.columns.names, where=where)
     taken = [name for name in one.columns.names if name.lower() == WEIGHT]
     if taken:
@@ -42,23 +41,23 @@ def check_input(one: Input, *, where: str) -> None:
         raise InputError(
             f"the keys {list(one.keys)} are not distinct columns of {one.columns.names}",
             where=where,
-            fix="name each key column once, as it stands in the input",
+            fix="name each key column once, exactly as in the input",
         )
     for name in one.keys:
         check_key_type(one.columns.field(name))
 
 
 def admit_untimed(rows: pa.Table, late_us: int | None) -> Admitted:
-    """Tell late rows from the others, where rows without event time are as good as any."""
+    """Split off late rows; rows without an event time are never late."""
     times, timed = int64_values(rows[TIME]), validity(rows[TIME])
     late = np.zeros(rows.num_rows, dtype=np.bool_) if late_us is None else timed & (times <= late_us)
     return Admitted(filtered(rows, ~late), filtered(rows, late))
 
 
 def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) -> Admitted:
-    """The rows for results that are kept up to date: no window closes there, so no row is too late for them.
+    """Split off late rows for continuously updated results: no window closes, so without a time to live no row is late.
 
-    With a time to live by event time, a row is late whose state would be gone at once, or that has no event time.
+    With a time to live by event time, a row is late if its state would expire immediately, or if it has no event time.
     """
     if ttl is None or not by_event_time(ttl):
         return admit_untimed(rows, None)
@@ -67,37 +66,37 @@ def admit_updating(rows: pa.Table, ttl: TimeToLive | None, late_us: int | None) 
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """Rows sorted by the hash of their key, then by key, then in an order of their own."""
+    """Rows sorted by the hash of their key, then by key, then in total order."""
 
     rows: pa.Table
     keys: pa.Table
-    """Each key once, with the columns of `state_keys`."""
+    """Distinct keys, with the columns of `state_keys`."""
     starts: Integers
-    """The first row of each key."""
+    """Position of the first row of each key."""
 
     @property
     def count(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
         return len(self.starts)
 
     @cached_property
     def sizes(self) -> Integers:
-        """Rows of each key."""
+        """Number of rows of each key."""
         return np.diff(self.starts, append=np.int64(self.rows.num_rows))
 
     @cached_property
     def key_index(self) -> Integers:
-        """For each row the place of its key in `keys`."""
+        """Position in `keys` of the key of each row."""
         return np.repeat(np.arange(self.count, dtype=np.int64), self.sizes)
 
     @property
     def lasts(self) -> Integers:
-        """The last row of each key."""
+        """Position of the last row of each key."""
         return self.starts + self.sizes - 1
 
     @cached_property
     def latest_times(self) -> pa.Array:
-        """The latest event time of each key's rows; null: none has one."""
+        """Latest event time of the rows of each key; null if none of them has one."""
         column = one_chunk(self.rows[TIME])
         valid = validity(column)
         least = np.int64(np.iinfo(np.int64).min)
@@ -109,7 +108,7 @@ class KeyedRows:
 
 
 def by_key(rows: pa.Table, one: Input, *, order: Sequence[OrderBy] = ()) -> KeyedRows:
-    """The gathered rows of an input by key; those of a key by `order`, then by event time, then by all columns."""
+    """Group the rows of an input by key; sort rows of a key by `order`, then by event time, then by all columns."""
     columns = [one_chunk(rows[name]) for name in one.keys]
     count = rows.num_rows
     hashes = uint64_values(rows[KEY_HASH]) if one.keys else np.zeros(count, dtype=np.uint64)
@@ -122,7 +121,9 @@ def by_key(rows: pa.Table, one: Input, *, order: Sequence[OrderBy] = ()) -> Keye
 
 
 def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy], columns: Sequence[str]) -> Integers:
-    """The rows of each group by `order`, then by `columns`. Most groups have one row: only the others are sorted."""
+    """Sort the rows of each group by `order`, then by `columns`. Most groups have one row, and only the others are
+    sorted.
+    """
     several = np.repeat(grouping.sizes > 1, grouping.sizes)
     if not several.any():
         return grouping.order
@@ -135,13 +136,13 @@ def ordered_inside(rows: pa.Table, grouping: Grouping, order: Sequence[OrderBy],
 
 
 def taken(rows: pa.Table, at: Integers) -> pa.Table:
-    """Some rows, in the order given, each column in one piece."""
+    """Return the rows at the positions `at`, each column in one chunk."""
     indices = from_numpy(at, pa.int64())
     return pa.Table.from_arrays([one_chunk(column).take(indices) for column in rows.columns], schema=rows.schema)
 
 
 def unused_name(name: str, taken_names: Sequence[str]) -> str:
-    """The name, behind as many underscores as it takes not to be one of those taken.
+    """Return the name, prefixed with underscores until it is not among `taken_names`.
 
     >>> unused_name("_row", ["k", "_row"])
     '__row'

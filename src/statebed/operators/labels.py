@@ -1,4 +1,6 @@
-"""Names of operators in errors, warnings and pages: the given name, or if there is none, what the user wrote."""
+"""Names of operators in errors, warnings and pages: the name set by the user, or else the calls that define the
+operator.
+"""
 
 import json
 import re
@@ -10,7 +12,7 @@ from statebed.operators.window_definition import SessionWindow, Window
 
 _DEFAULTS = "window|top|over|aggregate|deduplicate|process|join|forward"
 _GENERATED = re.compile(rf"({_DEFAULTS})(_[0-9a-f]{{10}})?")
-"""Names of operators that were given none: a kind, and behind it a digest of the definition."""
+"""Pattern of generated names: a kind, followed by a digest of the definition."""
 _METHODS = {
     "window_aggregate": "group_by({parts}).agg",
     "session_aggregate": "group_by({parts}).agg",
@@ -26,13 +28,13 @@ _METHODS = {
     "updating_join": "join(on={parts})",
     "forward": "the rows of a source",
 }
-"""How users write an operator, by the kind that its definition names."""
+"""Method that creates an operator, by the kind in its definition."""
 
 
 def operator_label(operator: Any) -> str:
     """Return `operator 'per_minute'`, or `group_by(driver, tumbling window of 1 minute).agg` if it has no name.
 
-    Called for errors about what is wrong with an operator, so it looks at keys and window alone.
+    It is called for errors about invalid operators, so it only uses keys and window.
     """
     if not has_generated_name(operator.operator_id):
         return f"operator {operator.operator_id!r}"
@@ -42,16 +44,16 @@ def operator_label(operator: Any) -> str:
 
 
 def stored_label(operator_id: str, definition: str) -> str:
-    """Return the label of an operator of which a record is at hand, with its definition as JSON."""
+    """Return the label of an operator from its id and its definition as JSON, as stored in a record."""
     if not has_generated_name(operator_id):
         return f"operator {operator_id!r}"
     return written_name(operator_id, definition)
 
 
 def written_name(operator_id: str, definition: str) -> str:
-    """Return an operator's name as pages show it: the given one, or what the user wrote.
+    """Return an operator's name as shown on pages: the one set by the user, or else the calls that define it.
 
-    A definition that cannot be understood, such as one of a later version, leaves the id as it is.
+    The id is returned for a definition that cannot be parsed, such as one of a later version.
     """
     if not has_generated_name(operator_id):
         return operator_id
@@ -65,12 +67,12 @@ def written_name(operator_id: str, definition: str) -> str:
 
 
 def has_generated_name(operator_id: str) -> bool:
-    """Whether the user gave the operator no name, so that its id is a kind and a digest."""
+    """Return whether the user set no name for the operator, so that its id is a kind and a digest."""
     return _GENERATED.fullmatch(operator_id) is not None
 
 
 def step_label(method: str, name: str | None) -> str:
-    """Return how to call an operator that is being made: by its name, or by the method that makes it."""
+    """Return the label of an operator that is being created: its name, or the method that creates it."""
     return f"{method}()" if name is None else f"operator {name!r}"
 
 

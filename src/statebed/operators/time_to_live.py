@@ -1,4 +1,4 @@
-"""How long an operator remembers a key: for ever, or for a span of event time or of processing time."""
+"""Time to live: how long an operator keeps the state of a key, in event time or processing time."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from statebed.state import TableConfig, TimeToLiveClock, keyed_table_config, mul
 
 @dataclass(frozen=True)
 class TimeToLive:
-    """State of a key leaves once the clock has reached its time plus the span."""
+    """Time to live: the state of a key expires once the clock reaches the key's time plus the span."""
 
     span_us: int
     clock: TimeToLiveClock = TimeToLiveClock.EVENT_TIME
@@ -22,27 +22,27 @@ class TimeToLive:
         if self.span_us <= 0:
             raise InputError(
                 f"`ttl` must be positive, got {duration_text(self.span_us)!r}",
-                fix="give a duration like '1 day', or leave it out",
+                fix="use a duration like '1 day', or leave it out",
             )
 
 
 def time_to_live(span: Duration | None, clock: TimeToLiveClock | str = TimeToLiveClock.EVENT_TIME) -> TimeToLive | None:
-    """From a text such as '1 day' and a clock, 'event_time' or 'epoch_time'; without a span, for ever."""
+    """Build a time to live from a span such as '1 day' and a clock, 'event_time' or 'epoch_time'; None if no span."""
     if isinstance(clock, str):
         if clock.upper() not in TimeToLiveClock.__members__:
             known = [one.lower() for one in TimeToLiveClock.__members__]
-            raise InputError(f"there is no clock {clock!r}", fix=f"use one of {known}")
+            raise InputError(f"`ttl_clock` must be one of {known}, got {clock!r}", fix=f"use one of {known}")
         clock = TimeToLiveClock[clock.upper()]
     return None if span is None else TimeToLive(parse_duration(span), clock)
 
 
 def by_event_time(ttl: TimeToLive | None) -> bool:
-    """Whether every row that is written needs an event time."""
+    """Return whether every stored row needs an event time."""
     return ttl is not None and ttl.clock is TimeToLiveClock.EVENT_TIME
 
 
 def expires_by_event_time(table: TableConfig) -> bool:
-    """Whether rows of a table leave by event time."""
+    """Return whether rows of a table expire by event time."""
     keyed = table.keyed
     return keyed.HasField("time_to_live_us") and keyed.time_to_live_clock == TimeToLiveClock.EVENT_TIME.value
 
@@ -50,7 +50,7 @@ def expires_by_event_time(table: TableConfig) -> bool:
 def keyed_config(
     name: str, description: str, keys: tuple[pa.Field, ...], values: list[pa.Field], ttl: TimeToLive | None
 ) -> TableConfig:
-    """The configuration of a keyed table whose rows have this time to live."""
+    """Return the configuration of a keyed table whose rows have this time to live."""
     return keyed_table_config(
         name,
         description,
@@ -70,7 +70,7 @@ def multiset_config(
     *,
     ttl: TimeToLive | None,
 ) -> TableConfig:
-    """The configuration of a multiset table whose rows have this time to live."""
+    """Return the configuration of a multiset table whose rows have this time to live."""
     return multiset_table_config(
         name,
         description,
@@ -82,10 +82,10 @@ def multiset_config(
     )
 
 
-EXPIRED = "its `ttl` has removed results from the state that still stand in the sink"
-"""Why a sink behind an operator with a time to live cannot be written anew from state."""
+EXPIRED = "its `ttl` has removed results from the state that are still in the sink"
+"""Reason why a sink after an operator with a time to live cannot be rebuilt from state."""
 
 
 def described_ttl(ttl: TimeToLive | None) -> list[object] | None:
-    """For fingerprints."""
+    """Return the time to live as it is stored in the definition."""
     return None if ttl is None else [ttl.span_us, ttl.clock.name]

@@ -1,6 +1,6 @@
-"""State of updating joins as earlier versions kept it: for each key one row with a list of its rows and weights.
+"""State of updating joins in the layout of earlier versions: one row per key, with a list of its rows and weights.
 
-It is only read, to be written again as rows of their own.
+It is only read, to be rewritten with one state row per element.
 """
 
 from collections.abc import Sequence
@@ -22,19 +22,19 @@ from statebed.state import TableConfig
 Integers = npt.NDArray[np.int64]
 
 ROWS = "rows"
-"""The column with the list."""
+"""Column of the list."""
 _WRITTEN = "_written"
-"""In a row of the list: the time of the epoch that added it last."""
+"""Field of a list item with the time of the epoch that last added it."""
 
 
 @dataclass(frozen=True)
 class WeightedLists:
-    """The table of one side."""
+    """Table of one side."""
 
     name: str
     keys: tuple[pa.Field, ...]
     values: Sequence[pa.Field]
-    """The columns of rows that are not keys, and `_time`."""
+    """Columns of rows that are not keys, and `_time`."""
     ttl: TimeToLive | None
 
     @cached_property
@@ -48,7 +48,7 @@ class WeightedLists:
         return self.ttl is not None and not by_event_time(self.ttl)
 
     def rows(self, lists: pa.Table, clock: Clock) -> tuple[pa.Table, pa.Table, Integers]:
-        """The rows of lists that have not expired: the key, the values, and the weight of each."""
+        """Return the keys, the values and the weights of all list items that have not expired."""
         column = one_chunk(lists[ROWS])
         lengths = np.diff(int64_values(column.offsets.cast(pa.int64())))
         places = np.repeat(np.arange(len(column), dtype=np.int64), lengths)
@@ -65,7 +65,7 @@ class WeightedLists:
 
 
 def _expired_until(ttl: TimeToLive | None, clock: Clock) -> int | None:
-    """Rows with times up to this have expired; None: none has."""
+    """Return the time at or before which rows have expired; None if no row has."""
     if ttl is None:
         return None
     now = clock.late_us if by_event_time(ttl) else clock.epoch_time_us

@@ -1,8 +1,8 @@
-"""Rows of one side of an updating join: the distinct rows of each key with their weights, each a row of the state.
+"""Rows of one side of an updating join: the distinct rows of each key with their weights, one state row each.
 
-The state is a multiset table: the columns of a row that are not keys, and its event time, are the element; its weight
-is the value. So an epoch looks up and writes the rows that it changes, and no others. Columns of types that have no key
-hash, such as maps, are values beside the weight; the element has their encoding instead.
+The state is a multiset table. The non-key columns of a row and its event time are the element; its weight is the value.
+So an epoch looks up and writes only the rows that it changes. Columns of types without a key hash, such as maps, are
+stored as values next to the weight; the element contains their encoding instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Touched:
-    """The keys that rows of an epoch have, each once; a join without keys has one key of no columns."""
+    """Distinct keys of the rows of an epoch; a join without key columns has one key."""
 
     keys: Sequence[pa.Array]
     count: int
@@ -40,29 +40,29 @@ class Touched:
 
 @dataclass(frozen=True)
 class WeightedRows:
-    """Rows of touched keys, key after key."""
+    """Rows of touched keys, grouped by key."""
 
     rows: pa.Table
-    """The columns of the input, and `_time`."""
+    """Columns of the input, and `_time`."""
     places: Integers
-    """For each row the place of its key among the touched keys; ascending."""
+    """Position among the touched keys of the key of each row; ascending."""
     weights: Integers
 
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Distinct rows whose weight an epoch changes, key after key."""
+    """Distinct rows whose weight changes in an epoch, grouped by key."""
 
     rows: pa.Table
     elements: pa.Table
-    """The keys of the rows in the state."""
+    """Keys of the rows in the state table."""
     places: Integers
     before: Integers
-    """The weight of each row before the epoch."""
+    """Weight of each row before the epoch."""
     after: Integers
-    """Its weight now."""
+    """Weight of each row after the epoch."""
     unknown: int
-    """Number of retractions that found nothing."""
+    """Number of retractions that matched no row."""
 
     @cached_property
     def change(self) -> Integers:
@@ -70,17 +70,17 @@ class ChangedRows:
 
     @cached_property
     def keys(self) -> Integers:
-        """The places that have changed rows, ascending."""
+        """Positions of the keys with changed rows, ascending."""
         return np.unique(self.places)
 
     def weighted(self) -> WeightedRows:
-        """The rows with the changes of their weights."""
+        """Return the rows with their weight changes as weights."""
         return WeightedRows(self.rows, self.places, self.change)
 
 
 @dataclass(frozen=True)
 class WeightedTable:
-    """The table of one side."""
+    """Table of one side."""
 
     name: str
     one: Input
@@ -88,28 +88,28 @@ class WeightedTable:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of rows: the input's, and `_time`."""
+        """Columns of rows: those of the input, and `_time`."""
         return pa.schema([*self.one.columns, pa.field(TIME, TIMESTAMP)])
 
     @cached_property
     def values(self) -> list[str]:
-        """The columns of rows that are not keys."""
+        """Columns of rows that are not keys."""
         return [name for name in self.schema.names if name not in self.one.keys]
 
     @cached_property
     def keys(self) -> tuple[pa.Field, ...]:
-        """The key columns of the table."""
+        """Key columns of the table."""
         return state_keys(self.one)
 
     @cached_property
     def elements(self) -> tuple[pa.Field, ...]:
-        """The columns that identify a row of a key."""
+        """Columns that identify a row among those of its key."""
         for name in self._encoded:
             if not is_sortable(self.schema.field(name).type):
                 raise InputError(
-                    f"rows with the column {name!r} of the type {self.schema.field(name).type} cannot be told apart",
+                    f"rows cannot be compared by the column {name!r} of type {self.schema.field(name).type}",
                     where=f"input {self.one.name!r}",
-                    fix="cast the column, or leave it out with select before the join",
+                    fix="cast the column, or drop it with `select` before the join",
                 )
         encoded = [pa.field(self._encoded_name, pa.large_binary())] if self._encoded else []
         return (*(self._stored(name) for name in self.values if name not in self._encoded), *encoded)
@@ -122,12 +122,12 @@ class WeightedTable:
 
     @cached_property
     def _encoded(self) -> list[str]:
-        """The columns that are no part of a key: the element has their encoding."""
+        """Columns that cannot be part of a key; the element contains their encoding instead."""
         return [name for name in self.values if not is_key_type(self.schema.field(name).type)]
 
     @cached_property
     def _time_name(self) -> str:
-        """What the event time of rows is called in the table, where `_time` is the time by which they expire."""
+        """Name of the rows' event time in the table, where `_time` is the time by which they expire."""
         return unused_name("_row_time", self.schema.names)
 
     @cached_property
@@ -141,13 +141,16 @@ class WeightedTable:
     # ---- what an epoch changes -----------------------------------------------------------------------------------
 
     def changed(self, view: KeyedView, touched: Touched, new: pa.Table, places: Integers) -> ChangedRows:
-        """What rows of an epoch change; `places` are those of their keys among the touched keys."""
+        """Return the changes that rows of an epoch make; `places` are the positions of their keys among the touched
+        keys.
+        """
         rows = new.select(self.schema.names).cast(self.schema)
         grouping = group_equal(rows.select(self.values), places)
         change = grouping.add(weights_of(new))
         some = np.flatnonzero(change)
         firsts, change = grouping.first_rows[some], change[some]
-        # Equal rows may differ in the bits of a zero or of a NaN, and any of them may be the first.
+        # Equal rows may differ in the bits of a zero or a NaN, and any of them may be the first, so the values are
+        # normalised.
         plain = [normalise_key(one_chunk(column)) for column in taken(rows, firsts).columns]
         rows, places = pa.Table.from_arrays(plain, schema=self.schema), places[firsts]
         elements = self._element_keys(touched, rows, places)
@@ -160,7 +163,7 @@ class WeightedTable:
         return ChangedRows(rows, elements, places[found], before[found], after[found], unknown)
 
     def store(self, view: KeyedView, changed: ChangedRows) -> None:
-        """Write what has changed."""
+        """Write changed rows to the state."""
         there, gone = np.flatnonzero(changed.after > 0), np.flatnonzero(changed.after == 0)
         if len(there):
             rows, elements = changed.rows, changed.elements
@@ -173,7 +176,7 @@ class WeightedTable:
             view.delete(taken(changed.elements, gone))
 
     def pages(self, view: KeyedView, touched: Touched, places: Integers) -> Iterator[WeightedRows]:
-        """All rows of the keys at some places, ascending, as the state has them."""
+        """Yield all stored rows of the keys at `places`, ascending by key."""
         for page in view.elements(self._group_keys(touched, places)):
             at, found = places[page.groups], page.rows
             if (at[1:] < at[:-1]).any():
@@ -187,21 +190,21 @@ class WeightedTable:
             yield WeightedRows(rows, at, int64_values(found[WEIGHT]))
 
     def among(self, rows: WeightedRows, changed: ChangedRows) -> Flags:
-        """Which rows are among those that have changed."""
+        """Return which rows are among the changed ones."""
         both = pa.concat_tables([one.select(self.values) for one in (rows.rows, changed.rows)])
         grouping = group_equal(both, np.concatenate([rows.places, changed.places]))
         is_changed = np.arange(both.num_rows) >= len(rows.places)
         return grouping.any(is_changed)[grouping.group_of_rows()][: len(rows.places)]
 
     def counts(self, view: KeyedView, touched: Touched, places: Integers, limits: Integers) -> Integers:
-        """How many distinct rows the keys at some places have in the state; counting stops beyond the limits."""
+        """Count the distinct stored rows of the keys at `places`; counting stops once it exceeds the limits."""
         return view.count_elements(self._group_keys(touched, places), limits)
 
     # ---- state of earlier versions -------------------------------------------------------------------------------
 
     @cached_property
     def lists(self) -> WeightedLists:
-        """The table as earlier versions had it."""
+        """Table in the layout of earlier versions."""
         return WeightedLists(self.name, self.keys, [self.schema.field(name) for name in self.values], self.ttl)
 
     def put_lists(self, view: KeyedView, lists: pa.Table, clock: Clock) -> None:
@@ -222,7 +225,7 @@ class WeightedTable:
         return pa.Table.from_arrays(arrays, schema=pa.schema(self.keys))
 
     def _element_keys(self, touched: Touched, rows: pa.Table, places: Integers) -> pa.Table:
-        """The keys of rows in the table."""
+        """Return the keys of rows in the state table."""
         groups = self._group_keys(touched, places)
         columns = [one_chunk(rows[name]) for name in self.values if name not in self._encoded]
         if self._encoded:
@@ -232,7 +235,7 @@ class WeightedTable:
 
 
 def _weights(view: KeyedView, elements: pa.Table) -> Integers:
-    """The weights that rows have in the state, 0 where they are not there."""
+    """Return the stored weights of rows, 0 for rows that are not stored."""
     if not elements.num_rows:
         return np.zeros(0, dtype=np.int64)
     values, found = view.get(elements)

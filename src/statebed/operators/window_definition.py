@@ -1,8 +1,8 @@
 """Windows in event time.
 
-Windows are half open: `start <= time < end`. Starts lie on `offset + n * period` for every whole n, so the arithmetic
-is the same before and after 1970. A window is closed by a watermark when its end is not after it: no admitted row can
-fall into it any more.
+Windows are half-open: `start <= time < end`. Starts lie on `offset + n * period` for every integer n, so the arithmetic
+is the same before and after 1970. A watermark closes a window if the window's end is not after it: no admitted row can
+fall into the window after that.
 """
 
 import enum
@@ -24,7 +24,7 @@ Times = npt.NDArray[np.int64]
 
 
 class WindowShape(enum.Enum):
-    """How windows follow each other."""
+    """Shape of windows: how they follow each other."""
 
     TUMBLING = "tumbling"
     SLIDING = "sliding"
@@ -33,10 +33,10 @@ class WindowShape(enum.Enum):
 
 @dataclass(frozen=True)
 class WindowsOfPanes:
-    """All windows that hold some panes, pane after pane."""
+    """All windows that contain some panes, grouped by pane."""
 
     rows: Times
-    """The position of the pane."""
+    """Position of the pane of each window."""
     starts: Times
     ends: Times
 
@@ -45,24 +45,25 @@ class WindowsOfPanes:
 class Window:
     """Windows of one definition.
 
-    Tumbling: [n slide, n slide + width), with width = slide. Sliding: the same, overlapping. Cumulative: of each span
-    [n width, n width + width) the windows from its start to each of its steps, which are `slide` long.
+    Tumbling: [n slide, n slide + width), with width = slide. Sliding: the same, but overlapping. Cumulative: for each
+    span [n width, n width + width), the windows from its start to the end of each of its steps, which are `slide` long.
     """
 
     shape: WindowShape
     width_us: int
     slide_us: int
     offset_us: int = 0
-    """From 0 up to, not including, the period."""
+    """Offset, at least 0 and less than the period."""
     on: str | None = None
-    """Time column that assigns rows to windows; None: the event time."""
+    """Time column that assigns rows to windows; the event time if None."""
 
     def __post_init__(self) -> None:
         size, slide = duration_text(self.width_us), duration_text(self.slide_us)
         if not 0 < self.slide_us <= self.width_us:
             raise InputError(
-                f"a {self.shape.value} window has the size {size!r} and the step {slide!r}",
-                fix="give a positive size, such as '1 minute', and a positive step that is not larger",
+                f"a {self.shape.value} window needs a positive size and a positive step that is not larger, "
+                f"got size {size!r} and step {slide!r}",
+                fix="use a positive size, such as '1 minute', and a positive step that is not larger",
             )
         if self.shape is WindowShape.CUMULATIVE and self.width_us % self.slide_us:
             raise InputError(
@@ -71,25 +72,25 @@ class Window:
             )
         if not 0 <= self.offset_us < self.period_us:
             raise InputError(
-                f"the offset {duration_text(self.offset_us)!r} of a window lies outside of its period of "
+                f"the offset {duration_text(self.offset_us)!r} of a window is outside its period of "
                 f"{duration_text(self.period_us)!r}",
                 fix="use tumbling(size, offset=...) or sliding(..., offset=...), which accept any offset",
             )
 
     @property
     def period_us(self) -> int:
-        """After which the windows repeat."""
+        """Time after which the windows repeat."""
         return self.width_us if self.shape is WindowShape.CUMULATIVE else self.slide_us
 
     @property
     def pane_us(self) -> int:
-        """The longest span of which every window is made: rows are kept by pane, once, whatever windows overlap."""
+        """Longest span of which every window is a multiple. Rows are kept once, by pane, even if windows overlap."""
         return math.gcd(self.width_us, self.slide_us)
 
     def panes_of(self, times: Times) -> Times:
-        """The start of the pane that holds each time."""
+        """Return the start of the pane that contains each time."""
         pane = np.int64(self.pane_us)
-        # Reduced one by one, so that no intermediate leaves the 64 bits.
+        # Reduced one by one, so that no intermediate value overflows 64 bits.
         starts: Times = times - np.mod(np.mod(times, pane) - np.mod(np.int64(self.offset_us), pane), pane)
         limits, room = np.iinfo(np.int64), 2 * self.width_us
         if len(times) and bool(np.any((starts < limits.min + room) | (starts > limits.max - room))):
@@ -97,40 +98,41 @@ class Window:
         return starts
 
     def check_panes(self, panes: pa.ChunkedArray, times: pa.ChunkedArray) -> None:
-        """Refuse panes that others found for times, unless they are those that `panes_of` finds; null for null."""
+        """Raise if panes computed elsewhere differ from those that `panes_of` returns for the times; null for null."""
         timed = validity(times)
         found = self.panes_of(np.where(timed, int64_values(times), np.int64(0)))
         if bool(np.any(validity(panes) != timed)) or bool(np.any(int64_values(panes)[timed] != found[timed])):
             raise _too_far()
 
     def first_open(self, watermark_us: int) -> int:
-        """The start of the first window that the watermark leaves open: times before it are in closed ones alone."""
+        """Return the start of the first window open at the watermark; earlier times are only in closed windows."""
         reach = 0 if self.shape is WindowShape.CUMULATIVE else self.width_us - self.slide_us
         return watermark_us - reach - (watermark_us - reach - self.offset_us) % self.period_us
 
     def last_closed_end(self, watermark_us: int) -> int:
-        """The greatest end of a window that the watermark closes."""
+        """Return the latest end of a window that the watermark closes."""
         if self.shape is WindowShape.CUMULATIVE:
             return watermark_us - (watermark_us - self.offset_us) % self.slide_us
         return self.first_open(watermark_us) - self.slide_us + self.width_us
 
     def next_end(self, watermark_us: int) -> int:
-        """The smallest end of a window that the watermark leaves open."""
+        """Return the earliest end of a window that is open at the watermark."""
         return self.last_closed_end(watermark_us) + self.slide_us
 
     def complete_until(self, watermark_us: int) -> int:
-        """Up to where results are complete: those of later epochs have the last microsecond of windows open now.
+        """Return the time up to which results are complete: later results have the last microsecond of windows that are
+        open now.
 
-        That is the watermark itself, as in Spark, unless a window ends right after it.
+        That is the watermark itself, as in Spark, unless a window ends directly after it.
         """
         return min(watermark_us, self.next_end(watermark_us) - 2)
 
     def newest_end(self, time_us: int) -> int:
-        """The greatest end of a window that holds a time."""
+        """Return the latest end of the windows that contain a time."""
         return time_us - (time_us - self.offset_us) % self.period_us + self.width_us
 
     def windows_of(self, panes: Times) -> WindowsOfPanes:
-        """Every window that holds each pane."""
+        """Return every window that contains each pane."""
         within = np.mod(panes - np.int64(self.offset_us), np.int64(self.period_us))
         latest = panes - within
         if self.shape is WindowShape.CUMULATIVE:
@@ -171,14 +173,14 @@ class Window:
 
 @dataclass(frozen=True)
 class SessionWindow:
-    """Windows that last as long as rows of a key follow each other by no more than a gap."""
+    """Windows of rows of a key that follow each other within a gap."""
 
     gap_us: int
     on: str | None = None
-    """Time column that assigns rows to sessions; None: the event time."""
+    """Time column that assigns rows to sessions; the event time if None."""
 
     def check_times(self, times: pa.ChunkedArray) -> None:
-        """Refuse times whose session would end outside of what a timestamp can say."""
+        """Raise if the session of a time would end outside the range of timestamps."""
         found = int64_values(times)
         if len(found) and int(found.max()) > np.iinfo(np.int64).max - 2 * self.gap_us:
             raise _too_far()
@@ -194,7 +196,7 @@ def _on(column: str | None) -> str:
 
 def _too_far() -> InputError:
     return InputError(
-        "an event time so far from 1970 that its window's start or end does not fit a timestamp",
+        "an event time is so far from 1970 that the start or end of its window does not fit a timestamp",
         fix="filter such rows before the operator, for example with where(\"ts < '9999-12-31'\")",
     )
 
@@ -202,9 +204,9 @@ def _too_far() -> InputError:
 def tumbling(size: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
     """Build windows of `size` that follow each other, aligned to 1970-01-01T00:00:00Z plus `offset`.
 
-    Rows are assigned to windows by their event time, or by the timestamp column `on`. Behind a join the event time of a
-    pair is the later of its two rows' event times; `on="ordered_at"` windows pairs by the time of one of them. A row
-    is late when the watermark has closed its window, whichever column assigns it (see docs/reference/joins.md).
+    Rows are assigned to windows by their event time, or by the timestamp column `on`. After a join, the event time of a
+    pair is the later of its two rows' event times; `on="ordered_at"` windows pairs by the time of one of them. A row is
+    late if the watermark has closed its window, whichever column assigns it (see docs/reference/joins.md).
 
     >>> tumbling("1 minute").width_us
     60000000
@@ -214,7 +216,7 @@ def tumbling(size: Duration, offset: Duration | None = None, *, on: str | None =
 
 
 def sliding(size: Duration, slide: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
-    """Build windows of `size`, one beginning every `slide`; a row is in each window that holds its time.
+    """Build windows of `size`, one starting every `slide`; a row is in each window that contains its time.
 
     `on` names the column with that time, see `tumbling`.
 
@@ -224,14 +226,14 @@ def sliding(size: Duration, slide: Duration, offset: Duration | None = None, *, 
     width, step = _positive("size", size), _positive("slide", slide)
     if step > width:
         raise InputError(
-            f"windows of {size!r} every {slide!r} leave gaps, and rows in them would be in no window",
-            fix="choose a slide that is not larger than the size, or leave such rows out with where(...)",
+            f"windows of {size!r} every {slide!r} leave gaps, so some rows would be in no window",
+            fix="choose a slide that is not larger than the size, or filter such rows out with where(...)",
         )
     return Window(WindowShape.SLIDING, width, step, _offset(offset, step), on)
 
 
 def cumulative(size: Duration, step: Duration, offset: Duration | None = None, *, on: str | None = None) -> Window:
-    """Build windows that grow by `step` up to `size`, then begin anew: the day so far, every hour.
+    """Build windows that grow by `step` up to `size` and then start again: the day so far, every hour.
 
     `on` names the column that assigns rows to windows, see `tumbling`.
     """
@@ -254,7 +256,7 @@ def _positive(what: str, span: Duration) -> int:
     found = parse_duration(span)
     if found <= 0:
         raise InputError(
-            f"the window's {what} {span!r} is not positive", fix=f"give a positive {what}, like '1 minute'"
+            f"the {what} of a window must be positive, got {span!r}", fix=f"use a positive {what}, like '1 minute'"
         )
     return found
 

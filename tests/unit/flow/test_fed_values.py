@@ -80,10 +80,10 @@ def test_a_value_that_would_change_is_refused_by_name(column: str, value: Any, t
 @pytest.mark.parametrize(
     ("column", "values", "text"),
     [
-        ("n", pa.array([1.5]), "'n' is int64, and values of type double"),
+        ("n", pa.array([1.5]), "'n' has type int64, but not all values of type double"),
         ("n", pa.array(["x"]), "'n'"),
         ("small", pa.array([300]), "'small'"),
-        ("f", pa.array([1 / 3]), "'f' is float.*0.333"),
+        ("f", pa.array([1 / 3]), "'f' has type float.*0.333"),
         ("money", pa.array([Decimal("1.234")]), "'money'"),
         ("ts", pa.array([1], pa.timestamp("ns", "UTC")), "'ts'"),
         ("day", pa.array([NOON], pa.timestamp("us")), "'day'"),

@@ -144,7 +144,7 @@ def test_rows_of_a_window_are_numbered_and_the_first_are_taken_when_it_closes() 
         ({"on": eq("auction", "id"), "as_of": as_of(), "condition": "price > 1"}, "no condition"),
         ({"on": eq("auction", "id"), "window": tumbling("1 s"), "ttl": "1 day"}, "without a time"),
         ({"on": eq("auction", "id"), "condition": "price > top"}, "top"),
-        ({"on": eq("auction", "seller")}, "do not go together"),
+        ({"on": eq("auction", "seller")}, "do not match"),
     ],
 )
 def test_joins_that_make_no_sense_are_refused_when_they_are_written(terms: dict[str, Any], message: str) -> None:

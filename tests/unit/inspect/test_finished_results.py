@@ -233,7 +233,7 @@ def test_a_user_defined_aggregate_is_finished_by_the_object_that_is_given(tmp_pa
         results(tmp_path)
     assert "aggregates={'s': Spread(...)}" in str(raised.value)
     assert results(tmp_path, aggregates={"s": Spread()}) == [{"driver": "a", "s": 4.0}]
-    with pytest.raises(InputError, match="describes itself"):
+    with pytest.raises(InputError, match="but the state was written by"):
         results(tmp_path, aggregates={"s": Newer()})
     with pytest.raises(InputError, match="'t'"):
         results(tmp_path, aggregates={"s": Spread(), "t": Spread()})

@@ -252,7 +252,7 @@ def test_a_key_with_many_rows_on_both_sides_is_joined_a_part_at_a_time(monkeypat
 def test_definitions_that_make_no_sense_are_refused_when_they_are_made() -> None:
     text = Input("auctions", pa.schema([("id", pa.string()), ("price", pa.int64())]), ("id",))
     changing = Input("auctions", RIGHT.columns, ("id",), Changes.CHANGELOG)
-    with pytest.raises(InputError, match="do not go together"):
+    with pytest.raises(InputError, match="do not match"):
         IntervalJoin("j", LEFT, text, lower_us=0, upper_us=1)
     with pytest.raises(InputError, match="results are final"):
         IntervalJoin("j", LEFT, changing, lower_us=0, upper_us=1)
@@ -264,7 +264,7 @@ def test_definitions_that_make_no_sense_are_refused_when_they_are_made() -> None
         IntervalJoin("j", LEFT, LEFT, lower_us=0, upper_us=1)
     not_boolean = Above()
     object.__setattr__(not_boolean, "type", pa.int64())
-    with pytest.raises(InputError, match="has the type int64"):
+    with pytest.raises(InputError, match=r"must be boolean, got .* of type int64"):
         join(condition=not_boolean)
 
 

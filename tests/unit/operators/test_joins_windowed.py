@@ -182,7 +182,7 @@ def test_many_windows_are_joined_some_at_a_time(monkeypatch: pytest.MonkeyPatch)
 def test_a_condition_on_the_window_itself_is_refused() -> None:
     condition = Above()
     object.__setattr__(condition, "columns", frozenset({"window_start"}))
-    with pytest.raises(InputError, match="speaks of the window"):
+    with pytest.raises(InputError, match="refers to the window"):
         WindowJoin("j", LEFT, RIGHT, WINDOWS["tumbling"], condition=condition)
 
 

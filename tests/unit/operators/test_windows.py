@@ -50,7 +50,7 @@ def test_calendar_units_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("size", ["0 s", "-1 minute"])
 def test_a_window_has_a_positive_size(size: str) -> None:
-    with pytest.raises(InputError, match="not positive"):
+    with pytest.raises(InputError, match="must be positive"):
         tumbling(size)
 
 
@@ -146,7 +146,7 @@ def test_windows_that_cannot_be_are_refused_with_advice() -> None:
         sliding("1 minute", "2 minutes")
     with pytest.raises(InputError, match="not a multiple of its step"):
         cumulative("1 hour", "7 minutes")
-    with pytest.raises(InputError, match="slide '0 s' is not positive"):
+    with pytest.raises(InputError, match="slide of a window must be positive, got '0 s'"):
         sliding("1 minute", "0 s")
 
 

@@ -1,4 +1,4 @@
-"""Joins of two streams, by key: within an interval of time, in windows, of changelogs, and as of a time."""
+"""Joins of two streams by key: interval, window, updating and as-of joins."""
 
 from statebed.operators.joins.as_of import AsOfJoin
 from statebed.operators.joins.interval import IntervalJoin

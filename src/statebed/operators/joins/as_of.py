@@ -1,13 +1,13 @@
 """The as-of join: each left row gets the version of its key that was valid at its event time.
 
 The right input has versions: a row is valid for its key from its event time until the next one. A left row waits until
-the watermark passes its time, so that versions that come late are seen; then it gets the newest version that is not
-after it. Of versions with one key and time the last in total order wins (the greatest by its columns from left to
-right, nulls last). A version whose `deleted` column is true ends its key: there is none until the next.
+the watermark passes its time, so that out-of-order versions are seen; then it gets the newest version that is not after
+it. If several versions have the same key and time, the last in total order wins (the greatest by its columns from left
+to right, nulls last). A version whose `deleted` column is true ends its key: the key has no version until the next one.
 
-State: left rows and versions after the watermark in two time-keyed tables, and the last version up to it in a keyed
-one. With a tolerance a version that is older than that is not taken, and leaves the state; without, it is kept until
-another comes.
+State: left rows and versions after the watermark in two time-keyed tables, and the last version at or before it in a
+keyed one. With a tolerance, versions older than the tolerance are not matched and are deleted; without one, the last
+version is kept until a newer one arrives.
 """
 
 import datetime as dt
@@ -45,24 +45,24 @@ WAITING = "waiting"
 PENDING = "pending"
 CURRENT = "current"
 VERSION_TIME = "_version_time"
-"""In the table of current versions: the event time of each."""
+"""Column of the table of current versions with the event time of each version."""
 BIN = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
 class AsOfJoin:
-    """The definition of an as-of join."""
+    """Definition of an as-of join."""
 
     operator_id: str
     left: Input
     right: Input
-    """The versions."""
+    """Input of the versions."""
     how: JoinKind = JoinKind.LEFT
-    """LEFT, or INNER: without left rows that have no version."""
+    """LEFT, or INNER to drop left rows without a version."""
     tolerance_us: int | None = None
-    """How much older than the left row a version may be; None: by any time."""
+    """How much older than the left row a version may be; None for no limit."""
     deleted: str | None = None
-    """A boolean column of versions: true ends the key. It is no column of the result."""
+    """Boolean column of versions that ends the key where true; not a column of the result."""
     suffixes: tuple[str, str] = SUFFIXES
 
     def __post_init__(self) -> None:
@@ -70,21 +70,21 @@ class AsOfJoin:
         where = operator_label(self)
         if self.how not in {JoinKind.LEFT, JoinKind.INNER}:
             raise InputError(
-                f"an as-of join of the kind {self.how.value!r}",
+                f"`how` of an as-of join must be 'left' or 'inner', got {self.how.value!r}",
                 where=where,
-                fix="choose left or inner: versions are looked up for left rows",
+                fix="use 'left' or 'inner': versions are looked up for left rows",
             )
         if self.tolerance_us is not None and self.tolerance_us <= 0:
             raise InputError(
                 f"`tolerance` must be positive, got {duration_text(self.tolerance_us)!r}",
                 where=where,
-                fix="give a duration like '1 hour', or leave it out to accept versions of any age",
+                fix="use a duration like '1 hour', or leave it out to accept versions of any age",
             )
         if self.deleted is not None and not self._is_flag(self.deleted):
             raise InputError(
-                f"{self.deleted!r} is no boolean column of {self.right.name} beside its keys",
+                f"`deleted` must be a boolean non-key column of {self.right.name}, got {self.deleted!r}",
                 where=where,
-                fix=f"name one of {[field.name for field in self.right.columns if pa.types.is_boolean(field.type)]}",
+                fix=f"use one of {[field.name for field in self.right.columns if pa.types.is_boolean(field.type)]}",
             )
         if VERSION_TIME in self.right.columns.names:
             raise InputError(f"the column name {VERSION_TIME!r} is reserved", where=where, fix="rename the column")
@@ -97,7 +97,7 @@ class AsOfJoin:
 
     @cached_property
     def columns(self) -> JoinColumns:
-        """What results look like."""
+        """Columns of the results."""
         shown = pa.schema([field for field in self.right.columns if field.name != self.deleted])
         return JoinColumns(self.left, replace(self.right, columns=shown), self.how, self.suffixes)
 
@@ -141,11 +141,11 @@ class AsOfJoin:
         )
 
     def output_watermark(self, watermark_us: int) -> int:
-        """Left rows keep their times, and those up to the watermark are given."""
+        """Return the watermark itself: left rows keep their times, and all up to the watermark have been emitted."""
         return watermark_us
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
-        """Rows may wait for any time."""
+        """Return True: rows of any time may be waiting."""
         return before_us is None or after_us > before_us
 
     def closing_watermark(self, event_time_us: int) -> int:
@@ -157,7 +157,7 @@ class AsOfJoin:
     def step(self, tables: Tables, batches: Sequence[Iterable[pa.RecordBatch]], clock: Clock) -> StepResult:
         columns = replace(self.columns, right=self.right)
         if clock.watermark_us is not None:
-            for name in (WAITING, PENDING):  # while the rows of the epoch come in
+            for name in (WAITING, PENDING):  # while the rows of the epoch arrive
                 tables.get_time_keyed(name).prefetch(None, min(clock.watermark_us + 1, END), spare=True)
         rows = gathered_sides(columns, batches, where=operator_label(self))
         sides = Sides(columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
@@ -169,7 +169,7 @@ class AsOfJoin:
         return sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
 
     def _due(self, view: TimeKeyedView, one: Input, new: pa.Table, clock: Clock) -> pa.Table:
-        """The rows up to the watermark, those of the state too, which leave it; the others are kept."""
+        """Return new and stored rows up to the watermark, deleting them from the state; store the other new rows."""
         last = clock.watermark_us
         due = np.zeros(new.num_rows, dtype=np.bool_) if last is None else int64_values(new[TIME]) <= last
         old: list[pa.Table] = []
@@ -189,7 +189,7 @@ class AsOfJoin:
         return filtered(versions, found)
 
     def _results(self, rows: pa.Table, versions: KeyedRows, current: KeyedView) -> Iterator[pa.Table]:
-        """Each row with its version."""
+        """Yield each row with its version."""
         if not rows.num_rows:
             return
         found, at = self._versions_of(rows, versions, current)
@@ -206,7 +206,7 @@ class AsOfJoin:
             yield _timed(self.columns.alone(JoinSide.LEFT, rows, alone), rows, alone)
 
     def _versions_of(self, rows: pa.Table, keyed: KeyedRows, current: KeyedView) -> tuple[pa.Table, Integers]:
-        """Versions, and which of them each row gets, -1 for none."""
+        """Return versions, and the index of the version of each row, -1 if it has none."""
         keys = [one_chunk(rows[key]) for key in self.left.keys]
         asked = np.flatnonzero(without_nulls(keys, rows.num_rows))
         indices = from_numpy(asked, pa.int64())
@@ -233,7 +233,7 @@ class AsOfJoin:
         return found, at
 
     def _advance(self, current: KeyedView, keyed: KeyedRows) -> None:
-        """Make the last of these versions the current ones."""
+        """Store the last of these versions of each key as the current one."""
         if not keyed.count:
             return
         last = taken(keyed.rows, keyed.lasts)
@@ -250,7 +250,7 @@ class AsOfJoin:
 
     @cached_property
     def _values(self) -> list[str]:
-        """The columns of a version that the state keeps beside its key and time."""
+        """Columns of a version that the state keeps in addition to its key and time."""
         return [name for name in self.right.columns.names if name not in self.right.keys]
 
     @cached_property
@@ -266,14 +266,14 @@ class AsOfJoin:
         return list(zip(self.left.keys, self.right.keys, strict=True))
 
     def _state_keys(self, rows: pa.Table, at: Integers) -> pa.Table:
-        """The keys of some left rows, as the table of versions has them."""
+        """Return the keys of the left rows at `at`, with the column names of the table of versions."""
         schema, indices = pa.schema(state_keys(self.right)), from_numpy(at, pa.int64())
         arrays = [one_chunk(rows[key]).take(indices) for key in self.left.keys]
         return pa.Table.from_arrays(arrays or [pa.nulls(len(at), schema.field(0).type)], schema=schema)
 
 
 def _last_up_to(groups: Integers, times: Integers, keys: Integers, versions: Integers, starts: Integers) -> Integers:
-    """For each key and time the last version of that key that is not after it; -1: there is none."""
+    """Return, for each key and time, the last version of that key that is not after it; -1 if there is none."""
     if not len(versions):
         return np.full(len(groups), -1, dtype=np.int64)
     distinct = ascending(versions)
@@ -285,7 +285,7 @@ def _last_up_to(groups: Integers, times: Integers, keys: Integers, versions: Int
 
 
 def _timed_table(name: str, one: Input, which: str) -> TableConfig:
-    # Rows leave when they are due: the retention has nothing to do.
+    # Rows are deleted when they are due, so the retention never applies.
     return timestamp_table_config(
         name,
         f"rows of {one.name} {which}",
@@ -304,7 +304,7 @@ def _hashes(rows: pa.Table, one: Input) -> npt.NDArray[np.uint64]:
 
 
 def _routed(rows: pa.Table, one: Input) -> pa.Table:
-    """Rows of the state as an input has them."""
+    """Return rows of the state with the columns of an input, including the key hash."""
     hashes = _hashes(rows, one) if one.keys else np.full(rows.num_rows, HASH_SEED, dtype=np.uint64)
     hashed = from_numpy(hashes.view(np.int64), pa.int64())
     columns = [hashed, *(rows[name] for name in one.schema.names[1:])]

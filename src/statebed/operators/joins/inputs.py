@@ -1,4 +1,4 @@
-"""The two inputs of a join in one epoch: gathered, late rows told apart, and what is reported of them."""
+"""Inputs of a join in one epoch: collected rows, late rows, and the statistics reported about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,37 +18,37 @@ SIDES = (JoinSide.LEFT, JoinSide.RIGHT)
 
 
 def late_name(name: str) -> str:
-    """The output of an input's late rows."""
+    """Return the name of the output of an input's late rows."""
     return f"{LATE}_{name}"
 
 
 def late_outputs(columns: JoinColumns) -> dict[str, Output]:
-    """The outputs of late rows."""
+    """Return the outputs of late rows by name."""
     return {late_name(one.name): late_output(one) for one in (columns.left, columns.right)}
 
 
 def gathered_sides(
     columns: JoinColumns, batches: Sequence[Iterable[pa.RecordBatch]], *, where: str
 ) -> dict[JoinSide, pa.Table]:
-    """All rows of each side."""
+    """Collect all rows of each side."""
     return {side: gathered(some, columns.side(side), where=where) for side, some in zip(SIDES, batches, strict=True)}
 
 
 @dataclass(frozen=True)
 class Sides:
-    """What came in an epoch."""
+    """Input rows of an epoch by side."""
 
     columns: JoinColumns
     operator_id: str
     admitted: Mapping[JoinSide, Admitted]
 
     def matches(self, pairs: int) -> pb.JoinMatches:
-        """Return what met in the epoch."""
+        """Return the statistics of the epoch: rows and event times of both inputs, and the number of pairs."""
         left, right = (_times(self.admitted[side].rows) for side in SIDES)
         return pb.JoinMatches(pairs=pairs, left=left, right=right)
 
     def result(self, clock: Clock, main: pa.Table, counts: Mapping[str, int] | None = None) -> StepResult:
-        """What the step gives, with this as its main output."""
+        """Build the result of the step with `main` as its main output."""
         outputs = {MAIN: main}
         for side, found in self.admitted.items():
             one = self.columns.side(side)
@@ -63,7 +63,7 @@ class Sides:
 
 
 def _times(rows: pa.Table) -> pb.InputTimes:
-    """Count the rows of an input, and find the range of their event times."""
+    """Count the rows of an input and find the range of their event times."""
     times = int64_values(rows[TIME])
     if not len(times):
         return pb.InputTimes()

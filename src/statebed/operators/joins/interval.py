@@ -1,16 +1,17 @@
-"""The interval join: rows with one key whose event times lie within bounds of each other.
+"""Interval join: rows with equal keys whose event times differ by an amount within bounds.
 
-A left row at time t and a right row at time s are a pair when `lower <= s - t <= upper` and the condition is met. A
-pair is given in the epoch in which the second of its rows comes. A row that is in no pair is given once, by the first
-watermark that lets no partner come any more: at t + upper for a left row, at s - lower for a right one.
+A left row at time t and a right row at time s are a pair if `lower <= s - t <= upper` and the condition holds. A pair
+is emitted in the epoch in which the second of its rows arrives. A row without a partner is emitted once, at the first
+watermark that rules out further partners: t + upper for a left row, s - lower for a right one.
 
-State is one time-keyed table for each side. Nothing in it is ever changed: whether an older row has been in a pair is
-found out again from the rows of the other side, which are kept long enough for that. Rows leave by the watermark alone:
+State is one time-keyed table per side. Its rows are never updated: whether an older row has already been in a pair is
+computed again from the rows of the other side, which are kept long enough for that. Rows are deleted by the watermark
+alone:
 
 - to find pairs, a left row is needed until the watermark passes t + upper, a right one until it passes s - lower;
-- where unmatched left rows are given (left, full, anti) or each left row once (semi), right rows are needed as long as
-  a left row that they may be a partner of: upper - lower behind the watermark. The same holds with the sides exchanged
-  where unmatched right rows are given (right, full).
+- where unmatched left rows are emitted (left, full, anti) or each left row once (semi), right rows are needed as long
+  as a left row that they may match: upper - lower behind the watermark. The same holds with the sides exchanged where
+  unmatched right rows are emitted (right, full).
 """
 
 import datetime as dt
@@ -41,29 +42,29 @@ from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_
 from statebed.state.live.files import END
 
 MAX_BOUND_US = 1 << 60
-"""36,000 years."""
+"""Largest bound, 36,000 years."""
 BINS = 4
-"""Into so many bins of time the retention is cut."""
+"""Number of time bins into which the retention is divided."""
 LEAST_BIN_US = 1_000_000
 ROWS_AT_ONCE = 1 << 18
-"""About so many older rows are looked at together."""
+"""Approximate number of stored rows that are processed together."""
 MANY_ROWS = 1_000
-"""With fewer rows, only few parts of the state's files are read for them, and no file is prefetched."""
+"""Number of rows from which files are prefetched; fewer rows read only small parts of the state's files."""
 TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
-"""The table of each side."""
+"""Name of the table of each side."""
 
 
 @dataclass(frozen=True)
 class IntervalJoin:
-    """The definition of an interval join."""
+    """Definition of an interval join."""
 
     operator_id: str
     left: Input
     right: Input
     lower_us: int
-    """Least value of the right row's time minus the left row's; may be negative."""
+    """Minimum of the right row's time minus the left row's time; may be negative."""
     upper_us: int
-    """Greatest value of that difference."""
+    """Maximum of the right row's time minus the left row's time."""
     how: JoinKind = JoinKind.INNER
     condition: PairCondition | None = None
     suffixes: tuple[str, str] = SUFFIXES
@@ -78,7 +79,7 @@ class IntervalJoin:
                 f"the interval from {duration_text(self.lower_us)!r} to {duration_text(self.upper_us)!r} is empty or "
                 "longer than 36,000 years",
                 where=where,
-                fix="give the smaller bound first, such as between('0s', '10 minutes')",
+                fix="put the smaller bound first, such as between('0s', '10 minutes')",
             )
 
     @cached_property
@@ -87,7 +88,7 @@ class IntervalJoin:
         return JoinColumns(self.left, self.right, self.how, self.suffixes)
 
     def interval_text(self) -> str:
-        """Describe in words how far the times of a pair lie apart."""
+        """Describe the bounds on the time difference of a pair in words."""
         return MatchInterval(self.lower_us, self.upper_us).described()
 
     @property
@@ -117,11 +118,13 @@ class IntervalJoin:
         )
 
     def output_watermark(self, watermark_us: int) -> int:
-        """Pairs have the later time of their rows, one of which is new; others wait until they can have no partner."""
+        """Return the watermark of the results: a pair contains a new row and has the later time of its rows; unmatched
+        rows wait until no partner can arrive.
+        """
         return watermark_us - self._longest_wait
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
-        """Only rows that are in no pair wait for the watermark."""
+        """Return whether rows may be waiting for the watermark, which only unmatched rows do."""
         waits = any(self.how.gives_unmatched(side) for side in SIDES)
         return waits and (before_us is None or after_us > before_us)
 
@@ -136,7 +139,7 @@ class IntervalJoin:
         for side in SIDES:
             span = self.settled_times(side, clock)
             if span is not None and self.how.gives_unmatched(side):
-                views[side].prefetch(*span, spare=True)  # while the rows of the epoch come in
+                views[side].prefetch(*span, spare=True)  # while the rows of the epoch arrive
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         sides = Sides(self.columns, self.operator_id, {side: admit(rows[side], clock.late_us) for side in SIDES})
         new = {side: SideRows.timed(side, sides.admitted[side].rows) for side in SIDES}
@@ -145,11 +148,13 @@ class IntervalJoin:
         for side in SIDES:
             self._keep(views[side], new[side], clock.watermark_us)
         made = sides.result(clock, in_output_order(pa.concat_tables(results), self.left.keys))
-        # An anti join looks for partners of rows that leave alone, so it cannot tell.
+        # An anti join only looks for partners of rows that expire, so it does not know the number of pairs.
         return made if self.how is JoinKind.ANTI else replace(made, matches=sides.matches(epoch.pairs))
 
     def settled_times(self, side: JoinSide, clock: Clock) -> tuple[int | None, int] | None:
-        """The times of stored rows of a side that can get no partner any more since this epoch; None: no times."""
+        """Return the range of times of stored rows of a side for which this epoch rules out further partners; None if
+        it is empty.
+        """
         if clock.watermark_us is None:
             return None
         first = None if clock.late_us is None else clock.late_us - self.reach(side) + 1
@@ -157,17 +162,17 @@ class IntervalJoin:
         return None if first is not None and first > last else (first, min(last + 1, END))
 
     def reach(self, side: JoinSide) -> int:
-        """How long after its own time a row of a side may get a new partner."""
+        """Return how long after its own time a row of a side may get a new partner."""
         return self.upper_us if side is JoinSide.LEFT else -self.lower_us
 
     @property
     def _longest_wait(self) -> int:
-        """How long after its own time a row may be given that waits to be in no pair, or in one."""
+        """Longest time between a row's own time and its emission as an unmatched or matched row."""
         waits = [self.reach(side) for side in SIDES if self.how.gives_unmatched(side)]
         return max([0, *waits, *([self.reach(JoinSide.LEFT)] if self.how is JoinKind.SEMI else [])])
 
     def _retention(self, side: JoinSide) -> int:
-        """How far behind the watermark rows of a side are needed; below zero: they are not even needed at once."""
+        """Return how far behind the watermark rows of a side are needed; negative if new rows need not be stored."""
         other = side.other
         for_others = self.how.gives_unmatched(other) or (self.how is JoinKind.SEMI and other is JoinSide.LEFT)
         return max(self.reach(side), self.upper_us - self.lower_us if for_others else self.reach(side))
@@ -185,7 +190,7 @@ class IntervalJoin:
         )
 
     def _keep(self, view: TimeKeyedView, new: SideRows, watermark_us: int | None) -> None:
-        """Add the rows to the state that are of any use later."""
+        """Store the rows that later epochs need."""
         kept = np.ones(len(new), dtype=np.bool_)
         if watermark_us is not None:
             kept = new.numbers > watermark_us - self._retention(new.side)
@@ -197,7 +202,7 @@ class IntervalJoin:
 
 
 class _JoinEpoch:
-    """One epoch of the join: the new rows, and the state that they meet."""
+    """One epoch of the join: the new rows, and the state that they are joined with."""
 
     def __init__(
         self,
@@ -213,10 +218,10 @@ class _JoinEpoch:
         self._matching = PairRule(join.columns, join.lower_us, join.upper_us, join.condition)
         self._indexed = {side: self._matching.index(new[side]) for side in SIDES}
         self.pairs = 0
-        """Pairs that were found, or in a semi join rows at their first match."""
+        """Number of pairs found; in a semi join, the number of rows at their first match."""
 
     def results(self) -> Iterator[pa.Table]:
-        """Pairs with a new row; left rows at their first match; rows that can be in no pair any more."""
+        """Yield pairs with a new row, left rows at their first match, and rows that can no longer get a partner."""
         self._prefetch_partners(self._indexed[JoinSide.RIGHT])
         yield from self._pairs(JoinSide.LEFT, self._state_partners(self._indexed[JoinSide.LEFT]))
         yield from self._pairs(JoinSide.LEFT, [self._new[JoinSide.RIGHT]], mark=self._indexed[JoinSide.RIGHT].matched)
@@ -257,7 +262,7 @@ class _JoinEpoch:
         return _timed(self._join.columns.alone(rows.side, rows.table, at), rows.numbers[at])
 
     def _first_matches(self) -> Iterator[pa.Table]:
-        """Left rows that are in a pair now, and were in none before."""
+        """Yield left rows that are in a pair now and were in none before."""
         yield self._alone(self._new[JoinSide.LEFT], self._indexed[JoinSide.LEFT].matched)
         for piece in _together(self._touched()):
             some = self._matching.index(SideRows.timed(JoinSide.LEFT, piece))
@@ -266,7 +271,7 @@ class _JoinEpoch:
             yield self._alone(some.rows, ~some.matched)
 
     def _touched(self) -> Iterator[pa.Table]:
-        """Left rows of the state that are in a pair with a new right row."""
+        """Yield left rows of the state that are in a pair with a new right row."""
         for old in self._state_partners(self._indexed[JoinSide.RIGHT]):
             touched = np.zeros(len(old), dtype=np.bool_)
             for _, theirs in self._indexed[JoinSide.RIGHT].pairs(old):
@@ -274,7 +279,7 @@ class _JoinEpoch:
             yield filtered(old.table, touched)
 
     def _unmatched(self, side: JoinSide, watermark_us: int) -> Iterator[pa.Table]:
-        """Rows of a side that are in no pair, and can be in none any more."""
+        """Yield rows of a side that are in no pair and can no longer get a partner."""
         reach = self._join.reach(side)
         new, last = self._new[side], watermark_us - reach
         yield self._alone(new, ~self._indexed[side].matched & (new.numbers <= last))
@@ -286,7 +291,7 @@ class _JoinEpoch:
             yield self._alone(old.rows, ~old.matched)
 
     def _prefetch_partners(self, asking: Indexed) -> None:
-        """Load rows of the state in the background that many rows will ask for."""
+        """Prefetch the stored partners in the background if there are many rows to look up."""
         if len(asking.rows) >= MANY_ROWS:
             lows, highs = self._matching.partners(asking.rows)
             behind = int(highs.max()) + 1
@@ -294,7 +299,7 @@ class _JoinEpoch:
             other.prefetch(int(lows.min()), behind if behind < END else None, spare=True)
 
     def _state_partners(self, asking: Indexed) -> Iterator[SideRows]:
-        """Rows of the other side in the state that may be in a pair with these."""
+        """Yield stored rows of the other side that may be in a pair with these."""
         rows, other = asking.rows, asking.rows.side.other
         if not len(rows):
             return
@@ -312,7 +317,7 @@ class _JoinEpoch:
 
 
 def _together(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in few pieces: for each of them the other side's state is read."""
+    """Combine rows into few pieces, because the state of the other side is read once per piece."""
     held: list[pa.Table] = []
     for piece in pieces:
         held.append(piece)

@@ -1,8 +1,8 @@
-"""The columns of a join: what a pair looks like, what the results look like, and how they are put together.
+"""Columns of a join: those of a pair, those of the results, and how results are built.
 
-Key columns come once, first, under the left input's names; then the other columns of the left, then those of the
-right. Where both have a column of one name, each gets its suffix. A row that is in no pair has nulls for the other
-side; its key is its own.
+Key columns come first, once, under the left input's names; then the other columns of the left input, then those of the
+right. A column name that both inputs have gets the suffix of each side. A row without a partner has nulls for the other
+side and its own key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,13 @@ from statebed.operators.keyed_rows import check_input
 Integers = npt.NDArray[np.int64]
 
 SUFFIXES = ("", "_right")
-"""Of columns that both sides have."""
+"""Default suffixes of column names that both sides have."""
 
 
 class PairCondition(Protocol):
-    """What a pair has to meet beside its keys: an expression over the columns of a pair, null counts as false."""
+    """Condition on a pair in addition to equal keys: an expression over the columns of a pair, where null counts as
+    false.
+    """
 
     @property
     def text(self) -> str: ...
@@ -43,57 +45,59 @@ class PairCondition(Protocol):
 
 @dataclass(frozen=True)
 class JoinColumns:
-    """The columns of one join."""
+    """Columns of one join."""
 
     left: Input
     right: Input
     how: JoinKind
     suffixes: tuple[str, str] = SUFFIXES
     more: tuple[pa.Field, ...] = ()
-    """Columns of the results right behind the keys, which belong to no side."""
+    """Result columns directly after the keys that belong to neither side."""
 
     def check(self, *, where: str, condition: PairCondition | None = None) -> None:
-        """Refuse what makes no sense."""
+        """Raise InputError if the inputs, columns or condition do not fit together."""
         for one in (self.left, self.right):
             check_input(one, where=f"{where}, input {one.name!r}")
         if self.left.name == self.right.name:
             raise InputError(
-                f"both inputs are named {self.left.name!r}", where=where, fix="give them names, such as left and right"
+                f"both inputs are named {self.left.name!r}",
+                where=where,
+                fix="use different names, such as left and right",
             )
         self._check_keys(where)
         names = self.pairs.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise InputError(
-                f"the columns {twice} would be there twice in the result, with the suffixes {self.suffixes}",
+                f"the columns {twice} would appear twice in the result with the suffixes {self.suffixes}",
                 where=where,
-                fix="give other suffixes, for example suffixes=('', '_right'), or rename a column",
+                fix="use other suffixes, for example suffixes=('', '_right'), or rename a column",
             )
         if condition is not None and not pa.types.is_boolean(condition.type):
             raise InputError(
-                f"the condition {condition.text!r} has the type {condition.type}",
+                f"the condition must be boolean, got {condition.text!r} of type {condition.type}",
                 where=where,
-                fix="write a comparison, or several with and, or",
+                fix="write a comparison, or several combined with `and` and `or`",
             )
 
     def _check_keys(self, where: str) -> None:
         kinds = [[one.columns.field(key).type for key in one.keys] for one in (self.left, self.right)]
         if kinds[0] != kinds[1]:
             raise InputError(
-                f"the keys {_described(self.left)} and {_described(self.right)} do not go together",
+                f"the keys {_described(self.left)} and {_described(self.right)} do not match",
                 where=where,
-                fix="name as many columns on both sides, and cast them to the same types first",
+                fix="name the same number of columns on both sides, and cast them to the same types first",
             )
 
     def check_append_only(self, *, where: str) -> None:
-        """Refuse changelogs, for joins that give a result once and for all."""
+        """Raise InputError for changelog inputs, in joins whose results are final."""
         changing = [one.name for one in (self.left, self.right) if one.changes is Changes.CHANGELOG]
         if changing:
             raise InputError(
-                f"the inputs {changing} are changelogs: a result that was given may have to be taken back, "
-                "and this join's results are final",
+                f"the inputs {changing} are changelogs: emitted results may have to be retracted, "
+                "but the join's results are final",
                 where=where,
-                fix="join changelogs with the updating join",
+                fix="use the updating join for changelogs",
             )
 
     def side(self, side: JoinSide) -> Input:
@@ -101,7 +105,7 @@ class JoinColumns:
 
     @cached_property
     def names(self) -> Mapping[JoinSide, Mapping[str, str]]:
-        """What the columns of each side are called in a pair; keys of the right under the left's names."""
+        """Column names of each side in a pair, by their names in the input; keys of the right have the left's names."""
         left = [name for name in self.left.columns.names if name not in self.left.keys]
         right = [name for name in self.right.columns.names if name not in self.right.keys]
         behind_keys = [field.name for field in self.more]
@@ -116,13 +120,13 @@ class JoinColumns:
 
     @cached_property
     def pairs(self) -> pa.Schema:
-        """The columns of a pair, in which the condition is written."""
+        """Columns of a pair, to which the condition applies."""
         fields = [*self._keys(), *self.more, *self._values(JoinSide.LEFT), *self._values(JoinSide.RIGHT)]
         return pa.schema(fields)
 
     @cached_property
     def results(self) -> pa.Schema:
-        """The columns of the results."""
+        """Columns of the results."""
         if self.how.gives_pairs:
             return self.pairs
         values = [field for field in self.left.columns if field.name not in self.left.keys]
@@ -138,7 +142,7 @@ class JoinColumns:
         *,
         only: frozenset[str] | None = None,
     ) -> pa.Table:
-        """Pairs of rows, with all columns or some."""
+        """Return pairs of rows, with all columns or some."""
         at = {JoinSide.LEFT: from_numpy(left_at, pa.int64()), JoinSide.RIGHT: from_numpy(right_at, pa.int64())}
         tables = {JoinSide.LEFT: left, JoinSide.RIGHT: right}
         columns = {field.name: array for field, array in zip(self.more, more, strict=bool(more))}
@@ -147,12 +151,12 @@ class JoinColumns:
                 if (only is None or shown in only) and not (side is JoinSide.RIGHT and name in self.right.keys):
                     columns[shown] = one_chunk(tables[side][name]).take(at[side])
         fields = [field for field in self.pairs if field.name in columns]
-        if not fields:  # a condition over no columns
+        if not fields:  # a condition that uses no columns
             return pa.Table.from_arrays([pa.nulls(len(left_at))], names=[""])
         return pa.Table.from_arrays([columns[field.name] for field in fields], schema=pa.schema(fields))
 
     def alone(self, side: JoinSide, rows: pa.Table, at: Integers, more: Sequence[pa.Array] = ()) -> pa.Table:
-        """Rows of one side as results without a partner: with nulls, or alone in a semi or anti join."""
+        """Return rows of one side as results without a partner: padded with nulls, except in a semi or anti join."""
         indices = from_numpy(at, pa.int64())
         shown = self.names[side] if self.how.gives_pairs else {name: name for name in self.left.columns.names}
         columns = {new: one_chunk(rows[name]).take(indices) for name, new in shown.items()}
@@ -163,7 +167,7 @@ class JoinColumns:
         return pa.Table.from_arrays(arrays, schema=self.results)
 
     def described(self) -> dict[str, object]:
-        """For fingerprints."""
+        """Return the parts that go into the definition."""
         return {
             "how": self.how.value,
             "suffixes": list(self.suffixes),

@@ -1,8 +1,8 @@
-"""Rows found by key, and by a number inside a bound, without looking at any pair that is not wanted.
+"""Index of rows by key and number, which finds matching rows without enumerating other pairs.
 
-Rows are ordered by key, and where keys have many rows by number, once. A probe then finds, by binary search over whole
-columns, where its partners begin and end. Hashes only lead to a key: keys are compared. A key with a null in it is
-found by nobody.
+Rows are sorted once, by key, and by number where keys have many rows. A probe then finds the range of its partners by
+binary search over whole columns. Hashes only locate a key; the keys themselves are compared. A key that contains a null
+matches nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,9 @@ Flags = npt.NDArray[np.bool_]
 N = TypeVar("N", np.int64, np.uint64)
 
 FEW_ROWS = 8
-"""If no key has more, all rows of a key are looked at, which is faster than finding those inside the bounds."""
+"""Up to this many rows per key, scanning all rows of a key is faster than searching for those within the bounds."""
 PAIRS_AT_ONCE = 1 << 18
-"""So many pairs are looked at together: a key with many rows on both sides takes time, not memory."""
+"""Number of pairs processed together, so that a key with many rows on both sides costs time but not memory."""
 
 
 class KeyIndex:
@@ -40,11 +40,11 @@ class KeyIndex:
         self._columns = [column_of(key) for key in keys]
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Integers:
-        """The place of each key, -1 where it is not among them. The keys asked for have no nulls."""
+        """Return the position of each key, -1 if it is not in the index. The keys to look up have no nulls."""
         places = np.full(len(hashes), -1, dtype=np.int64)
         at, same_hash = self._first_with(hashes)
         asked = np.flatnonzero(same_hash)
-        # Keys with one hash stand side by side: this goes round once, unless there are such.
+        # Keys with equal hashes are adjacent: this loop runs once unless hashes collide.
         while len(asked):
             rows = from_numpy(asked, pa.int64())
             equal = np.ones(len(asked), dtype=np.bool_)
@@ -58,7 +58,9 @@ class KeyIndex:
         return places
 
     def _first_with(self, hashes: Hashes) -> tuple[Integers, Flags]:
-        """For each hash, in any order, the first place with it or a greater one, and whether it has it."""
+        """Return, for each hash in any order, the first position with an equal or greater hash, and whether it is
+        equal.
+        """
         if _ascend(hashes):
             return self._index.find(hashes)
         order = np.argsort(hashes)
@@ -68,7 +70,7 @@ class KeyIndex:
 
 
 class JoinIndex:
-    """Rows by key and number. Without keys all rows have the same one."""
+    """Rows by key and number. Without key columns all rows have the same key."""
 
     def __init__(self, hashes: Hashes, keys: Sequence[pa.Array], numbers: Integers) -> None:
         rows = np.flatnonzero(without_nulls(keys, len(hashes)))
@@ -77,7 +79,7 @@ class JoinIndex:
         firsts = grouping.first_rows
         self._hashes = hashes[rows][firsts]
         self.keys = [_taken(key, firsts) for key in some]
-        """The distinct keys."""
+        """Columns of the distinct keys."""
         self._key_index = KeyIndex(self._hashes, self.keys)
         self._grouping = grouping
         self._rows = rows[grouping.order]
@@ -86,7 +88,7 @@ class JoinIndex:
     def pairs(
         self, hashes: Hashes, keys: Sequence[pa.Array], lows: Integers, highs: Integers
     ) -> Iterator[tuple[Integers, Integers]]:
-        """Rows of the index, and rows asked about, with equal keys and low <= number <= high; some at a time."""
+        """Yield pairs (indexed row, probe row) with equal keys and low <= number <= high, in chunks."""
         if not len(self._rows):
             return
         asked = np.flatnonzero(without_nulls(keys, len(hashes)) & among(hashes, self._hashes))
@@ -103,7 +105,7 @@ class JoinIndex:
     def _by_number(
         self, asked: Integers, groups: Integers, lows: Integers, highs: Integers
     ) -> Iterator[tuple[Integers, Integers]]:
-        """The same where a key has many rows: only those inside the bounds are looked at."""
+        """Yield the same pairs where a key has many rows, touching only rows within the bounds."""
         numbers, places, rows = self._places
         stride = len(numbers) + 1
         low = groups * stride + searched(numbers, lows[asked], "left")
@@ -114,7 +116,7 @@ class JoinIndex:
 
     @cached_property
     def _places(self) -> tuple[Integers, Integers, Integers]:
-        """The distinct numbers; one number for key and number of each row, ascending; and the rows in that order."""
+        """The distinct numbers; an ascending code for key and number of each row; and the rows in that order."""
         numbers, grouping = ascending(self._numbers), self._grouping
         groups = np.repeat(np.arange(grouping.groups, dtype=np.int64), grouping.sizes)
         places = groups * (len(numbers) + 1) + searched(numbers, self._numbers, "left")
@@ -123,7 +125,7 @@ class JoinIndex:
 
 
 def expanded(starts: Integers, counts: Integers, *, limit: int = PAIRS_AT_ONCE) -> Iterator[tuple[Integers, Integers]]:
-    """For each i all of starts[i] ... starts[i] + counts[i] - 1, as pairs (i, one of them), some at a time."""
+    """Yield pairs (i, j) for each i and each j from starts[i] to starts[i] + counts[i] - 1, in chunks."""
     some = np.flatnonzero(counts)
     ends = np.cumsum(counts[some])
     total = int(ends[-1]) if len(ends) else 0
@@ -138,7 +140,7 @@ def expanded(starts: Integers, counts: Integers, *, limit: int = PAIRS_AT_ONCE) 
 
 
 def without_nulls(keys: Sequence[pa.Array], count: int) -> Flags:
-    """Which rows have a value in every key column."""
+    """Return which rows have a value in every key column."""
     found = np.ones(count, dtype=np.bool_)
     for key in keys:
         if key.null_count:
@@ -147,7 +149,9 @@ def without_nulls(keys: Sequence[pa.Array], count: int) -> Flags:
 
 
 def searched(ascending_values: npt.NDArray[N], values: npt.NDArray[N], side: Literal["left", "right"]) -> Integers:
-    """`np.searchsorted`, which is several times faster when what is searched for ascends, too."""
+    """Return the same as `np.searchsorted`, which is several times faster if the values to search for are ascending,
+    too.
+    """
     if _ascend(values):
         return np.searchsorted(ascending_values, values, side=side)
     order = np.argsort(values)

@@ -1,4 +1,4 @@
-"""The kinds of joins, and which rows each of them gives."""
+"""Kinds of joins, and the rows that each of them emits."""
 
 import enum
 
@@ -15,27 +15,27 @@ class JoinSide(enum.Enum):
 
 
 class JoinKind(enum.Enum):
-    """Which rows a join gives. A pair is a left and a right row with one key that also meet the join's other terms."""
+    """Kind of a join. A pair is a left and a right row with equal keys that also meet the other terms of the join."""
 
     INNER = "inner"
     """Every pair."""
     LEFT = "left"
-    """Every pair, and left rows that are in none, with nulls for the right columns."""
+    """Every pair, and left rows without a partner, with nulls for the right columns."""
     RIGHT = "right"
-    """Every pair, and right rows that are in none, with nulls for the left columns."""
+    """Every pair, and right rows without a partner, with nulls for the left columns."""
     FULL = "full"
-    """Every pair, and the rows of either side that are in none."""
+    """Every pair, and rows of either side without a partner."""
     SEMI = "semi"
-    """Left rows that are in a pair, each once, with the left columns alone."""
+    """Left rows that are in a pair, each once, with the left columns only."""
     ANTI = "anti"
-    """Left rows that are in no pair, with the left columns alone."""
+    """Left rows without a partner, with the left columns only."""
 
     @property
     def gives_pairs(self) -> bool:
         return self not in {JoinKind.SEMI, JoinKind.ANTI}
 
     def gives_unmatched(self, side: JoinSide) -> bool:
-        """Whether rows of a side that are in no pair are among the results."""
+        """Return whether rows of a side without a partner are among the results."""
         kinds = (
             {JoinKind.LEFT, JoinKind.FULL, JoinKind.ANTI} if side is JoinSide.LEFT else {JoinKind.RIGHT, JoinKind.FULL}
         )

@@ -1,9 +1,9 @@
-"""Whether a join by time finds pairs at all, and a warning where it does not.
+"""Statistics of joins by time, and the warning about a join that finds no pairs.
 
-Watermarks alone never rule a pair out: a row waits until the watermark has passed the last time that a partner may
-have, and no partner is late before. So the rule looks back instead. It counts, over all epochs, the rows and event
-times of both inputs and the pairs. When rows of both inputs have left without a single pair, the join is likely to be
-wrong: an interval with the wrong sign, a clock in another time zone, keys that are written differently.
+Watermarks alone never rule out a pair: a row waits until the watermark has passed the last time that a partner may
+have, and no partner is late before that. The check therefore looks back: over all epochs it counts the pairs, and the
+rows and event times of both inputs. If rows of both inputs have expired without a single pair, the join is probably
+wrong: an interval with the wrong sign, a clock in another time zone, or keys in different formats.
 """
 
 import json
@@ -18,18 +18,18 @@ from statebed.present import units
 from statebed.quantities import duration_text
 
 LEAST_ROWS = 100
-"""A join of fewer rows than this, on either side, is not judged, unless the event times themselves exclude a pair."""
+"""Minimum number of rows on each side for a warning, unless the event times themselves rule out any pair."""
 
 
 @dataclass(frozen=True)
 class MatchInterval:
-    """Bounds of the right row's event time minus the left row's, in microseconds, both included."""
+    """Inclusive bounds of the right row's event time minus the left row's, in microseconds."""
 
     lower_us: int
     upper_us: int
 
     def described(self) -> str:
-        """Describe in words how far the times of a pair lie apart."""
+        """Describe the bounds on the time difference of a pair in words."""
         if self.lower_us == self.upper_us == 0:
             return "both rows have the same time"
         if self.lower_us >= 0:
@@ -41,7 +41,7 @@ class MatchInterval:
 
 
 def added_up(parts: Iterable[pb.JoinMatches]) -> pb.JoinMatches | None:
-    """Add up what several subtasks or epochs counted; None if there is none."""
+    """Add up the statistics of several subtasks or epochs; None if there are none."""
     found = list(parts)
     if not found:
         return None
@@ -62,7 +62,9 @@ def _joined(parts: Iterable[pb.InputTimes]) -> pb.InputTimes:
 
 
 def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int | None) -> str | None:
-    """Say that rows of both inputs have left without a pair; None if they have not, or if it is too early to tell."""
+    """Return a warning that rows of both inputs have expired without a pair; None if there are pairs or it is too early
+    to tell.
+    """
     left, right = matches.left, matches.right
     if matches.pairs or not left.rows or not right.rows or watermark_us is None:
         return None
@@ -89,7 +91,7 @@ def no_pairs_warning(definition: str, matches: pb.JoinMatches, watermark_us: int
 
 
 def entry_warning(entry: pb.OperatorEntry) -> str | None:
-    """Return the warning of an operator in a record; None: it has none."""
+    """Return the warning about an operator in a record; None if there is none."""
     if not entry.HasField("matches"):
         return None
     marks = [one.watermark_us for one in entry.inputs if one.HasField("watermark_us")]

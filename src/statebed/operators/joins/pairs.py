@@ -1,7 +1,7 @@
-"""Which rows of two tables are pairs: equal keys, a bound on the difference of a number, and a condition.
+"""Pairs of rows of two tables: equal keys, bounds on the difference of a number, and a condition.
 
-One table is indexed, others are asked against it, one after the other: those of this epoch, and the pieces in which
-state is read. The number is what the kind of join compares beside the keys: event times, or windows.
+One table is indexed, and others are probed against it one after the other: the rows of the epoch, and pieces of the
+state. The number is what the kind of join compares in addition to the keys: event times or windows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 @dataclass(frozen=True)
 class SideRows:
-    """Rows of one side: the columns of its input, and a number for each."""
+    """Rows of one side: the columns of its input, and a number for each row."""
 
     side: JoinSide
     table: pa.Table
@@ -37,7 +37,7 @@ class SideRows:
 
     @classmethod
     def timed(cls, side: JoinSide, table: pa.Table) -> "SideRows":
-        """Rows whose number is their event time."""
+        """Return rows whose number is their event time."""
         return cls(side, table, int64_values(table[TIME]))
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class SideRows:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Some pairs, by the rows' places in two tables."""
+    """Pairs, as row positions in two tables."""
 
     left: pa.Table
     left_at: Integers
@@ -56,7 +56,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class PairRule:
-    """When a left and a right row are a pair: lower <= right number - left number <= upper, and the condition."""
+    """Rule for pairs of a left and a right row: lower <= right number - left number <= upper, and the condition."""
 
     columns: JoinColumns
     lower: int = 0
@@ -64,7 +64,7 @@ class PairRule:
     condition: PairCondition | None = None
 
     def index(self, rows: SideRows) -> "Indexed":
-        """Make rows ready to be asked about."""
+        """Build an index over rows of one side."""
         return Indexed(self, rows)
 
     def hashes_and_keys(self, rows: SideRows) -> tuple[npt.NDArray[np.uint64], list[pa.Array]]:
@@ -76,14 +76,14 @@ class PairRule:
         return hash_columns(keys), keys
 
     def partners(self, rows: SideRows) -> tuple[Integers, Integers]:
-        """The least and the greatest number that a partner of each row has."""
+        """Return the least and the greatest number that a partner of each row can have."""
         if rows.side is JoinSide.LEFT:
             return shifted(rows.numbers, self.lower), shifted(rows.numbers, self.upper)
         return shifted(rows.numbers, -self.upper), shifted(rows.numbers, -self.lower)
 
 
 class Indexed:
-    """Rows of one side, against which those of the other are asked."""
+    """Indexed rows of one side, against which rows of the other side are probed."""
 
     def __init__(self, matching: PairRule, rows: SideRows) -> None:
         self.rows = rows
@@ -91,15 +91,15 @@ class Indexed:
         hashes, keys = matching.hashes_and_keys(rows)
         self._index = JoinIndex(hashes, keys, rows.numbers)
         self.matched = np.zeros(len(rows), dtype=np.bool_)
-        """Which of its rows were in a pair with any that was asked."""
+        """Flags of the indexed rows that were in a pair with any probed row."""
 
     @property
     def keys(self) -> list[pa.Array]:
-        """Each key of its rows once, those with nulls left out."""
+        """Return the distinct keys of the indexed rows, without keys that contain nulls."""
         return self._index.keys
 
     def pairs(self, others: SideRows) -> Iterator[tuple[Pairs, Integers]]:
-        """The pairs with rows of the other side, some at a time, and the rows of the other side that are in them."""
+        """Yield the pairs with rows of the other side, in chunks, and the rows of the other side in each chunk."""
         if not len(others) or not len(self.rows):
             return
         hashes, keys = self._matching.hashes_and_keys(others)
@@ -110,7 +110,7 @@ class Indexed:
                 yield found, at[1]
 
     def ask(self, others: SideRows) -> None:
-        """Only find out which rows are in a pair."""
+        """Update `matched` with rows of the other side, without building pairs."""
         for _ in self.pairs(others):
             pass
 
@@ -133,7 +133,7 @@ class Indexed:
 
 
 def shifted(numbers: Integers, by: int) -> Integers:
-    """The numbers plus another, which stay at the ends of what 64 bits hold."""
+    """Add `by` to the numbers, saturating at the limits of 64 bits."""
     if by >= 0:
         room = max(_GREATEST - by, _LEAST)
         return np.where(numbers > room, _GREATEST, np.minimum(numbers, room) + np.int64(min(by, _GREATEST)))
@@ -142,13 +142,15 @@ def shifted(numbers: Integers, by: int) -> Integers:
 
 
 def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The rows by event time, then by the hash of their key, then by all columns: in an order of their own."""
+    """Sort rows by event time, then by the hash of their key, then by all columns, so that the order of arrival does
+    not matter.
+    """
     if rows.num_rows <= 1:
         return rows
     times = int64_values(rows[TIME])
     order = np.argsort(times)
     runs = np.cumsum(changes([times], order), dtype=np.int64)
-    # Most rows differ after each step: only the others are compared further.
+    # Most rows differ after each step: only ties are compared further.
     if keys and (tied := _tied(runs)).any():
         some = from_numpy(order[tied], pa.int64())
         hashes = hash_columns([one_chunk(rows[key]).take(some) for key in keys])
@@ -162,7 +164,7 @@ def in_output_order(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _tied(runs: Integers) -> Flags:
-    """Which rows, in order, have the number of a neighbour."""
+    """Return which rows have the same run number as a neighbour."""
     tied = np.zeros(len(runs), dtype=np.bool_)
     tied[1:] = runs[1:] == runs[:-1]
     tied[:-1] |= tied[1:]
@@ -170,7 +172,7 @@ def _tied(runs: Integers) -> Flags:
 
 
 def _refine(order: Integers, tied: Flags, numbers: Sequence[npt.NDArray[Any]], inside: Integers) -> Integers:
-    """Put tied rows into the order of some numbers; gives the runs of rows that are still equal."""
+    """Sort tied rows by `numbers`; return the runs of rows that are still equal."""
     order[tied] = order[tied][inside]
     new = np.ones(len(order), dtype=np.bool_)
     new[tied] = changes(numbers, inside)

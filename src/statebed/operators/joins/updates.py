@@ -1,11 +1,11 @@
-"""What an epoch does to the join of two sides: the difference between their results before it and after it.
+"""Changes of an updating join in one epoch: the difference between its results before and after the epoch.
 
-Pairs have the product of their rows' weights. With L and R as the state has them and dL, dR as what the epoch changes,
-the pairs change by dL x R + L x dR + dL x dR. So only pairs with a row that has changed are made, and the rows of the
-other side are read in pages: a key with many rows takes time for the pairs that it gives, not memory.
+The weight of a pair is the product of its rows' weights. With L and R for the stored rows and dL and dR for the changes
+of the epoch, the pairs change by dL x R + L x dR + dL x dR. So only pairs with a changed row are built, and the rows of
+the other side are read in pages: a key with many rows costs time for the pairs it produces, but not memory.
 
-A row without a partner is a result by itself. Without a condition all rows of a key have partners, or none has: where
-that changes, all rows of the key are read. With a condition the partners of a row are counted pair by pair.
+A row without a partner is a result by itself. Without a condition, either all rows of a key have partners or none has:
+where that changes, all rows of the key are read. With a condition, the partners of a row are counted pair by pair.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Updates:
-    """What changes on both sides, and the state before that."""
+    """Changes of both sides, and the state before them."""
 
     columns: JoinColumns
     condition: PairCondition | None
@@ -41,7 +41,7 @@ class Updates:
     changed: Mapping[JoinSide, ChangedRows]
 
     def results(self) -> Iterator[pa.Table]:
-        """Weighted rows, not consolidated."""
+        """Yield weighted rows, which are not consolidated."""
         if self.columns.how.gives_pairs:
             yield from self._changed_pairs()
         for side in JoinSide:
@@ -51,7 +51,7 @@ class Updates:
     # ---- pairs -----------------------------------------------------------------------------------------------
 
     def _changed_pairs(self) -> Iterator[pa.Table]:
-        """The pairs of rows that have changed with all that are there, and with each other."""
+        """Yield the pairs of changed rows with all stored rows, and with each other."""
         for side in JoinSide:
             changed = self.changed[side]
             for page in self._pages(side.other, changed.keys):
@@ -61,7 +61,7 @@ class Updates:
         )
 
     def _paired(self, side: JoinSide, ours: WeightedRows, theirs: WeightedRows) -> Iterator[pa.Table]:
-        """Pairs of changed rows of one side and any rows of the other."""
+        """Yield pairs of changed rows of one side and any rows of the other."""
         for our_rows, their_rows in self._pairs(side, ours, theirs):
             weights = ours.weights[our_rows] * theirs.weights[their_rows]
             one, other = (ours.rows, our_rows), (theirs.rows, their_rows)
@@ -71,7 +71,9 @@ class Updates:
             yield weighted(rows.append_column(pa.field(TIME, TIMESTAMP), times), weights)
 
     def _pairs(self, side: JoinSide, ours: WeightedRows, theirs: WeightedRows) -> Iterator[tuple[Integers, Integers]]:
-        """Rows of both with one key that meet the condition, some at a time; `ours` are those of `side`."""
+        """Yield positions of rows of both sides with equal keys that meet the condition, in chunks; `ours` are rows of
+        `side`.
+        """
         starts = np.searchsorted(ours.places, np.arange(self.touched.count + 1, dtype=np.int64))
         first, behind = starts[theirs.places], starts[theirs.places + 1]
         for their_rows, our_rows in expanded(first, behind - first):
@@ -86,7 +88,7 @@ class Updates:
                 yield our_rows[kept], their_rows[kept]
 
     def _pages(self, side: JoinSide, places: Integers) -> Iterator[WeightedRows]:
-        """The rows of some keys as they were before the epoch."""
+        """Yield the rows of some keys as they were before the epoch."""
         if not len(places):
             return iter(())
         return self.tables[side].pages(self.views[side], self.touched, places)
@@ -94,7 +96,7 @@ class Updates:
     # ---- rows without a partner ------------------------------------------------------------------------------
 
     def _alone(self, side: JoinSide) -> Iterator[pa.Table]:
-        """Changes of the rows of one side that are results by themselves, where all rows of a key are partners."""
+        """Yield changes of rows of one side that are results by themselves, if all rows of a key are partners."""
         before, after = self._has_rows(side.other)
         if self.columns.how is not JoinKind.SEMI:
             before, after = ~before, ~after
@@ -105,7 +107,7 @@ class Updates:
             yield self._given(side, page.rows, page.weights * turned[page.places])
 
     def _has_rows(self, side: JoinSide) -> tuple[Flags, Flags]:
-        """Whether each touched key has rows on one side, before and after the epoch."""
+        """Return whether each touched key has rows on one side, before and after the epoch."""
         changed, count = self.changed[side], self.touched.count
         places = np.arange(count, dtype=np.int64)
         known = np.bincount(changed.places[changed.before > 0], minlength=count)
@@ -114,12 +116,14 @@ class Updates:
         return there > 0, (there > known) | (added > 0)
 
     def _alone_by_condition(self, side: JoinSide) -> Iterator[pa.Table]:
-        """The same, where the condition decides which rows are partners."""
+        """Yield changes of rows of one side that are results by themselves, if a condition decides which rows are
+        partners.
+        """
         changed, others = self.changed[side], self.changed[side.other]
         rows = WeightedRows(changed.rows, changed.places, changed.after)
         yield self._matched(side, rows, changed.before)
         for page in self._pages(side, others.keys):
-            # Of rows that have not changed, those matter that have partners among what has.
+            # Among unchanged rows, only those with partners among the changed rows matter.
             met = np.zeros(len(page.places), dtype=np.bool_)
             for _, at in self._pairs(side.other, others.weighted(), page):
                 met[at] = True
@@ -129,7 +133,8 @@ class Updates:
                 yield self._matched(side, some, some.weights)
 
     def _matched(self, side: JoinSide, rows: WeightedRows, before: Integers) -> pa.Table:
-        """What some rows of a side give by themselves, from how many partners they have before and after the epoch.
+        """Return the changes of rows of a side that are results by themselves, from their partner counts before and
+        after the epoch.
 
         The weights of the rows are those after the epoch.
         """
@@ -151,14 +156,14 @@ class Updates:
 
 
 def alone(columns: JoinColumns, side: JoinSide, rows: pa.Table, at: Integers, weights: Integers) -> pa.Table:
-    """Rows of one side as results without a partner; the weights are those of all rows."""
+    """Return rows of one side as results without a partner; `weights` has the weights of all rows."""
     times = one_chunk(rows[TIME]).take(from_numpy(at, pa.int64()))
     results = columns.alone(side, rows, at).append_column(pa.field(TIME, TIMESTAMP), times)
     return weighted(results, weights[at])
 
 
 def _later(left: pa.ChunkedArray, ours: Integers, right: pa.ChunkedArray, theirs: Integers) -> pa.Array:
-    """The later of two times each; one of them where the other is unknown."""
+    """Return the later of each two times, or the known one if the other is null."""
     valid = (validity(left)[ours], validity(right)[theirs])
     least = np.int64(np.iinfo(np.int64).min)
     times = (int64_values(left)[ours], int64_values(right)[theirs])

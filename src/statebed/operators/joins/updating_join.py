@@ -1,15 +1,15 @@
-"""The updating join: two changelogs, or streams that only add, joined at every moment.
+"""Updating join: continuously maintained join of two changelogs or append-only streams.
 
-The result is a changelog: what every epoch does to the join of all rows so far, consolidated. Weights multiply: a left
-row that is there twice and a right row that is there three times are six pairs. A row that is in no pair is given as
-such, and taken back when its first partner comes; semi and anti joins give and take back left rows in the same way.
+The result is a changelog: the consolidated changes that each epoch makes to the join of all rows so far. Weights
+multiply: a left row with weight two and a right row with weight three are six pairs. A row without a partner is emitted
+as such and retracted when its first partner arrives; semi and anti joins emit and retract left rows in the same way.
 
-State is a multiset table for each side: a row for each distinct row of a key, with its weight. An epoch looks up and
-writes the rows that it changes, and reads the rows of the other side that these are joined with, in pages.
+State is a multiset table per side: one row for each distinct row of a key, with its weight. An epoch looks up and
+writes the rows that it changes, and reads the rows of the other side that they join with, in pages.
 
-A retraction of more than there is finds nothing for the surplus, which is counted and dropped. With a time to live rows
-leave by themselves, silently: their pairs stay in the result. No row is late but one whose time to live is over when it
-comes. Rows with a null in the key are in no pair; where they are results, they pass through without being kept.
+A retraction of more copies than are stored is counted as unknown and dropped for the surplus. With a time to live, rows
+expire silently: their pairs stay in the result. A row is late only if its time to live is over when it arrives. Rows
+with a null in the key are in no pair; where unmatched rows are results, they pass through without being stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ from statebed.state.live.files import BEGINNING
 
 @dataclass(frozen=True)
 class UpdatingJoin:
-    """The definition of an updating join."""
+    """Definition of an updating join."""
 
     operator_id: str
     left: Input
@@ -51,7 +51,7 @@ class UpdatingJoin:
     condition: PairCondition | None = None
     suffixes: tuple[str, str] = SUFFIXES
     ttl: TimeToLive | None = None
-    """None: rows are kept until they are taken away."""
+    """Time to live of rows; None if rows are kept until they are retracted."""
 
     def __post_init__(self) -> None:
         names.check_part("operator", self.operator_id)
@@ -60,7 +60,7 @@ class UpdatingJoin:
 
     @cached_property
     def columns(self) -> JoinColumns:
-        """What pairs and results look like."""
+        """Columns of pairs and results."""
         return JoinColumns(self.left, self.right, self.how, self.suffixes)
 
     @property
@@ -73,7 +73,7 @@ class UpdatingJoin:
 
     @cached_property
     def sides(self) -> Mapping[JoinSide, WeightedTable]:
-        """What is kept of each side."""
+        """Table of each side."""
         return {side: WeightedTable(side.value, self.columns.side(side), self.ttl) for side in SIDES}
 
     @cached_property
@@ -103,7 +103,9 @@ class UpdatingJoin:
         )
 
     def output_watermark(self, watermark_us: int) -> int:
-        """Results that are taken back have the times that they were given with, as far back as rows are kept."""
+        """Return the watermark of the results: a retraction has the time of the retracted result, as far back as rows
+        are kept.
+        """
         only_adds = self.left.changes is self.right.changes is Changes.APPEND
         if only_adds and self.how is JoinKind.INNER:
             return watermark_us
@@ -112,7 +114,7 @@ class UpdatingJoin:
         return watermark_us - self.ttl.span_us
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:  # noqa: ARG002 - the protocol's arguments
-        """Rows that expire change no result."""
+        """Return False: rows that expire change no result."""
         return False
 
     def closing_watermark(self, event_time_us: int) -> int:
@@ -148,7 +150,7 @@ class UpdatingJoin:
         return without_nulls([one_chunk(rows[key]) for key in self.columns.side(side).keys], rows.num_rows)
 
     def _without_key(self, new: Mapping[JoinSide, pa.Table]) -> Iterator[pa.Table]:
-        """Results of rows that have no key to be in a pair with."""
+        """Yield results of rows with a null in the key, which have no partners."""
         for side in SIDES:
             if self.how.gives_unmatched(side):
                 at = np.flatnonzero(~self._has_key(side, new[side]))
@@ -156,7 +158,7 @@ class UpdatingJoin:
 
 
 def _touched(columns: JoinColumns, rows: Mapping[JoinSide, pa.Table]) -> tuple[Touched, dict[JoinSide, Integers]]:
-    """The keys of these rows, and of each row the place of its key."""
+    """Return the distinct keys of these rows, and the position of the key of each row."""
     hashes = np.concatenate([uint64_values(rows[side][KEY_HASH]) for side in SIDES])
     if not columns.left.keys:
         hashes = np.zeros(len(hashes), dtype=np.uint64)

@@ -1,11 +1,12 @@
-"""The window join: rows with one key that are in the same window.
+"""Window join: rows with equal keys in the same window.
 
-Rows are kept once, by time, in one time-keyed table for each side, however many windows they are in. When the watermark
-closes windows, their rows are read, joined window by window, and given; rows that are in no open window leave. Nothing
-is given before, so each result is final, and a row that is in no pair of a window is given once for that window.
+Rows are stored once, by time, in one time-keyed table per side, no matter how many windows they are in. When the
+watermark closes windows, their rows are read, joined window by window, and emitted; rows that are in no open window are
+deleted. Nothing is emitted earlier, so each result is final, and a row without a partner in a window is emitted once
+for that window.
 
-A row is late when all its windows are closed by the watermark of the epoch before; otherwise it counts in those that
-are not, as in aggregates over windows.
+A row is late if all its windows are closed by the watermark of the previous epoch; otherwise it counts in those that
+are open, as in windowed aggregates.
 """
 
 import datetime as dt
@@ -36,14 +37,14 @@ from statebed.state import Combine, TableConfig, TimeKeyedView, timestamp_table_
 from statebed.state.live.files import BEGINNING
 
 ROWS_AT_ONCE = 1 << 20
-"""About so many rows, each as often as it is in a window, are joined together."""
+"""Approximate number of rows joined together, counting a row once per window."""
 TABLE = {JoinSide.LEFT: "left", JoinSide.RIGHT: "right"}
 _WINDOW = (pa.field(WINDOW_START, TIMESTAMP, nullable=False), pa.field(WINDOW_END, TIMESTAMP, nullable=False))
 
 
 @dataclass(frozen=True)
 class WindowJoin:
-    """The definition of a window join."""
+    """Definition of a window join."""
 
     operator_id: str
     left: Input
@@ -60,14 +61,14 @@ class WindowJoin:
         self.columns.check_append_only(where=where)
         if self.condition is not None and self.condition.columns & {WINDOW_START, WINDOW_END}:
             raise InputError(
-                f"the condition {self.condition.text!r} speaks of the window",
+                f"the condition {self.condition.text!r} refers to the window",
                 where=where,
-                fix="both rows are in it: compare columns of the rows",
+                fix="compare columns of the rows: both rows are in the same window",
             )
 
     @cached_property
     def columns(self) -> JoinColumns:
-        """What pairs and results look like."""
+        """Columns of pairs and results."""
         return JoinColumns(self.left, self.right, self.how, self.suffixes, _WINDOW)
 
     @property
@@ -96,11 +97,13 @@ class WindowJoin:
         )
 
     def output_watermark(self, watermark_us: int) -> int:
-        """Windows that are open end after the watermark, and their results are a microsecond before their ends."""
+        """Return the watermark of the results: open windows end after the watermark, and a result has the last
+        microsecond of its window as event time.
+        """
         return self.window.complete_until(watermark_us)
 
     def is_due(self, before_us: int | None, after_us: int) -> bool:
-        """When a window closes."""
+        """Return whether a window closes."""
         return before_us is None or self.window.last_closed_end(after_us) > self.window.last_closed_end(before_us)
 
     def closing_watermark(self, event_time_us: int) -> int:
@@ -113,7 +116,7 @@ class WindowJoin:
         views = {side: tables.get_time_keyed(TABLE[side]) for side in SIDES}
         closes = clock.watermark_us is not None and self.is_due(clock.late_us, clock.watermark_us)
         if clock.watermark_us is not None and closes:
-            for view in views.values():  # while the rows of the epoch come in
+            for view in views.values():  # while the rows of the epoch arrive
                 view.prefetch(None, self.window.last_closed_end(clock.watermark_us), spare=True)
         rows = gathered_sides(self.columns, batches, where=operator_label(self))
         admitted = {side: self._admit(rows[side], clock.late_us) for side in SIDES}
@@ -151,7 +154,7 @@ class WindowJoin:
         return Admitted(filtered(rows, open_ones), filtered(rows, ~open_ones))
 
     def _newest_ends(self, times: Integers) -> Integers:
-        """The greatest end of a window that holds each time."""
+        """Return the latest end of the windows that contain each time."""
         panes = self.window.panes_of(times)
         into_period = np.mod(panes - np.int64(self.window.offset_us), np.int64(self.window.period_us))
         return np.asarray(panes - into_period + np.int64(self.window.width_us))
@@ -159,7 +162,7 @@ class WindowJoin:
     def _closing(
         self, side: JoinSide, view: TimeKeyedView, new: pa.Table, late_us: int | None, watermark_us: int
     ) -> "_Closing":
-        """The rows of windows that the watermark closes and no earlier one did."""
+        """Return the rows of windows that this watermark is the first to close."""
         one, until = self.columns.side(side), self.window.last_closed_end(watermark_us)
         schema = pa.schema([*one.columns, pa.field(TIME, TIMESTAMP)])
         new = filtered(new, int64_values(new[TIME]) < until)
@@ -198,7 +201,7 @@ class WindowJoin:
         return _timed(self.columns.alone(rows.side, rows.table, at, window), closing.ends[at])
 
     def _keep(self, side: JoinSide, view: TimeKeyedView, new: pa.Table, watermark_us: int | None) -> None:
-        """Add the rows of open windows to the state, and let those leave that are in closed ones alone."""
+        """Store the rows of open windows, and delete rows that are only in closed ones."""
         kept = np.ones(new.num_rows, dtype=np.bool_)
         if watermark_us is not None:
             kept = self._newest_ends(int64_values(new[TIME])) > watermark_us
@@ -219,27 +222,27 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Closing:
-    """Rows of one side in windows that close: each row as often as it is in one."""
+    """Rows of one side in closing windows, one entry for each row and window."""
 
     side: JoinSide
     rows: pa.Table
     at: Integers
-    """Which row."""
+    """Row of each entry."""
     starts: Integers
     ends: Integers
 
     def within(self, first_end: int, last_end: int) -> "_Closing":
-        """Those of some windows."""
+        """Return the entries of windows with ends from `first_end` to `last_end`."""
         chosen = (self.ends >= first_end) & (self.ends <= last_end)
         return replace(self, at=self.at[chosen], starts=self.starts[chosen], ends=self.ends[chosen])
 
     def as_rows(self) -> SideRows:
-        """One row for each time that one is in a window, with the window's end, which tells windows apart."""
+        """Return one row for each entry, with the window's end as its number."""
         return SideRows(self.side, taken(self.rows, self.at), self.ends)
 
 
 def _some_windows(ends: Sequence[Integers]) -> Iterator[tuple[int, int]]:
-    """First and last end of windows that are joined together, so that their rows are not too many."""
+    """Yield the first and last end of groups of windows that are joined together, to bound the number of rows."""
     distinct, counts = np.unique(np.concatenate(ends), return_counts=True)
     group = (np.cumsum(counts) - counts) // ROWS_AT_ONCE
     starts = np.flatnonzero(np.diff(group, prepend=-1))

@@ -29,7 +29,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     "no window": (lambda r: stream(r).group_by("driver"), "0 windows"),
     "something else than an aggregate": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(x=F.sum("cents")),
-        "no aggregate of statebed",
+        "not a statebed aggregate",
     ),
     "no event time": (
         lambda r: sb.Job("rides", state=r.state).source(r.frame()).group_by("driver", MINUTE),
@@ -37,7 +37,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "an event time that a function dropped": (
         lambda r: stream(r).transform(lambda df: df.select("driver")).group_by("driver", MINUTE),
-        "there is none",
+        "the rows have none",
     ),
     "a column that makes several": (lambda r: stream(r).select("posexplode(array(1))"), "makes 2 columns"),
     "a function that gives no stream": (lambda r: stream(r).transform(lambda df: None), "no streaming DataFrame"),
@@ -106,7 +106,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "streams of two jobs": (
         lambda r: stream(r).join(stream(r), on="driver", within=sb.between("0s", "1 minute")),
-        "two flows",
+        "different flows",
     ),
     "two sinks of one name": (
         lambda r: stream(r).group_by("driver", MINUTE).agg(n=sb.count()).write(print, name="a").write(print, name="a"),

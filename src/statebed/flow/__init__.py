@@ -1,4 +1,4 @@
-"""Flows: what users chain, as a graph of operators that Spark, a test or a program of one process can run."""
+"""Flows: the API that users chain, as a graph of operators that Spark, a test or a single process can run."""
 
 from statebed.flow.graph import Edge, Graph, Node, OperatorNode, SourceNode, StepNode, UnionNode
 from statebed.flow.grouped import GroupedStream, KeyedStream

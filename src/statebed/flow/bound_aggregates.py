@@ -1,4 +1,4 @@
-"""Aggregates bound to the columns of a stream: what they read is compiled, their types are found."""
+"""Binding of aggregates to the columns of a stream: compiles their inputs and infers their types."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +13,12 @@ from statebed.flow.steps import AggregateValue, EventTimeValue, Expression, Valu
 from statebed.format.stream_schema import Changes
 
 Bind = Callable[[Any, str], Expression]
-"""From what a user wrote, and where, to a value."""
+"""Binds an expression of the user, given with its place for errors."""
 Bound = tuple[tuple[BoundAggregate, ...], tuple[tuple[str, Value], ...]]
 
 
 def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Changes, *, where: str) -> Bound:
-    """The aggregates as subtasks run them, and the values of their input columns."""
+    """Return the aggregates as subtasks run them, and the values of their input columns."""
     if not aggregates:
         raise InputError("agg() has no aggregate", where=where, fix="write agg(trips=sb.count())")
     bound: list[BoundAggregate] = []
@@ -27,7 +27,7 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
         place = f"{where}, aggregate {name!r}"
         if not isinstance(aggregate, Aggregate):
             raise InputError(
-                f"{aggregate!r} is no aggregate of statebed", where=place, fix="use sb.count() or sb.sum('column')"
+                f"{aggregate!r} is not a statebed aggregate", where=place, fix="use sb.count() or sb.sum('column')"
             )
         inputs = tuple(EventTimeValue() if isinstance(one, EventTime) else bind(one, place) for one in aggregate.inputs)
         condition = None if aggregate.where is None else _condition(aggregate.where, bind, place)
@@ -38,7 +38,7 @@ def bind_aggregates(aggregates: Mapping[str, Aggregate], bind: Bind, changes: Ch
             changelog=changes is Changes.CHANGELOG,
         )
         bound.append(one)
-        # Behind an operator the values travel with tasks, and a Column of Spark's cannot.
+        # After an operator the values are sent with tasks, and a Spark Column cannot be sent.
         sent = replace(
             aggregate,
             inputs=tuple(getattr(value, "text", "") for value in inputs),
@@ -55,7 +55,7 @@ def _condition(text: str, bind: Bind, where: str) -> Expression:
     condition = bind(text, where)
     if condition.type != pa.bool_():
         raise InputError(
-            f"where={text!r} is {condition.type}, and no condition",
+            f"where={text!r} must be a boolean, but has the type {condition.type}",
             where=where,
             fix="compare it: where=\"status = 'ok'\"",
         )
@@ -64,6 +64,6 @@ def _condition(text: str, bind: Bind, where: str) -> Expression:
 
 def _text(aggregate: Aggregate, inputs: Sequence[Value]) -> str:
     texts = [one.value if isinstance(one, EventTime) else str(one) for one in aggregate.inputs]
-    # A Column of Spark's says itself what it is; text is as the user wrote it.
+    # A Spark Column has its own text; SQL text is shown as the user wrote it.
     said = [getattr(value, "text", text) for value, text in zip(inputs, texts, strict=True)]
     return ", ".join(said) + ("" if aggregate.where is None else f" where {aggregate.where}")

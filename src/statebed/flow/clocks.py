@@ -1,11 +1,11 @@
 """Watermarks of a graph, epoch by epoch, from its sources to each of its operators.
 
-A source's watermark follows Spark's rule: the greatest event time seen in earlier epochs minus the delay; it never goes
-back. An operator works with the least watermark of its inputs, and promises one for its own results. In epoch n a row
-is late by the watermark that its operator had in epoch n - 1, and results are final by that of epoch n. A window over a
-time column that may lag behind the event time works with the watermark minus that lag.
+A source's watermark follows Spark's rule: the greatest event time seen in earlier epochs minus the delay; it never
+decreases. An operator uses the least watermark of its inputs, and derives one for its own results. In epoch n a row is
+late by the watermark that its operator had in epoch n - 1, and results are final by that of epoch n. A window over a
+time column that may lag behind the event time uses the watermark minus that lag.
 
-A source that has given no row for its `idle_after` holds nobody back until it gives one again.
+After `idle_after` without rows, a source no longer holds back the watermark until it has rows again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,29 +18,29 @@ from statebed.operators.input_rows import greatest
 from statebed.operators.operator import Clock
 
 Marks = Mapping[str, int | None]
-"""Watermarks of operators, by their names."""
+"""Watermarks of operators by name."""
 
 
 @dataclass(frozen=True)
 class SourceClock:
-    """How far a source has come; microseconds since 1970."""
+    """Progress of a source, in microseconds since 1970."""
 
     watermark_us: int | None = None
     max_event_time_us: int | None = None
     last_rows_us: int | None = None
-    """The processing time when it last gave rows, or when it was first asked."""
+    """Processing time of the last epoch with rows, or of the first epoch if there were none."""
 
     def next(self, delay_us: int) -> "SourceClock":
-        """What the following epoch works with, before it has seen its rows."""
+        """Return the clock of the following epoch, before its rows are seen."""
         reached = None if self.max_event_time_us is None else self.max_event_time_us - delay_us
         return replace(self, watermark_us=greatest([self.watermark_us, reached]))
 
     def said(self, watermark_us: int) -> "SourceClock":
-        """As a test says; it never goes back."""
+        """Return the clock with a watermark set by a test; the watermark never decreases."""
         return replace(self, watermark_us=greatest([self.watermark_us, watermark_us]))
 
     def seen(self, max_event_time_us: int | None, *, epoch_time_us: int) -> "SourceClock":
-        """After the epoch's rows; None: it gave none with an event time."""
+        """Return the clock after the epoch's rows; `max_event_time_us` is None if none has an event time."""
         gave_rows = max_event_time_us is not None or self.last_rows_us is None
         return replace(
             self,
@@ -49,21 +49,21 @@ class SourceClock:
         )
 
     def is_idle(self, node: SourceNode, epoch_time_us: int) -> bool:
-        """Whether it has been silent for so long that it holds nobody back."""
+        """Return whether the source has been idle long enough not to hold back the watermark."""
         if node.idle_after_us is None or self.last_rows_us is None:
             return False
         return epoch_time_us - self.last_rows_us >= node.idle_after_us
 
 
 def next_clocks(graph: Graph, sources: Mapping[str, SourceClock]) -> dict[str, SourceClock]:
-    """What the sources work with in the following epoch."""
+    """Return the clocks of the sources in the following epoch."""
     return {name: sources.get(name, SourceClock()).next(node.delay_us) for name, node in graph.sources.items()}
 
 
 def operator_clocks(
     graph: Graph, sources: Mapping[str, SourceClock], before: Marks, *, epoch_time_us: int
 ) -> dict[str, Clock]:
-    """The clock of each operator, from the watermarks of the sources and those it had in the epoch before."""
+    """Return the clock of each operator, from the sources' watermarks and the operators' previous ones."""
     idle = {name for name, node in graph.sources.items() if sources[name].is_idle(node, epoch_time_us)}
     marks: list[int | None] = []
     silent: list[bool] = []
@@ -88,7 +88,7 @@ def operator_clocks(
 
 
 def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
-    """For the record."""
+    """Return the entry of a source for the record."""
     return pb.SourceWatermark(
         source=name,
         watermark_us=clock.watermark_us,
@@ -100,7 +100,7 @@ def source_entry(name: str, clock: SourceClock) -> pb.SourceWatermark:
 def drained_clocks(
     graph: Graph, sources: Mapping[str, SourceClock], before: Marks, *, epoch_time_us: int
 ) -> dict[str, Clock]:
-    """Clocks that close everything that is open, operator after operator, and nothing that has not begun."""
+    """Return clocks that close everything that is open, operator by operator, and nothing that has not started."""
     latest: list[int | None] = []
     clocks: dict[str, Clock] = {}
     for node in graph.nodes:
@@ -121,12 +121,12 @@ def drained_clocks(
 
 
 def marks_of(clocks: Mapping[str, Clock]) -> dict[str, int | None]:
-    """The watermarks that the following epoch calls its operators' earlier ones."""
+    """Return the watermarks of operators, as the previous ones of the following epoch."""
     return {name: clock.watermark_us for name, clock in clocks.items()}
 
 
 def is_due(graph: Graph, clocks: Mapping[str, Clock]) -> bool:
-    """Whether an epoch without rows would change anything."""
+    """Return whether an epoch without rows would change anything."""
     return any(
         clock.watermark_us is not None
         and clock.watermark_us != clock.late_us
@@ -136,7 +136,7 @@ def is_due(graph: Graph, clocks: Mapping[str, Clock]) -> bool:
 
 
 def _lags(node: StepNode | UnionNode | OperatorNode) -> list[Lag]:
-    """Return, for each input, how far the times that the node works with lie behind the event times of the input."""
+    """Return, for each input, the lag of the times that the node uses behind the event times of the input."""
     return [feed.lag for feed in node.feeds] if isinstance(node, OperatorNode) else [EXACT] * len(node.inputs)
 
 
@@ -145,7 +145,7 @@ def _minus(mark_us: int | None, lag_us: int) -> int | None:
 
 
 def _least(marks: Iterable[int | None]) -> int | None:
-    """The least; unknown as long as one is, or when there is none."""
-    found = list(marks)
-    known = [mark for mark in found if mark is not None]
-    return min(known) if known and len(known) == len(found) else None
+    """Return the least watermark, or None if there is none or one is unknown."""
+    everything = list(marks)
+    known = [mark for mark in everything if mark is not None]
+    return min(known) if known and len(known) == len(everything) else None

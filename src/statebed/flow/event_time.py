@@ -1,9 +1,9 @@
 """Event times of streams: which columns hold them, and how far other time columns lag behind.
 
-Every row has one event time, `_time`. It is a column of the source at first; an operator gives its results another one,
-such as the later time of a joined pair. Where a time column comes from the event time of an earlier stream, the
-operators on the way bound how far it lies behind the event time of its row now. Windows over such a column close by the
-watermark minus that lag, so no row is late that was on time before.
+Every row has one event time, `_time`. At first it is a column of the source; an operator sets another one for its
+results, such as the later time of a joined pair. If a time column comes from the event time of an earlier stream, the
+operators in between bound how far it lags behind the event time of its row. Windows over such a column close by the
+watermark minus that lag, so no row becomes late that was on time before.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ from statebed.operators.windows.sessions import SessionAggregate
 from statebed.operators.windows.top_n import WindowTopN
 
 Lags = Mapping[str, Lag]
-"""Lags of the columns of a stream, by name; columns whose lag is unknown are missing."""
+"""Lags of the columns of a stream, by name. Columns with an unknown lag are missing."""
 
 
 def time_lags(graph: Graph, edge: Edge) -> Lags:
-    """Return how far the time columns of a stream lie behind the event time of their rows."""
+    """Return how far the time columns of a stream lag behind the event time of their rows."""
     node = graph.nodes[edge.node]
     match node:
         case SourceNode():
@@ -49,7 +49,7 @@ def event_time_columns(graph: Graph, edge: Edge) -> list[str]:
 
 
 def event_time_text(graph: Graph, edge: Edge) -> str:
-    """Describe in words what the event time of a stream's rows is."""
+    """Describe what the event time of a stream's rows is."""
     columns = event_time_columns(graph, edge)
     if columns:
         return columns[0]
@@ -82,7 +82,7 @@ def _of_results(graph: Graph, node: OperatorNode) -> str:
 
 
 def _of_sides(graph: Graph, node: OperatorNode, columns: JoinColumns) -> list[str]:
-    """Describe the event times of both inputs of a join, by the names that its results give to columns."""
+    """Describe the event times of both inputs of a join, with the column names of its results."""
     found = []
     for side, edge in zip((JoinSide.LEFT, JoinSide.RIGHT), node.inputs, strict=True):
         exact = event_time_columns(graph, edge)
@@ -169,7 +169,7 @@ def _behind(lags: Lags, more: Lag) -> dict[str, Lag]:
 
 
 def _shown(columns: JoinColumns, sides: Mapping[JoinSide, Lags]) -> dict[str, Lag]:
-    """Return the lags of both sides under the names of the results; key columns have the left side's."""
+    """Return the lags of both sides under the names of the results; key columns have the lags of the left side."""
     if not columns.how.gives_pairs:
         return dict(sides[JoinSide.LEFT])
     named = {
@@ -179,6 +179,6 @@ def _shown(columns: JoinColumns, sides: Mapping[JoinSide, Lags]) -> dict[str, La
     }
     if not columns.how.gives_unmatched(JoinSide.RIGHT):
         return named | {columns.names[JoinSide.LEFT][name]: lag for name, lag in sides[JoinSide.LEFT].items()}
-    # The key of a right row without a partner stands in the left side's column.
+    # The key of a right row without a partner is in the left side's column.
     left = {name: lag for name, lag in sides[JoinSide.LEFT].items() if name not in columns.left.keys}
     return named | {columns.names[JoinSide.LEFT][name]: lag for name, lag in left.items()}

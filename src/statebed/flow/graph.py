@@ -1,7 +1,7 @@
-"""The graph of a flow: sources, row-wise steps, unions and operators, each known by its number.
+"""Graph of a flow: sources, row-wise steps, unions and operators, each identified by its number.
 
-A node reads nodes that were made before it, so their order is an order in which an epoch can go through the graph. What
-flows along an edge is a table with the user's columns, `_time` (the event time) and, in a changelog, `_weight`.
+A node reads only earlier nodes, so an epoch can pass through the graph in the order of numbers. The rows on an edge are
+a table with the user's columns, `_time` (the event time) and, in a changelog, `_weight`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,15 +29,15 @@ class Edge:
 
 @dataclass(frozen=True)
 class SourceNode:
-    """Where rows come from."""
+    """A source of rows."""
 
     name: str
     columns: pa.Schema
     event_time: str | None
     delay_us: int
-    """How late rows may be."""
+    """Delay of the watermark behind the greatest event time."""
     idle_after_us: int | None = None
-    """After how long without rows it holds nobody back; None: it always does."""
+    """Time without rows after which the source no longer holds back the watermark, or None if it always does."""
 
     inputs: tuple[Edge, ...] = ()
 
@@ -48,7 +48,7 @@ class SourceNode:
 
 @dataclass(frozen=True)
 class StepNode:
-    """Each row by itself: left out, kept, or given other columns."""
+    """A row-wise step: filters rows or computes columns."""
 
     step: Step
     inputs: tuple[Edge, ...]
@@ -61,7 +61,7 @@ class StepNode:
 
 @dataclass(frozen=True)
 class UnionNode:
-    """The rows of several streams with the same columns."""
+    """Union of several streams with the same columns."""
 
     columns: pa.Schema
     inputs: tuple[Edge, ...]
@@ -74,7 +74,7 @@ class UnionNode:
 
 @dataclass(frozen=True)
 class OperatorNode:
-    """A stateful operator, and how its inputs are made of the streams that it reads."""
+    """A stateful operator, and how its inputs are derived from the streams that it reads."""
 
     operator: Operator
     inputs: tuple[Edge, ...]
@@ -94,10 +94,10 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     names: dict[str, Edge] = field(default_factory=dict)
-    """Sources and operators by name, and streams that were given one."""
+    """Sources and operators by name, and named streams."""
 
     def add(self, node: Node) -> int:
-        """The number of a new node; a name that is taken is refused."""
+        """Add a node and return its number; raise InputError if its name is taken."""
         if isinstance(node, SourceNode):
             self.name(node.name, Edge(len(self.nodes)))
         elif isinstance(node, OperatorNode):
@@ -106,7 +106,7 @@ class Graph:
         return len(self.nodes) - 1
 
     def name(self, name: str, edge: Edge) -> None:
-        """Let a stream be known by a name of its own."""
+        """Give a stream a name; raise InputError if the name is taken."""
         check_name("stream", name)
         if name in self.names:
             raise InputError(
@@ -115,7 +115,7 @@ class Graph:
         self.names[name] = edge
 
     def timed(self, source: str, event_time: str, delay_us: int, *, where: str) -> None:
-        """Let a source have the watermark that a step gave to its rows."""
+        """Set the watermark of a source to the one that a step defined for its rows."""
         (place,) = [n for n, node in enumerate(self.nodes) if isinstance(node, SourceNode) and node.name == source]
         node = self.sources[source]
         if node.event_time is not None and node.delay_us != delay_us:
@@ -132,9 +132,10 @@ class Graph:
         return self.nodes[edge.node].outputs[edge.output]
 
     def is_timed(self, edge: Edge) -> bool:
-        """Whether the rows of a stream have event times: those of steps and operators do if all their inputs have.
+        """Return whether the rows of a stream have event times.
 
-        A process may set the event time of its results itself.
+        Rows of steps and operators have them if the rows of all inputs do. A process may set the event time of its
+        results itself.
         """
         node = self.nodes[edge.node]
         if isinstance(node, SourceNode):
@@ -144,7 +145,7 @@ class Graph:
         return all(self.is_timed(edge) for edge in node.inputs)
 
     def origin(self, edge: Edge) -> str:
-        """What a stream comes from, as text; for names of operators that were given none."""
+        """Return a text for what a stream comes from, for the names of unnamed operators."""
         node = self.nodes[edge.node]
         if isinstance(node, SourceNode):
             return node.name
@@ -154,7 +155,7 @@ class Graph:
         return f"{step} ({', '.join(self.origin(one) for one in node.inputs)})"
 
     def outputs_behind(self, edge: Edge) -> list[str]:
-        """Name the outputs of operators and the sources that a stream consists of, whatever steps are in between."""
+        """Return the names of the sources and operator outputs that a stream consists of, ignoring steps in between."""
         node = self.nodes[edge.node]
         if isinstance(node, SourceNode):
             return [node.name]
@@ -163,12 +164,12 @@ class Graph:
         return [name for one in node.inputs for name in self.outputs_behind(one)]
 
     def origins(self, operator_id: str) -> list[tuple[str, ...]]:
-        """For each input of an operator, the names of the sources and operators whose rows it reads."""
+        """Return, for each input of an operator, the names of the sources and operators whose rows it reads."""
         reader = self.nodes[self.names[operator_id].node]
         return [self.origins_of(edge) for edge in reader.inputs]
 
     def origins_of(self, edge: Edge) -> tuple[str, ...]:
-        """Name the sources and operators whose rows a stream consists of."""
+        """Return the names of the sources and operators whose rows a stream consists of."""
         return tuple(dict.fromkeys(self._named_before(edge)))
 
     def _named_before(self, edge: Edge) -> Iterator[str]:

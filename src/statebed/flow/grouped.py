@@ -1,4 +1,4 @@
-"""Streams whose rows are taken together, by key and window or by key alone, and the operators on them."""
+"""Grouped streams, by key and window or by key alone, and the operators on them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="Stream")
 Option: TypeAlias = Any
-"""An argument beside the aggregates; of any type, so that `agg(**aggregates)` of a dict passes type checkers."""
+"""Argument beside the aggregates. Any type, so that type checkers accept `agg(**aggregates)` of a dict."""
 EMITS = {"close": Emit.AT_CLOSE, "early": Emit.EARLY}
 
 
@@ -47,10 +47,10 @@ class GroupedStream(SparkNames, Generic[S]):
         return line_of(f"<GroupedStream by {keys or 'no key'}, {self.window.described()}, of {self.stream!r}>")
 
     def agg(self, *, emit: Option = "close", allowed_lateness: Option = "0s", **aggregates: Aggregate) -> S:
-        """One output column per aggregate: keys, window_start, window_end, aggregates.
+        """Aggregate the rows of each key and window; the columns are keys, window_start, window_end, aggregates.
 
         `emit` is "close" (a final result when the watermark closes the window) or "early" (a result in every epoch that
-        changes it, as a changelog). For `allowed_lateness` after its close a window takes late rows and changes its
+        changes it, as a changelog). For `allowed_lateness` after its close, a window accepts late rows and updates its
         result.
         """
         name = self.name or "window"
@@ -77,7 +77,7 @@ class GroupedStream(SparkNames, Generic[S]):
         )
 
     def top(self, n: int, by: OrderTerms, *, numbering: str = "row_number", number: str | None = None) -> S:
-        """The first n rows of each key and window, when it closes; `number` names the column for a row's number."""
+        """Return the first n rows of each key and window when it closes; `number` names a column for a row's number."""
         name = self.name or "top"
         operator = WindowTopN(
             name,
@@ -93,7 +93,7 @@ class GroupedStream(SparkNames, Generic[S]):
         )
 
     def over(self, by: OrderTerms = (), **calls: WindowCall) -> S:
-        """All rows of each key and window, when it closes, with columns such as `place=row_number()`."""
+        """Return all rows of each key and window when it closes, with columns such as `place=row_number()`."""
         name = self.name or "over"
         operator = WindowFunctions(
             name, self.stream.keyed_input(self.keys), self._fixed_window(), ordered_by(by), tuple(calls.items())
@@ -103,14 +103,14 @@ class GroupedStream(SparkNames, Generic[S]):
         )
 
     def _time(self) -> TimeColumn | None:
-        """Return the column that assigns rows to windows; None: the event time does."""
+        """Return the column that assigns rows to windows, or None for the event time."""
         on = self.window.on
         return None if on is None else self.stream.time_column(on, where=step_label("group_by", self.name))
 
     def _fixed_window(self) -> Window:
         if isinstance(self.window, SessionWindow):
             raise InputError(
-                "rows of sessions are not kept one by one",
+                "session windows do not keep their rows",
                 where=step_label("group_by", self.name),
                 fix="use a tumbling, sliding or cumulative window, or aggregate the session with collect_list",
             )
@@ -119,7 +119,7 @@ class GroupedStream(SparkNames, Generic[S]):
 
 @dataclass(frozen=True, repr=False)
 class KeyedStream(SparkNames, Generic[S]):
-    """Rows taken together by key."""
+    """Rows grouped by key."""
 
     stream: S
     keys: tuple[Expression, ...]
@@ -129,7 +129,7 @@ class KeyedStream(SparkNames, Generic[S]):
         return line_of(f"<KeyedStream by {', '.join(key.name for key in self.keys) or 'no key'} of {self.stream!r}>")
 
     def agg(self, *, ttl: Option = None, ttl_clock: Option = "event_time", **aggregates: Aggregate) -> S:
-        """The result of each key so far, as a changelog; a group is forgotten `ttl` after its latest row."""
+        """Aggregate all rows of each key so far, as a changelog; a group expires `ttl` after its latest row."""
         name = self.name or "aggregate"
         stream = self.stream
         bound, values = bind_aggregates(
@@ -153,10 +153,10 @@ class KeyedStream(SparkNames, Generic[S]):
         ttl: Duration | None = None,
         ttl_clock: str = "event_time",
     ) -> S:
-        """One row of each key: the first, at once; or the last, as a changelog. A key is forgotten after `ttl`.
+        """Keep one row of each key: the first, emitted at once, or the last, as a changelog. A key expires after `ttl`.
 
-        Which row is first or last is decided by `order_by`, such as "lsn" or ["file", "position"], then by event time,
-        then by all columns: rows that are tied in event time need an `order_by` if it matters which of them stays.
+        `order_by`, such as "lsn" or ["file", "position"], decides which row is first or last, then the event time, then
+        all columns. Set `order_by` if rows may have the same event time and it matters which of them stays.
         """
         name = self.name or "deduplicate"
         operator = Deduplicate(
@@ -169,7 +169,7 @@ class KeyedStream(SparkNames, Generic[S]):
         return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=self.name is None)
 
     def process(self, process: Process, *, name: str | None = None) -> S:
-        """Your own function over batches, with keyed states and timers; its other outputs are `.side(name)`."""
+        """Apply a user-defined process to batches, with keyed states and timers; other outputs are `.side(name)`."""
         name = name or self.name
         operator = ProcessOperator(name or "process", self.stream.keyed_input(self.keys), process)
         return self.stream.add_operator(operator, feeds=[key_values(self.keys)], unnamed=name is None)
@@ -184,7 +184,7 @@ class KeyedStream(SparkNames, Generic[S]):
         ttl: Duration | None = None,
         ttl_clock: str = "event_time",
     ) -> S:
-        """The first n rows of each key so far, as a changelog: `key_by("category").top(3, "price desc")`."""
+        """Return the first n rows of each key so far, as a changelog: `key_by("category").top(3, "price desc")`."""
         name = self.name or "top"
         operator = TopN(
             name,

@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class WithinText:
-    """Interval as SQL text, which is understood once both streams are known."""
+    """Interval as SQL text, which is parsed once both streams are known."""
 
     text: str
 
@@ -38,12 +38,12 @@ Within = Interval | WithinText
 
 @dataclass(frozen=True)
 class TimeSide:
-    """How SQL text may refer to the event time of one stream."""
+    """Ways in which SQL text may refer to the event time of one stream."""
 
     names: tuple[str, ...]
-    """Sources or operators that its rows come from."""
+    """Sources or operators that the rows come from."""
     columns: tuple[str, ...]
-    """Columns that equal its event time."""
+    """Columns that equal the event time."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +68,25 @@ def interval_of_text(text: str, left: TimeSide, right: TimeSide, *, where: str) 
         is_mirrored = one.side is JoinSide.LEFT
         function = _MIRRORED[sign] if is_mirrored else sign
         difference = one.plus_us - other.plus_us if is_mirrored else other.plus_us - one.plus_us
-        # Times are whole microseconds, so a bound that is not included is one microsecond away.
+        # Times are whole microseconds, so an excluded bound is one microsecond away from an included one.
         if function in {">=", ">", "="}:
             lowers.append(difference + (function == ">"))
         if function in {"<=", "<", "="}:
             uppers.append(difference - (function == "<"))
     if not lowers or not uppers:
         raise InputError(
-            f"{text!r} bounds the time difference on one side only, and the state would grow without end",
+            f"{text!r} bounds the time difference on one side only, so the state would grow without limit",
             where=place.where,
             fix=_EXAMPLE,
         )
     found = Interval(max(lowers), min(uppers))
     if found.lower_us > found.upper_us:
-        raise InputError(f"{text!r} contains no time", where=place.where, fix=_EXAMPLE)
+        raise InputError(f"{text!r} is an empty interval", where=place.where, fix=_EXAMPLE)
     return found
 
 
 class _IntervalReader:
-    """Reads the parts of one text."""
+    """Reader of one SQL text."""
 
     def __init__(self, place: TextSpan, sides: dict[JoinSide, TimeSide]) -> None:
         self._place = place
@@ -97,7 +97,7 @@ class _IntervalReader:
             self._qualifiers |= {name.lower(): side for name in one.names if name not in others}
 
     def comparisons(self, node: Node) -> Iterator[tuple[Node, str, Node, Node]]:
-        """Yield the comparisons that a condition consists of: where each stands, its sign and both operands."""
+        """Yield the comparisons of a condition: their node, operator and both operands."""
         if isinstance(node, Call) and node.function == "and":
             for one in node.arguments:
                 yield from self.comparisons(one)

@@ -1,4 +1,4 @@
-"""Joins as users write them: which columns are equal, and what ties the times of both sides together."""
+"""Joins as users write them: which columns must be equal, and how the times of both sides are related."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ S = TypeVar("S", bound="Stream")
 
 @dataclass(frozen=True)
 class Eq:
-    """A column of this stream equals one of the other."""
+    """Condition that a column of this stream equals one of the other."""
 
     left: str
     right: str
 
 
 def eq(left: str, right: str | None = None) -> Eq:
-    """`eq("auction", "id")`: the columns that have to be equal; one name stands for both."""
+    """Declare columns that must be equal: `eq("auction", "id")`. A single name means the same name on both sides."""
     return Eq(left, right or left)
 
 
@@ -51,22 +51,25 @@ def between(lower: Duration, upper: Duration | None = None) -> Within:
     found = Interval(parse_duration(lower), parse_duration(upper))
     if found.lower_us > found.upper_us:
         raise InputError(
-            f"between({lower!r}, {upper!r}) contains no time: the lower bound is greater than the upper one",
-            fix=f"give the smaller bound first: between({upper!r}, {lower!r})",
+            f"between({lower!r}, {upper!r}) is empty: the lower bound is greater than the upper one",
+            fix=f"put the smaller bound first: between({upper!r}, {lower!r})",
         )
     return found
 
 
 @dataclass(frozen=True)
 class AsOf:
-    """Each row gets the newest version of the other stream at its time."""
+    """Terms of an as-of join, in which each row gets the newest version of the other stream at its time."""
 
     tolerance_us: int | None
     deleted: str | None
 
 
 def as_of(*, tolerance: Duration | None = None, deleted: str | None = None) -> AsOf:
-    """`as_of(tolerance="1 hour")`: older versions do not count; `deleted` is a boolean column that ends a key."""
+    """Join as of the row's time: `as_of(tolerance="1 hour")`.
+
+    Versions older than `tolerance` do not count. `deleted` is a boolean column that ends a key.
+    """
     return AsOf(None if tolerance is None else parse_duration(tolerance), deleted)
 
 
@@ -75,7 +78,7 @@ On = str | Eq | Sequence[str | Eq]
 
 @dataclass(frozen=True)
 class JoinTerms:
-    """What a join is, beside its streams."""
+    """Terms of a join, apart from its streams."""
 
     on: On
     within: Within | str | None
@@ -89,10 +92,10 @@ class JoinTerms:
 
 
 def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S:
-    """The results of a join."""
+    """Return the stream of a join's results."""
     where = step_label("join", name)
     if left.graph is not right.graph:
-        raise InputError("the streams belong to two flows", where=where, fix="make both from one Flow")
+        raise InputError("the streams belong to different flows", where=where, fix="make both from one Flow")
     if terms.within or terms.window or terms.as_of:
         left.check_timed(name, method="join")
         right.check_timed(name, method="join")
@@ -102,7 +105,7 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
         terms = replace(terms, within=interval_of_text(text, *sides, where=where))
     if terms.window is not None and terms.window.on is not None:
         raise InputError(
-            f"a window join takes the rows of both streams by their event times, not by {terms.window.on!r}",
+            f"a window join uses the event times of both streams, not {terms.window.on!r}",
             where=where,
             fix="leave on= out; make that column the event time of its source, with watermark=(column, delay)",
         )
@@ -121,7 +124,7 @@ def joined(left: S, right: "Stream", terms: JoinTerms, *, name: str | None) -> S
 
 
 def _time_side(stream: "Stream") -> TimeSide:
-    """Return how SQL text may call the event time of a stream."""
+    """Return the ways in which SQL text may refer to the event time of a stream."""
     graph, edge = stream.graph, stream.edge
     return TimeSide(graph.origins_of(edge), tuple(event_time_columns(graph, edge)))
 
@@ -135,7 +138,7 @@ def _check_columns(stream: "Stream", names: Sequence[str], where: str) -> None:
 def _kind(how: str, where: str) -> JoinKind:
     known = [kind.value for kind in JoinKind]
     if how not in known:
-        raise InputError(f"how={how!r} is no kind of join", where=where, fix=f"use one of {known}")
+        raise InputError(f"`how` must be one of {known}, got {how!r}", where=where, fix=f"use one of {known}")
     return JoinKind(how)
 
 
@@ -143,7 +146,9 @@ def _operator(inputs: tuple[Input, Input], terms: JoinTerms, how: JoinKind, *, n
     left, right = inputs
     times = [one for one in (terms.within, terms.window, terms.as_of) if one is not None]
     if len(times) > 1:
-        raise InputError("a join has one of within=, window= and as_of=", where=where, fix="leave the others out")
+        raise InputError(
+            "a join takes only one of within=, window= and as_of=", where=where, fix="leave the others out"
+        )
     when = times[0] if times else None
     common: dict[str, Any] = {
         "operator_id": name,
@@ -154,14 +159,16 @@ def _operator(inputs: tuple[Input, Input], terms: JoinTerms, how: JoinKind, *, n
     }
     if terms.ttl is not None and when is not None:
         raise InputError(
-            "ttl= is for a join without a time", where=where, fix="leave ttl= out: the time says what is forgotten"
+            "ttl= is only for a join without within=, window= or as_of=",
+            where=where,
+            fix="leave ttl= out: the time condition decides what expires",
         )
     if isinstance(when, AsOf):
         if terms.condition is not None:
             raise InputError(
-                "an as-of join has no condition: it could choose an older version",
+                "an as-of join takes no condition: it could choose an older version",
                 where=where,
-                fix="put where(...) behind the join, or before it on the versions",
+                fix="use where(...) after the join, or before it on the versions",
             )
         return AsOfJoin(**common, tolerance_us=when.tolerance_us, deleted=when.deleted)
     operator: WindowJoin | IntervalJoin | UpdatingJoin

@@ -15,7 +15,7 @@ OrderTerms = str | OrderBy | Sequence[str | OrderBy]
 
 
 def key_fields(keys: Sequence[Expression]) -> tuple[pa.Field, ...]:
-    """The key columns of an aggregation, whose other columns are the inputs of its aggregates."""
+    """Return the key columns of an aggregation; raise InputError for names reserved for its input columns."""
     for key in keys:
         if _INPUT.match(key.name):
             raise InputError(
@@ -25,23 +25,23 @@ def key_fields(keys: Sequence[Expression]) -> tuple[pa.Field, ...]:
 
 
 def key_values(keys: Sequence[Expression]) -> list[tuple[str, Expression]]:
-    """How they are made."""
+    """Return names and expressions of the keys."""
     return [(key.name, key) for key in keys]
 
 
 def keyed_columns(columns: pa.Schema, keys: Sequence[Expression]) -> pa.Schema:
-    """The columns, and keys that are none of them."""
+    """Return the columns, followed by the keys that are not among them."""
     return pa.schema([*columns, *(pa.field(key.name, key.type) for key in keys if key.name not in columns.names)])
 
 
 def ordered_by(by: OrderTerms) -> tuple[OrderBy, ...]:
-    """'price desc', 'price desc, ts', or several terms."""
+    """Parse an order: 'price desc', 'price desc, ts', or several terms."""
     several = [by] if isinstance(by, str | OrderBy) else by
     return order_by(*(term for one in several for term in (one.split(",") if isinstance(one, str) else [one])))
 
 
 def known(value: str, kinds: type[enum.Enum], option: str, *, where: str) -> str:
-    """Return the value of an option, if it is one of these kinds."""
+    """Return the value of an option; raise InputError if it is not one of `kinds`."""
     there = [str(one.value) for one in kinds]
     if value not in there:
         raise InputError(f"`{option}` must be one of {there}, got {value!r}", where=where, fix=f"use {there[0]!r}")
@@ -49,5 +49,5 @@ def known(value: str, kinds: type[enum.Enum], option: str, *, where: str) -> str
 
 
 def quoted(name: str) -> str:
-    """A column name as SQL text."""
+    """Return a column name quoted for SQL."""
     return f"`{name.replace('`', '``')}`"

@@ -1,4 +1,4 @@
-"""Names of Spark's API that streams, jobs and queries do not have: an AttributeError says what ours is called."""
+"""Names of Spark's API that streams, jobs and queries do not have: an AttributeError names the equivalent."""
 
 from typing import TYPE_CHECKING, NoReturn
 
@@ -55,14 +55,14 @@ HINTS = {
     "queryName": "sb.Job(name)",
     "readyState": "status",
 }
-"""Spark's name, and what to write here."""
+"""Spark's name, and what to write instead."""
 _LONGEST = 200
 
 
 class SparkNames:
-    """Mixin: an attribute that Spark's API has and this object lacks is an AttributeError with our name for it."""
+    """Mixin whose AttributeError for a name of Spark's API names the equivalent here."""
 
-    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+    if not TYPE_CHECKING:  # type checkers would otherwise accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             kind = type(self).__name__

@@ -1,6 +1,6 @@
-"""Row-wise steps on Arrow tables: conditions, columns, and the columns that an operator wants.
+"""Row-wise steps on Arrow tables: conditions, columns, and the columns that an operator needs.
 
-Each takes and gives tables with `_time` and, in a changelog, `_weight` behind the user's columns; both pass unchanged.
+Each takes and returns tables with `_time` and, in a changelog, `_weight` after the user's columns; both pass unchanged.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Value(Protocol):
 
 
 class Expression(Value, Protocol):
-    """A value with a name, as a user wrote it."""
+    """A named value, as a user wrote it."""
 
     @property
     def name(self) -> str: ...
@@ -42,30 +42,30 @@ class Expression(Value, Protocol):
 
     @property
     def where(self) -> str:
-        """Where it stands, for errors."""
+        """Place of the expression, for errors."""
 
     @property
     def plain_column(self) -> str | None:
-        """The column that it is, unchanged; None if it computes something."""
+        """Name of the column if the expression is just a column, or None if it computes something."""
 
 
 class Step(Protocol):
-    """What is done with each row."""
+    """A row-wise step."""
 
     @property
     def columns(self) -> pa.Schema:
-        """The user's columns that it gives."""
+        """Columns of the result, without `_time` and `_weight`."""
 
     @property
     def text(self) -> str:
-        """What it does."""
+        """Description of the step."""
 
     def apply(self, rows: pa.Table) -> pa.Table: ...
 
 
 @dataclass(frozen=True)
 class Where:
-    """Only rows for which a condition holds."""
+    """Keeps rows for which a condition holds."""
 
     condition: Expression
     columns: pa.Schema
@@ -80,7 +80,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Select:
-    """Other columns: names and values, in order."""
+    """Replaces the columns: names and values, in order."""
 
     values: tuple[tuple[str, Expression], ...]
 
@@ -101,7 +101,7 @@ class Select:
 
 @dataclass(frozen=True)
 class EventTimeValue:
-    """The event time as a value."""
+    """Event time as a value."""
 
     type: pa.DataType = TIMESTAMP
 
@@ -111,7 +111,7 @@ class EventTimeValue:
 
 @dataclass(frozen=True)
 class AggregateValue:
-    """One of the columns that an aggregate reads: null where its condition does not hold."""
+    """One of the input columns of an aggregate; null where the aggregate's condition does not hold."""
 
     aggregate: Aggregate
     part: int
@@ -138,22 +138,22 @@ EXACT = Lag(0, 0)
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """Column that an operator takes as the time of its rows, in place of the event time."""
+    """Column that an operator uses as the time of its rows instead of the event time."""
 
     name: str
     lag: Lag | None
-    """How far it lies behind the event time; None if nothing bounds it, and rows that lie behind may be late."""
+    """Lag behind the event time, or None if it is unbounded; rows that lag may then be late."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """From the rows of a stream to those that an operator's input takes."""
+    """Derives the rows of an operator's input from those of a stream."""
 
     input: Input
     values: tuple[tuple[str, Value], ...]
-    """The input's columns, where they are not the stream's of the same name."""
+    """Computed columns of the input; the others are the stream's columns of the same name."""
     time: TimeColumn | None = None
-    """Column that becomes the time of the input's rows; None: their event time."""
+    """Column that becomes the time of the input's rows, or None for the event time."""
 
     @property
     def lag(self) -> Lag:
@@ -181,7 +181,7 @@ class Feed:
 
 
 def with_weights(rows: pa.Table, output: Output) -> pa.Table:
-    """The rows as an output has them: in a changelog each counts once where none says how often."""
+    """Return the rows with the schema of an output; in a changelog, rows without weights get the weight 1."""
     if output.changes is Changes.CHANGELOG and WEIGHT not in rows.schema.names:
         ones = from_numpy(np.ones(rows.num_rows, dtype=np.int64), pa.int64())
         rows = rows.append_column(output.schema.field(WEIGHT), ones)
@@ -190,7 +190,7 @@ def with_weights(rows: pa.Table, output: Output) -> pa.Table:
 
 
 def key_hashes(keys: Sequence[pa.Array], count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """By which rows are routed; without keys all go to one subtask."""
+    """Return the hashes that route rows to subtasks; without keys all rows have the same one."""
     if not keys:
         return np.full(count, HASH_SEED, dtype=np.int64)
     return hash_columns([normalise_key(key) for key in keys]).view(np.int64)

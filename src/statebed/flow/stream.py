@@ -1,4 +1,4 @@
-"""What users chain without Spark: a stream of rows, its steps, and the operators on it.
+"""Streams without Spark: rows, their steps, and the operators on them.
 
     flow = Flow("rides")
     rides = flow.source("rides", "driver string, fare double, ts timestamp", watermark=("ts", "10 minutes"))
@@ -39,23 +39,23 @@ from statebed.quantities import Duration, parse_duration
 
 
 def watermark_of(given: Any, *, where: str) -> tuple[str, Duration]:
-    """Return the event-time column and the delay that a user gave as watermark=."""
+    """Return the event-time column and the delay of the user's watermark=."""
     if isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], str):  # noqa: PLR2004 - a pair
         return given[0], given[1]
     column = given if isinstance(given, str) else "ts"
     raise InputError(
         f"`watermark` must be the event-time column and how late its rows may be, got {given!r}",
         where=where,
-        fix=f"write watermark=({column!r}, '10 minutes'): rows that come up to 10 minutes late still count",
+        fix=f"write watermark=({column!r}, '10 minutes'): rows that are up to 10 minutes late still count",
     )
 
 
 Text: TypeAlias = Any
-"""SQL text; in a job on Spark, before the first operator, a Column of Spark's too."""
+"""SQL text; in a job on Spark, before the first operator, also a Spark Column."""
 
 
 class Flow(SparkNames):
-    """A graph of streams and operators; `name` is the job's."""
+    """A graph of streams and operators; `name` is the job's name."""
 
     def __init__(self, name: str = "flow") -> None:
         self.name = check_name("job", name)
@@ -69,9 +69,9 @@ class Flow(SparkNames):
         watermark: tuple[str, Duration] | None = None,
         idle_after: Duration | None = None,
     ) -> "Stream":
-        """Rows that come from outside. `watermark` names the event-time column and how late rows may be.
+        """Add a source of rows. `watermark` is the event-time column and the delay of the watermark.
 
-        A source that gave no rows for `idle_after` holds the watermarks of operators with several inputs back no more.
+        After `idle_after` without rows, the source no longer holds back the watermark of operators with several inputs.
         """
         schema = schema_of(columns, where=f"source {name!r}")
         check_user_columns(schema.names, where=f"source {name!r}")
@@ -92,7 +92,7 @@ class Flow(SparkNames):
 
 @dataclass(frozen=True, repr=False)
 class Stream(SparkNames):
-    """Rows with a schema, an event time and, in a changelog, weights. Every method gives a new stream."""
+    """Rows with a schema, an event time and, in a changelog, weights. Every method returns a new stream."""
 
     graph: Graph
     edge: Edge
@@ -105,7 +105,7 @@ class Stream(SparkNames):
 
     @property
     def output(self) -> Output:
-        """Its columns, and whether it is a changelog."""
+        """Columns of the stream, and whether it is a changelog."""
         return self.graph.output(self.edge)
 
     @property
@@ -114,21 +114,21 @@ class Stream(SparkNames):
 
     @property
     def late(self) -> Self:
-        """The rows that came too late for the operator: the input's columns, late_by, watermark, operator."""
+        """Late rows of the operator: the input's columns, late_by, watermark, operator."""
         return self.side(LATE)
 
     def side(self, name: str) -> Self:
-        """Another output of the operator."""
+        """Return another output of the operator."""
         outputs = self.graph.nodes[self.edge.node].outputs
         if self.edge.output != MAIN or name not in outputs:
             raise InputError(
-                f"there is no output {name!r} here",
-                fix=f"an operator's own outputs can be taken: {[one for one in outputs if one] or 'this has none'}",
+                f"this stream has no output {name!r}",
+                fix=f"its other outputs are {[output for output in outputs if output] or 'none'}",
             )
         return self.at(Edge(self.edge.node, name))
 
     def named(self, name: str) -> Self:
-        """The same, known by a name under which its rows can be looked at."""
+        """Return the stream under a name by which its rows can be inspected."""
         self.graph.name(name, self.edge)
         return self
 
@@ -146,20 +146,20 @@ class Stream(SparkNames):
         return self._step(Where(bound, self.output.columns))
 
     def select(self, *columns: Text) -> Self:
-        """Only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
+        """Return only these columns: names or SQL, such as 'fare * 2 as double_fare'. The event time stays."""
         bound = [self._bound(column) for column in columns]
         return self._selected([(one.name, one) for one in bound])
 
     def with_columns(self, **columns: Text) -> Self:
-        """More columns, or others in the place of those with the same name."""
+        """Add columns, or replace those with the same name."""
         made = {name: self._bound(column) for name, column in columns.items()}
         kept = [(name, made.get(name) or self._bound(quoted(name))) for name in self.columns]
         return self._selected([*kept, *((name, one) for name, one in made.items() if name not in self.columns)])
 
     def union(self, *others: "Stream") -> Self:
-        """Put the rows of several streams with the same columns into one stream.
+        """Combine the rows of several streams with the same columns into one stream.
 
-        Columns have the same names, order and types; one that may be null in any of the streams may be null here.
+        Columns must have the same names, order and types; one that may be null in any of the streams may be null here.
         """
         streams: list[Stream] = [self, *others]
         columns = united([one.output.columns for one in streams])
@@ -170,11 +170,11 @@ class Stream(SparkNames):
     # ---- by key ----------------------------------------------------------------------------------------------
 
     def group_by(self, *keys: Text | Window | SessionWindow, name: str | None = None) -> GroupedStream[Self]:
-        """Group by keys, or by none, and one window: `group_by("driver", tumbling("1 minute"))`."""
+        """Group by any number of keys and one window: `group_by("driver", tumbling("1 minute"))`."""
         windows = [key for key in keys if isinstance(key, Window | SessionWindow)]
         if len(windows) != 1:
             raise InputError(
-                f"group_by has {len(windows)} windows, it takes one",
+                f"group_by takes one window, got {len(windows)}",
                 where=step_label("group_by", name),
                 fix='write group_by("driver", tumbling("1 minute")); without a window it is key_by("driver")',
             )
@@ -183,7 +183,7 @@ class Stream(SparkNames):
         return GroupedStream(self, self._keys(texts, name, method="group_by"), windows[0], name)
 
     def key_by(self, *keys: Text, name: str | None = None) -> KeyedStream[Self]:
-        """Take rows of one key together, without a window."""
+        """Group the rows by key, without a window."""
         return KeyedStream(self, self._keys(list(keys), name, method="key_by"), name)
 
     def deduplicate(
@@ -194,7 +194,7 @@ class Stream(SparkNames):
         ttl: Duration | None = None,
         name: str | None = None,
     ) -> Self:
-        """One row of each key, see `KeyedStream.deduplicate`."""
+        """Keep one row of each key; see `KeyedStream.deduplicate`."""
         return self.key_by(*keys, name=name).deduplicate(keep=keep, order_by=order_by, ttl=ttl)
 
     def join(
@@ -215,9 +215,9 @@ class Stream(SparkNames):
         """Join two streams on equal columns, for event times that belong together.
 
         `bids.join(auctions, on=eq("auction", "id"), within=between("-1 hour", "0s"))`: the auction opened up to an hour
-        before the bid, in SQL `within="auctions.ts BETWEEN bids.ts - INTERVAL 1 HOUR AND bids.ts"`. Other choices are a
-        `window=` that contains both rows, and `as_of=as_of(...)` for the newest version of the other stream. Without
-        any of them the streams are joined for good, or for `ttl`, and the result is a changelog. `how` is inner, left,
+        before the bid, in SQL `within="auctions.ts BETWEEN bids.ts - INTERVAL 1 HOUR AND bids.ts"`. The alternatives
+        are a `window=` that contains both rows, and `as_of=as_of(...)` for the newest version of the other stream.
+        Without any of them, rows are joined forever, or for `ttl`, and the result is a changelog. `how` is inner, left,
         right, full, semi or anti; `condition` is SQL over the columns of a pair.
 
         The event time of a pair is the later of its two rows' event times. To window the pairs by the time of one of
@@ -234,11 +234,11 @@ class Stream(SparkNames):
         time: TimeColumn | None = None,
         unnamed: bool = False,
     ) -> Self:
-        """Put an operator behind this stream and others, one for each of its inputs.
+        """Add an operator that reads this stream and others, one for each of its inputs.
 
-        `feeds` has, for each input, the columns that are not the stream's of the same name; `time` replaces the event
-        time of the rows. An unnamed operator is named after its definition and what it reads, never after its place,
-        so that it finds its state again in a changed program.
+        `feeds` has, for each input, the columns that are computed; the others are the stream's columns of the same
+        name. `time` replaces the event time of the rows. An unnamed operator is named after its definition and what it
+        reads, never after its position, so that it finds its state again in a changed program.
         """
         streams: list[Stream] = [self, *others]
         if unnamed:
@@ -257,20 +257,20 @@ class Stream(SparkNames):
 
     @property
     def is_timed(self) -> bool:
-        """Whether its rows have event times."""
+        """Whether the rows have event times."""
         return self.graph.is_timed(self.edge)
 
     def check_timed(self, name: str | None, *, method: str) -> None:
-        """Refuse an operator that goes by event time on a stream that has none."""
+        """Raise InputError if the rows have no event time, for an operator that needs one."""
         if not self.is_timed:
             raise InputError(
-                "windows and joins by time need one event-time column with a watermark; there is none",
+                "windows and time joins need an event-time column with a watermark, but the rows have none",
                 where=step_label(method, name),
-                fix="give source(..., watermark=('ts', '10 minutes')); in a job df.withWatermark(...) is as good",
+                fix="set source(..., watermark=('ts', '10 minutes')); in a job df.withWatermark(...) works, too",
             )
 
     def check_times_to_expire_by(self, label: str) -> None:
-        """Refuse an operator whose state expires by event time on a stream that has none: every row would be late."""
+        """Raise InputError if state expires by event time but the rows have none: every row would be late."""
         if not self.is_timed:
             raise InputError(
                 "`ttl` counts event time, but the rows have no event time",
@@ -280,7 +280,7 @@ class Stream(SparkNames):
             )
 
     def time_column(self, name: str, *, where: str) -> TimeColumn:
-        """Return a timestamp column, by which a window assigns rows in place of the event time."""
+        """Return a timestamp column that assigns rows to windows instead of the event time."""
         columns = self.output.columns
         if name not in columns.names or not pa.types.is_timestamp(columns.field(name).type):
             found = f"{columns.field(name).type}" if name in columns.names else "not a column"
@@ -293,11 +293,11 @@ class Stream(SparkNames):
         return TimeColumn(name, time_lags(self.graph, self.edge).get(name))
 
     def input_of(self, name: str, keys: Sequence[str], *, columns: pa.Schema | None = None) -> Input:
-        """An operator's input with the columns of this stream."""
+        """Return an operator's input with the columns of this stream."""
         return Input(name, columns or self.output.columns, tuple(keys), self.output.changes)
 
     def keyed_input(self, keys: Sequence[Expression]) -> Input:
-        """An operator's input with the columns of this stream, and keys that are none of them."""
+        """Return an operator's input with the columns of this stream, and computed keys."""
         return self.input_of("input", [key.name for key in keys], columns=keyed_columns(self.output.columns, keys))
 
     def _keys(self, texts: Sequence[Text], name: str | None, *, method: str) -> tuple[Expression, ...]:
@@ -307,11 +307,11 @@ class Stream(SparkNames):
         return tuple(self.bound(text, where) for text in texts)
 
     def bound(self, text: Text, where: str) -> Expression:
-        """What a user wrote, as a value of each row."""
+        """Bind an expression of the user to the columns of this stream."""
         return bind(text, self.output.columns, where=where)
 
     def written(self, text: Text, where: str) -> Text:  # noqa: ARG002 - jobs on Spark need it
-        """Return an expression as `bind` takes it, whatever the user wrote it in."""
+        """Return an expression in the form that `bind` takes, however the user wrote it."""
         return text
 
     def _bound(self, text: Text) -> Expression:
@@ -328,5 +328,5 @@ class Stream(SparkNames):
         return self.at(Edge(self.graph.add(node)))
 
     def at(self, edge: Edge) -> Self:
-        """Another stream of the same graph."""
+        """Return another stream of the same graph."""
         return replace(self, edge=edge)

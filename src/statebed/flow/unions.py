@@ -8,7 +8,7 @@ from statebed.errors import InputError
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Return the columns of a union; a column may be null if it may be in one of the streams."""
+    """Return the columns of a union; a column is nullable if it is in one of the streams."""
     first = schemas[0]
     for other in schemas[1:]:
         if other.names != first.names:
@@ -31,7 +31,7 @@ def _different(what: str) -> InputError:
 
 
 def _nullable(field: pa.Field) -> pa.Field:
-    """Return the field with everything nullable that can be."""
+    """Return the field with itself and all nested fields nullable where possible."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_nullable(one) for one in kind])

@@ -1,4 +1,4 @@
-"""Where bytes live: the store protocol, its implementations, and the way from a URL to one of them."""
+"""Storage: the store protocol, its implementations, and the mapping from URLs to them."""
 
 from statebed.storage.local import LocalStore
 from statebed.storage.memory_store import MemoryStore

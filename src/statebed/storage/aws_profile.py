@@ -1,8 +1,7 @@
 """Settings from the AWS files `~/.aws/credentials` and `~/.aws/config`, which obstore does not read.
 
-Only what stands there in plain: keys, session token, region, endpoint. The environment goes before the files.
-A profile that has to be logged in to (SSO, assumed roles, external processes) is refused by name, with the
-command that exports it.
+Only plain values are read: keys, session token, region, endpoint. The environment takes precedence over the files. A
+profile that needs a login (SSO, assumed roles, external processes) is refused with the command that exports it.
 """
 
 import configparser
@@ -24,7 +23,7 @@ _LOGIN = ("sso_session", "sso_start_url", "role_arn", "credential_process")
 
 
 def with_profile(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Add to `options` what the profile that AWS_PROFILE names (else `default`) says and nobody said yet."""
+    """Return `options` with defaults from the profile in AWS_PROFILE (or `default`)."""
     keys_given = "AWS_ACCESS_KEY_ID" in environment or any(name.lower().endswith("access_key_id") for name in options)
     return {**_profile_options(environment, keys_given=keys_given), **options}
 
@@ -35,9 +34,9 @@ def _profile_options(environment: Mapping[str, str], *, keys_given: bool) -> dic
     if settings is None:
         if "AWS_PROFILE" in environment:
             raise CredentialsError(
-                f"the AWS profile {name!r} stands in neither file",
+                f"the AWS profile {name!r} is in neither file",
                 where="~/.aws/credentials, ~/.aws/config",
-                fix="correct AWS_PROFILE, or write the profile with: aws configure --profile NAME",
+                fix="correct AWS_PROFILE, or create the profile with: aws configure --profile NAME",
             )
         return {}
     if "AWS_PROFILE" in environment and not keys_given and _KEYS[0] not in settings:
@@ -71,6 +70,6 @@ def _section(file: str, names: tuple[str, ...]) -> dict[str, str] | None:
         parser.read(path)
     except (configparser.Error, OSError, UnicodeDecodeError) as error:
         unreadable = type(error).__name__
-    if unreadable:  # outside the handler: the parser's own text quotes the line, which may be a secret
+    if unreadable:  # outside the handler: the parser's message quotes the line, which may be a secret
         raise CredentialsError(f"the file cannot be read ({unreadable})", where=str(path), fix="correct the file")
     return next((dict(parser[name]) for name in names if name in parser), None)

@@ -1,9 +1,7 @@
-"""Durable steps on a file system: make a folder, write a file, sync a folder, so that they survive a power
-cut.
+"""Durable file system operations: creating a folder, writing a file, syncing a folder.
 
-Linux keeps a new name only once the folder that holds it has been synced, and a new folder only once its
-parent has been. Folders known to be durable are remembered by their inode, so that the usual write syncs one
-folder and no more.
+Linux keeps a new name only once its folder has been synced, and a new folder only once its parent has been. Folders
+known to be durable are remembered by inode, so that the usual write syncs only one folder.
 """
 
 import contextlib
@@ -17,7 +15,7 @@ _NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Create `path` with `data`, synced; its name is not yet durable. Leaves nothing behind when it fails."""
+    """Create `path` with `data` and sync the file; its name is not yet durable. On failure, nothing is left behind."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         try:
@@ -34,7 +32,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in the folder `path` durable, those that were removed too."""
+    """Make the names in the folder `path` durable, including removals."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -43,7 +41,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_nearest(folder: Path, root: Path) -> None:
-    """Sync `folder`, or what is left above it: a removed folder is durably gone with its parent's sync."""
+    """Sync `folder`, or its nearest existing parent: that makes the removal of a folder durable."""
     for candidate in (folder, *folder.parents):
         try:
             sync_folder(candidate)
@@ -55,16 +53,17 @@ def sync_nearest(folder: Path, root: Path) -> None:
 
 
 class DurableFolders:
-    """Makes folders, and sees to it that each of them and every parent it made is durable."""
+    """Creates folders, and makes them and all parents that it created durable."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[Path, tuple[int, int]] = {}
 
     def make(self, folder: Path, *, top: Path) -> None:
-        """Create `folder` and missing parents. Syncs the parent of every folder between here and `top` not
-        yet known as durable: another process may have made it a moment ago and not synced it. Above `top`
-        only what is new.
+        """Create `folder` and missing parents, and make them durable.
+
+        Syncs the parent of every folder up to `top` that is not known to be durable, because another process may have
+        created it without syncing it yet. Above `top`, only new folders are synced.
         """
         missing = []
         current = folder

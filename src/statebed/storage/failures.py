@@ -1,8 +1,8 @@
-"""What an object store's failure means, read from obstore's exception.
+"""Classification of object store failures, from obstore's exceptions.
 
-obstore gives most failures one type and puts the rest into a text: the status, the store's error code, the
-kind of transport error. This module alone reads that text. What it hands on is free of the text itself, which
-may hold a signed URL and so a secret.
+obstore uses one type for most failures and puts the rest into a text: the status, the store's error code, the kind of
+transport error. Only this module reads that text. It does not pass the text on, because it may contain a signed URL,
+which is a secret.
 """
 
 import enum
@@ -22,13 +22,13 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TRANSPORT = re.compile(r"HttpError \{\s*kind: (\w+)")
 _WHO_AM_I = re.compile(r"https?://(169\.254\.|metadata\.google\.internal|\[fd00:ec2)")
-"""Hosts that tell a machine in a cloud its credentials: asked when nobody else gave any."""
+"""Hosts of cloud metadata services, which provide credentials if none are configured."""
 
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _NOT_ALLOWED = {"AccessDenied", "AuthorizationPermissionMismatch"}
 _SKEWED = {"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"}
 _SKEW_TEXT = re.compile(r"[Rr]equest date header too old|Token must be a short-lived token|Signature not yet current")
-"""How Azure, Google and S3 say it where they have no code of its own for it."""
+"""Texts of Azure, Google and S3 for clock skew, where they have no code for it."""
 _REQUEST_TIME = re.compile(r"<RequestTime>([0-9A-Za-z:.+-]{1,40})</RequestTime>")
 _SERVER_TIME = re.compile(r"<ServerTime>([0-9A-Za-z:.+-]{1,40})</ServerTime>")
 _TRANSIENT_CODES = {"RequestTimeout", "SlowDown", "InternalError", "ServerBusy", "OperationAborted"}
@@ -44,7 +44,7 @@ _INCOMPLETE = re.compile(r"(\w+(?: \w+)? must be specified)")
 
 
 class FailureKind(enum.Enum):
-    """What went wrong, in the words of our errors."""
+    """Kind of failure; the value is its text in errors."""
 
     MISSING = "there is no such object"
     EXISTS = "the object exists"
@@ -52,17 +52,17 @@ class FailureKind(enum.Enum):
     BAD_CREDENTIALS = "the store refused the credentials"
     NO_CREDENTIALS = "no credentials were found"
     CLOCK_SKEW = "the store refused the request because the clock of this machine is wrong"
-    DENIED = "the store knows us but does not allow this"
-    PAST_THE_END = "the range begins at or after the end of the object"
+    DENIED = "the store accepted the credentials but does not allow this"
+    PAST_THE_END = "the range starts at or after the end of the object"
     UNREACHABLE = "no connection to the store, so nothing was sent"
-    TRANSIENT = "the store failed, or its answer was lost"
-    SETTINGS = "a setting of the store cannot be"
+    TRANSIENT = "the store failed, or its response was lost"
+    SETTINGS = "a setting of the store is invalid"
     OTHER = "the store refused"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: its kind, and a short text that holds no secret."""
+    """A failure: its kind, and a short text without secrets."""
 
     kind: FailureKind
     reason: str
@@ -71,12 +71,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the exception and its text say."""
+    """Facts from the exception and its text."""
 
     error: Exception
     text: str
     status: int
-    """0 where the store gave no answer."""
+    """HTTP status, or 0 if the store did not respond."""
 
     code: str
     transport: str
@@ -93,24 +93,24 @@ class _Seen:
 
     @property
     def is_skewed(self) -> bool:
-        """Whether the store compared the time of the request with its own, and refused it."""
+        """Whether the store refused the request because of its time."""
         return self.code in _SKEWED or _SKEW_TEXT.search(self.text) is not None
 
     @property
     def skew(self) -> str:
-        """Both times, where the store names them: plain timestamps, no secret."""
+        """Both times if the store reports them: plain timestamps without secrets."""
         ours, theirs = _first(_REQUEST_TIME, self.text), _first(_SERVER_TIME, self.text)
         return f"here it is {ours}, at the store {theirs}" if ours and theirs else ""
 
     @property
     def reason(self) -> str:
-        """A short text without a secret: of the settings only a wrong one's name is quoted."""
+        """Short text without secrets; of the settings, only the name of an invalid one is quoted."""
         if isinstance(self.error, UnknownConfigurationKeyError):
             return self.text.splitlines()[0]
         if _INCOMPLETE.search(self.text):
             return _first(_INCOMPLETE, self.text)
         if _PLAIN_HTTP in self.text:
-            return "the endpoint is http://, which has to be allowed on purpose"
+            return "the endpoint is http://, which must be allowed explicitly"
         parts = (
             f"status {self.status}" if self.status else "",
             self.code,
@@ -138,11 +138,11 @@ _RULES: tuple[tuple[Callable[[_Seen], bool], FailureKind], ...] = (
     (lambda seen: seen.is_transient, FailureKind.TRANSIENT),
     (lambda _: True, FailureKind.OTHER),
 )
-"""The first rule that holds says what it is."""
+"""Rules in order of precedence; the first that holds decides."""
 
 
 def classify(error: Exception) -> Failure:
-    """Say what the failure means."""
+    """Return the kind of a failure, and whether it is worth a retry."""
     text = str(error)
     seen = _Seen(
         error=error,
@@ -153,7 +153,7 @@ def classify(error: Exception) -> Failure:
     )
     kind = next(kind for holds, kind in _RULES if holds(seen))
     retryable = kind in {FailureKind.UNREACHABLE, FailureKind.TRANSIENT} or (
-        # A machine outside a cloud has nobody to ask: no answer at all is an answer.
+        # Outside a cloud there is no metadata service: no response at all is final.
         kind is FailureKind.NO_CREDENTIALS and seen.status > 0 and seen.is_transient
     )
     return Failure(kind, seen.reason, retryable=retryable)

@@ -1,13 +1,11 @@
-"""A store in a folder of a file system, durable and with a true put-if-absent.
+"""Store in a folder of a file system, durable and with a true put-if-absent.
 
-Ours, because the usual libraries never call fsync. An object is written to a temporary file, synced, and then
-given its name in one step: `link` for put_if_absent (fails when the name is taken), `rename` for put. Then
-the folder is synced. A temporary file that a crash leaves behind lies in `.statebed-tmp` at the root, is
-never listed, and is removed by a later store once it is an hour old; a writer so slow that its file is swept
-away under it writes it again.
+It is our own because the usual libraries never call fsync. An object is written to a temporary file, synced, and then
+named in one step: `link` for put_if_absent (fails if the name is taken), `rename` for put. Then the folder is synced. A
+temporary file left by a crash is in `.statebed-tmp` at the root. It is never listed, and a later store deletes it once
+it is an hour old; a slow writer whose file was deleted writes it again.
 
-Folders that become empty are removed. A writer that finds its folder gone just makes it again, so nothing is
-locked.
+Empty folders are removed. A writer whose folder was removed creates it again, so no locks are needed.
 """
 
 import contextlib
@@ -33,14 +31,14 @@ from statebed.storage.paths import TEMPORARY_FOLDER, check_path, check_prefix, c
 
 STALE_AFTER_SECONDS = 3600.0
 _ATTEMPTS = 100
-"""How often a write begins again because its folder was removed under it, before that is called a failure."""
+"""Number of attempts to write if the folder is removed in the meantime."""
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
 
 
 class LocalStore:
-    """The folder `root`, which is made by the first write."""
+    """Store in the folder `root`, which the first write creates."""
 
     def __init__(self, root: str | Path, *, now: Callable[[], float] = time.time) -> None:
         self._root = Path(os.path.abspath(Path(root).expanduser()))  # noqa: PTH100 - resolve() would follow links
@@ -79,7 +77,7 @@ class LocalStore:
                 raise self._refused(error, path, "delete") from error
         for folder, path in folders.items():
             try:
-                # Even where nothing was there: somebody else may have removed it and not synced yet.
+                # Even if nothing was there: another process may have removed it without syncing yet.
                 sync_nearest(folder, self._root)
             except OSError as error:
                 raise self._refused(error, path, "delete") from error
@@ -99,7 +97,7 @@ class LocalStore:
                 finally:
                     temporary.unlink(missing_ok=True)
                 self._make_durable(target)
-            except FileNotFoundError as error:  # a folder removed, or the temporary file swept: begin again
+            except FileNotFoundError as error:  # a folder was removed, or the temporary file deleted: retry
                 last = error
             except (NotADirectoryError, IsADirectoryError) as error:
                 raise self._conflict(error, path) from error
@@ -115,15 +113,15 @@ class LocalStore:
         except FileExistsError:
             if target.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "a folder", str(target)) from None
-            # On network file systems a repeated request says "exists" to the one who made the link.
+            # On network file systems, the writer that made the link may get "exists" for a repeated request.
             return PutOutcome.CREATED if temporary.stat().st_nlink > 1 else PutOutcome.EXISTS
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             raise PutIfAbsentError(
-                f"this file system cannot make a hard link ({error.strerror}), so it has no put-if-absent",
+                f"this file system does not support hard links ({error.strerror}), so put-if-absent is not possible",
                 where=str(target),
-                fix="keep the state on one with hard links (ext4, xfs, btrfs, NFS) or in an object store",
+                fix="keep the state on a file system with hard links (ext4, xfs, btrfs, NFS) or in an object store",
             ) from error
         return PutOutcome.CREATED
 
@@ -132,16 +130,16 @@ class LocalStore:
         return PutOutcome.CREATED
 
     def _make_durable(self, target: Path) -> None:
-        # Also after EXISTS: whoever made the name may not have synced it yet, and our caller will rely on it.
+        # Even after EXISTS: the process that created the name may not have synced it yet, and the caller relies on it.
         try:
             sync_folder(target.parent)
         except FileNotFoundError:
-            return  # the object was deleted again meanwhile, with its folder
+            return  # the object was deleted since, with its folder
         except OSError as error:
             raise OutcomeUnknownError(
-                f"the name was made but its folder could not be synced: {error.strerror}",
+                f"the file was created but its folder could not be synced: {error.strerror}",
                 where=str(target),
-                fix="look at the disk's health, then repeat",
+                fix="check the disk, then repeat",
             ) from error
 
     def _make_temporary_folder(self) -> None:
@@ -160,7 +158,7 @@ class LocalStore:
             try:
                 folder.rmdir()
             except OSError:
-                return  # not empty, gone already, or not ours to remove: none of it matters
+                return  # not empty, already removed, or not permitted
             folder = folder.parent
 
     # ---- reading -------------------------------------------------------------------------------------------
@@ -197,12 +195,12 @@ class LocalStore:
             if not name.endswith("/"):
                 with contextlib.suppress(FileNotFoundError):
                     objects.append(_info(path, entry.stat()))
-            elif self._holds_object(path, entry.path):  # an empty folder is none, as in an object store
+            elif self._holds_object(path, entry.path):  # empty folders are not listed, as in an object store
                 folders.append(path)
         return Listing(objects=tuple(objects), folders=tuple(sorted(folders)))
 
     def _holds_object(self, path: str, folder: str) -> bool:
-        """Whether any object lies below a folder; looks no further than the first, for logs have many folders."""
+        """Return whether there is any object below a folder. Stops at the first, because logs have many folders."""
         inner = []
         try:
             with os.scandir(folder) as entries:
@@ -247,7 +245,7 @@ class LocalStore:
                     yield _info(path, entry.stat())
 
     def _entries(self, prefix: str) -> "tuple[tuple[str, os.DirEntry[str]], ...]":
-        # A folder's name sorts with its '/', as its objects' paths do: 'a-b' < 'a/b' < 'a0'.
+        # A folder sorts with its '/', as the paths of its objects do: 'a-b' < 'a/b' < 'a0'.
         try:
             with os.scandir(self._root / prefix) as entries:
                 named = [
@@ -264,7 +262,7 @@ class LocalStore:
     # ---- errors --------------------------------------------------------------------------------------------
 
     def _conflict(self, error: OSError, path: str) -> StorageError:
-        """A name on the way is a file: a conflict of names inside the store, no place for it above."""
+        """Return the error for a path with a file in place of a folder: a name conflict, or an unusable root."""
         if self._root.is_dir():
             return folder_conflict(self.url, path)
         return self._refused(error, path, "write")
@@ -276,9 +274,9 @@ class LocalStore:
             return StorageError(f"the disk is full: {reason}", where=where, fix="free some space and repeat")
         if verb in {"write", "delete"} and error.errno in _READ_ONLY:
             return StoreNotWritableError(
-                f"this folder cannot be written: {reason}",
+                f"this folder is not writable: {reason}",
                 where=str(self._root),
-                fix="choose another folder, or give this user the right to write there",
+                fix="choose another folder, or give this user write permission",
             )
         denied = error.errno in {errno.EACCES, errno.EPERM}
         fix = "give this user the right to do that" if denied else "look at the file system and repeat"

@@ -1,8 +1,7 @@
-"""A store in a dictionary: the model that the other stores are compared with, and the disk of simulations.
+"""Store in a dictionary: the model that the other stores are compared with, and the disk of simulations.
 
-It is as strict as the strictest store (an object and a folder cannot share a name, as on a file system), so
-what works here works everywhere. It lasts as long as the Python object; `memory://name` URLs share one per
-name and process.
+It is as strict as the strictest store (an object and a folder cannot share a name, as on a file system), so whatever
+works here works everywhere. It lives as long as the Python object; `memory://name` URLs share one per name and process.
 """
 
 import threading
@@ -31,7 +30,7 @@ class _Stored:
 
 
 class MemoryStore:
-    """Objects in memory, thread-safe."""
+    """Thread-safe store in memory."""
 
     def __init__(self, url: str = "memory://", *, now_us: Callable[[], int] = _now_us) -> None:
         self._url = url
@@ -39,7 +38,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._objects: dict[str, _Stored] = {}
         self._paths: list[str] = []
-        """Keys of `_objects`, sorted: a listing costs what it returns, however much else there is."""
+        """Sorted keys of `_objects`, so that the cost of a listing depends only on its result."""
         self._folders: Counter[str] = Counter()
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
-"""The store protocol: the few verbs that everything durable in statebed rests on.
+"""Store protocol: the operations on which everything durable in statebed is built.
 
-Paths are relative, '/'-separated and never start or end with '/'. Every implementation gives the same answers
-and the same errors, which one contract suite checks over all of them:
+Paths are relative, '/'-separated and never start or end with '/'. Every implementation returns the same results and
+raises the same errors, which one contract suite checks for all of them:
 
-- a missing object: `head` gives None, `get` and `get_range` raise ObjectMissingError, `delete` succeeds;
+- a missing object: `head` returns None, `get` and `get_range` raise ObjectMissingError, `delete` succeeds;
 - a transient failure is retried inside until the deadline, then StoreUnavailableError;
-- `put_if_absent` alone may raise OutcomeUnknownError: repeat it until it says CREATED or EXISTS;
-- EXISTS does not mean that somebody else was first. An answer may be lost and the request repeated, inside the
-  store or by the caller, and then finds its own object. Who must know compares a nonce in the bytes;
-- an object and a folder never have the same name: do not use "a" and "a/b" both. File systems refuse it.
+- `put_if_absent` alone may raise OutcomeUnknownError: repeat it until it returns CREATED or EXISTS;
+- EXISTS does not mean that another writer was first. A response may be lost and the request repeated, inside the
+  store or by the caller, and then finds its own object. Callers that must know compare a nonce in the bytes;
+- an object and a folder never have the same name: do not use both "a" and "a/b". File systems refuse it.
 """
 
 import enum
@@ -18,7 +18,7 @@ from typing import Protocol
 
 
 class PutOutcome(enum.Enum):
-    """What a put-if-absent did."""
+    """Outcome of a put-if-absent."""
 
     CREATED = "created"
     EXISTS = "exists"
@@ -26,14 +26,14 @@ class PutOutcome(enum.Enum):
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """One stored object, as listed or looked up."""
+    """Metadata of a stored object."""
 
     path: str
     size: int
     modified_us: int
-    """Microseconds since 1970; for people and age thresholds, never for decisions of the protocol."""
+    """Microseconds since 1970. For display and age thresholds, never for decisions of the protocol."""
     e_tag: str | None = None
-    """The store's tag of the content, without quotes, where it has one."""
+    """Entity tag of the content, without quotes, if the store has one."""
 
 
 @dataclass(frozen=True)
@@ -42,39 +42,40 @@ class Listing:
 
     objects: tuple[ObjectInfo, ...]
     folders: tuple[str, ...]
-    """Paths without the closing '/'. Some S3-likes go on showing a folder whose last object is gone."""
+    """Paths without the trailing '/'. Some S3-compatible stores still list a folder after its last object was deleted.
+    """
 
 
 class ObjectStore(Protocol):
-    """Bytes under names. Thread-safe. Holds no credentials in `url`."""
+    """Named objects of bytes. Thread-safe. `url` contains no credentials."""
 
     @property
     def url(self) -> str:
-        """Where this is: opens the same store again, in another process too; safe to print."""
+        """URL that opens the same store again, also in another process. Safe to print."""
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
-        """Create the object durably, or leave the one that exists; one of many callers hears CREATED."""
+        """Create the object durably, or leave the existing one; of concurrent callers, one gets CREATED."""
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace the object durably. Only for bytes that are the same whoever writes them."""
+        """Create or replace the object durably. Only for bytes that do not depend on the writer."""
 
     def get(self, path: str) -> bytes:
-        """The whole object."""
+        """Return the whole object."""
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`; shorter where the object ends."""
+        """Return `length` bytes from `start`, or fewer if the object ends before."""
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Size and time of the object, or None."""
+        """Return size and time of the object, or None if it does not exist."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Every object below the folder `prefix` ("" is the root), at any depth, sorted by path."""
+        """Yield every object below the folder `prefix` ("" is the root), at any depth, sorted by path."""
 
     def list_level(self, prefix: str) -> Listing:
-        """The objects and folders directly below the folder `prefix`."""
+        """Return the objects and folders directly below the folder `prefix`."""
 
     def delete(self, path: str) -> None:
-        """Remove the object; one that is not there is no error. Returns when the removal is durable."""
+        """Delete the object durably; a missing object is not an error."""
 
     def delete_many(self, paths: Sequence[str]) -> None:
-        """Remove objects as `delete` does, in any order and several at a time; returns when all are gone durably."""
+        """Delete objects durably, in any order and several at a time; missing objects are not an error."""

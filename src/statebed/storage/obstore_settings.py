@@ -1,8 +1,8 @@
-"""Sorts the settings of an object store: what goes to obstore's store, what to its HTTP client.
+"""Sorting of object store settings: which belong to obstore's store, which to its HTTP client.
 
-obstore takes the two apart, refuses one among the other, and forgets the environment's client settings as
-soon as one is given; we always give time-outs. So the client's settings are gathered here, from the options
-and the environment.
+obstore takes the two separately, refuses a setting in the wrong place, and ignores the environment's client settings
+once any is passed, and timeouts always are. Client settings are therefore gathered here from the options and the
+environment.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any
 
 CONNECT_TIMEOUT = timedelta(seconds=5)
 REQUEST_TIMEOUT = timedelta(seconds=60)
-"""One request, its body included: enough for a block of 64 MB over a slow line."""
+"""Timeout of one request including its body: enough for a block of 64 MB over a slow connection."""
 
 _CLOUDS = {
     "s3": "aws",
@@ -29,10 +29,10 @@ _TRUE = {"true", "1", "yes", "on"}
 
 @dataclass(frozen=True)
 class ObstoreSettings:
-    """What obstore is given. Holds secrets: has no readable repr."""
+    """Settings passed to obstore. Contains secrets, so its repr shows nothing."""
 
     cloud: str
-    """Whose words the settings are in: aws, google or azure."""
+    """Cloud whose setting names are used: aws, google or azure."""
 
     store: dict[str, str]
     client: dict[str, Any]
@@ -42,7 +42,7 @@ class ObstoreSettings:
 
 
 def sort_settings(scheme: str, options: Mapping[str, str], environment: Mapping[str, str]) -> ObstoreSettings:
-    """Take `options` apart; client settings such as AWS_ALLOW_HTTP also come from the environment.
+    """Sort `options`; client settings such as AWS_ALLOW_HTTP also come from the environment.
 
     >>> sort_settings("s3", {"aws_region": "eu-west-1", "allow_http": "true"}, {}).store
     {'aws_region': 'eu-west-1'}

@@ -1,22 +1,22 @@
-"""What a path may look like, the same for every store.
+"""Rules for paths, the same for every store.
 
-A path names one object: relative, '/'-separated, no empty, '.' or '..' part. A prefix names a folder: a path,
-or "" for the root. One name is kept back: the folder in which the local store writes its temporary files.
+A path names one object: relative, '/'-separated, no empty, '.' or '..' part. A prefix names a folder: a path, or "" for
+the root. One name is reserved: the folder for temporary files of the local store.
 """
 
 from statebed.errors import InputError, StorageError
 
 TEMPORARY_FOLDER = ".statebed-tmp"
-"""Never listed, never an object: holds half-written files of the local store, at its root."""
+"""Folder for temporary files at the root of the local store. Never listed."""
 
 MAX_PART_LENGTH = 255
-"""Bytes of one part of a path: what file systems allow."""
+"""Maximum length of a part of a path in bytes, as on file systems."""
 
 _FORBIDDEN = ("\\", "\x00", "\n", "\r")
 
 
 def check_path(path: str) -> str:
-    """Give back `path`, or say why it cannot name an object.
+    """Return `path`; raise InputError if it cannot name an object.
 
     >>> check_path("rides/checkpoints/000000000001/checkpoint.metadata")
     'rides/checkpoints/000000000001/checkpoint.metadata'
@@ -32,23 +32,23 @@ def check_path(path: str) -> str:
         if len(part.encode()) > MAX_PART_LENGTH:
             raise InputError(f"a part of the path {path[:80]!r}... is longer than {MAX_PART_LENGTH} bytes", fix=fix)
     if any(mark in path for mark in _FORBIDDEN):
-        raise InputError(f"the path {path!r} holds a backslash, a line end or a zero byte", fix=fix)
+        raise InputError(f"the path {path!r} contains a backslash, a line end or a zero byte", fix=fix)
     return path
 
 
 def check_prefix(prefix: str) -> str:
-    """Give back `prefix`, which names a folder; "" is the root."""
+    """Return `prefix`, which names a folder ("" is the root); raise InputError if it is invalid."""
     return check_path(prefix) if prefix else ""
 
 
 def check_range(start: int, length: int) -> None:
-    """Refuse a range of bytes that cannot be."""
+    """Raise InputError if start or length is negative."""
     if start < 0 or length < 0:
-        raise InputError(f"the range start={start} length={length} is negative", fix="ask for start >= 0, length >= 0")
+        raise InputError(f"the range start={start} length={length} is negative", fix="use start >= 0 and length >= 0")
 
 
 def join(folder: str, name: str) -> str:
-    """`name` below `folder`, where either may be the root.
+    """Return the path of `name` in `folder`; either may be "" for the root.
 
     >>> join("", "a"), join("a", "b"), join("a", "")
     ('a', 'a/b', 'a')
@@ -57,7 +57,7 @@ def join(folder: str, name: str) -> str:
 
 
 def parents(path: str) -> tuple[str, ...]:
-    """Every folder above the object, nearest first, without the root.
+    """Return every folder above the object, nearest first, without the root.
 
     >>> parents("a/b/c")
     ('a/b', 'a')
@@ -67,7 +67,7 @@ def parents(path: str) -> tuple[str, ...]:
 
 
 def folder_conflict(store_url: str, path: str) -> StorageError:
-    """The error of writing an object where a folder is, or below another object."""
+    """Return the error for writing an object where a folder is, or below another object."""
     return StorageError(
         "an object and a folder cannot have the same name",
         where=join(store_url, path),

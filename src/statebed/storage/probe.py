@@ -1,8 +1,8 @@
-"""The start-up probe: does this store really create an object only when it is absent?
+"""Start-up probe: checks that the store creates an object only if it is absent.
 
-Every commit rests on that. Some S3-likes accept the condition and ignore it, some file systems have no hard
-links; on them two runs could both win the same epoch. So the store is asked before anything else, and refused
-with an explanation.
+Every commit relies on that. Some S3-compatible stores accept the condition and ignore it, some file systems have no
+hard links; there, two runs could both win the same epoch. The store is therefore probed before anything else, and
+refused with an explanation.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ _START_TIMEOUT_SECONDS = 30.0
 
 
 def probe_put_if_absent(store: ObjectStore) -> None:
-    """Raise PutIfAbsentError where the store ignores the condition; leaves nothing behind.
+    """Raise PutIfAbsentError if the store ignores the condition. Leaves nothing behind.
 
-    A store that cannot be reached or written raises what it has to say about that: CredentialsError,
-    StoreNotWritableError, BucketMissingError, StoreUnavailableError.
+    A store that cannot be reached or written raises its own error: CredentialsError, StoreNotWritableError,
+    BucketMissingError, StoreUnavailableError.
 
     >>> from statebed.storage.memory_store import MemoryStore
     >>> probe_put_if_absent(MemoryStore())
     """
-    store.list_level(PROBE_FOLDER)  # a read first: who we are and where the bucket is, before anything is written
+    store.list_level(PROBE_FOLDER)  # a read first: checks credentials and bucket before anything is written
     token = secrets.token_hex(8)
     paths = (f"{PROBE_FOLDER}/{token}-twice", f"{PROBE_FOLDER}/{token}-at-once")
     try:

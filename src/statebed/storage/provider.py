@@ -1,7 +1,7 @@
-"""From a URL to a store: `get_storage_provider("s3://bucket/state")`.
+"""Stores by URL: `get_storage_provider("s3://bucket/state")`.
 
-One store per URL and options in a process, made when first asked for, so that connections are shared.
-Credentials come from the environment or from `options`, never from the URL, and never appear in a text.
+A process has one store per URL and options, created on first use, so that connections are shared. Credentials come from
+the environment or from `options`, never from the URL, and never appear in a text.
 """
 
 import re
@@ -25,10 +25,10 @@ _stores: dict[tuple[str, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
 
 def get_storage_provider(url: str | Path, options: Options | None = None) -> ObjectStore:
-    """Give the store at `url`: a folder, file://, s3://, gs://, az://, abfs(s):// or memory://name.
+    """Return the store at `url`: a folder, file://, s3://, gs://, az://, abfs(s):// or memory://name.
 
-    `options` are settings of the object store in obstore's words (`aws_endpoint_url`, `aws_region`, ...) and
-    go before the environment. Nothing is read or written yet: `probe_put_if_absent` does that.
+    `options` are settings of the object store under obstore's names (`aws_endpoint_url`, `aws_region`, ...) and take
+    precedence over the environment. Nothing is read or written yet: `probe_put_if_absent` does that.
 
     >>> get_storage_provider("memory://example")
     MemoryStore('memory://example')
@@ -43,30 +43,30 @@ def get_storage_provider(url: str | Path, options: Options | None = None) -> Obj
 
 
 def _normalised(url: str) -> str:
-    """The same text for the same place: an absolute path, or a URL without closing '/'. Refuses secrets."""
+    """Return an absolute path, or a URL without trailing '/'; raise SecretInUrlError if it contains a secret."""
     if not url.strip():
-        raise InputError("the state URL is empty", fix="give a folder or a URL such as 's3://bucket/state'")
+        raise InputError("the state URL is empty", fix="use a folder or a URL such as 's3://bucket/state'")
     match = _SCHEME.match(url)
     if match is None:
         return LocalStore(url).url
     scheme = match.group(1).lower()
     if scheme not in _MAKERS:
         raise UnknownSchemeError(
-            f"no store serves the scheme {scheme!r}",
-            fix=f"use a folder, or a URL that begins with one of: {', '.join(f'{s}://' for s in _MAKERS)}",
+            f"no store supports the scheme {scheme!r}",
+            fix=f"use a folder, or a URL that starts with one of: {', '.join(f'{s}://' for s in _MAKERS)}",
         )
     _refuse_secrets(url, scheme)
     parts = urlsplit(url)
     if scheme == "file":
         if parts.netloc not in {"", "localhost"} or not parts.path:
             raise InputError(
-                "a file URL names no host and an absolute path",
+                "a file URL must have no host and an absolute path",
                 where=url,
                 fix="write file:///folder/of/state",
             )
         return LocalStore(unquote(parts.path)).url
     if not parts.netloc:
-        raise InputError("the URL names no bucket", where=url, fix=f"write {scheme}://bucket/folder")
+        raise InputError("the URL has no bucket", where=url, fix=f"write {scheme}://bucket/folder")
     return f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
@@ -78,9 +78,9 @@ def _refuse_secrets(url: str, scheme: str) -> None:
         return
     host = parts.hostname or ""
     raise SecretInUrlError(
-        "the state URL carries a user, a password, a query or a fragment, which may be a secret (not shown)",
+        "the state URL contains a user, a password, a query or a fragment, which may be a secret (not shown)",
         where=f"{scheme}://{host}/...",
-        fix="leave the URL bare and give credentials by the environment (AWS_ACCESS_KEY_ID and so on)",
+        fix="remove it from the URL and pass credentials in the environment (AWS_ACCESS_KEY_ID and so on)",
     )
 
 

@@ -1,15 +1,15 @@
-"""Object stores through obstore: Amazon S3 and its like, Google Cloud Storage, Azure Blob Storage.
+"""Object stores through obstore: Amazon S3 and compatible stores, Google Cloud Storage, Azure Blob Storage.
 
-One code path for all of them, tested on a real S3 server and on Azure's emulator; Google's store is right by
-construction only. put_if_absent is obstore's `mode="create"`, a conditional request. obstore's own retries are
-off: trying again is decided here, where it is known whether a request may have had its effect. Every request
-has a time-out, every verb a deadline, after which StoreUnavailableError (or OutcomeUnknownError) says so.
+All use the same code, tested with a real S3 server and Azure's emulator; Google's store is not tested. put_if_absent is
+obstore's `mode="create"`, a conditional request. obstore's own retries are off: retries are decided here, where it is
+known whether a request may have had an effect. Every request has a timeout and every verb a deadline, after which
+StoreUnavailableError (or OutcomeUnknownError) is raised.
 
-EXISTS may be the answer to our own earlier try, whose answer was lost: callers that must know compare nonces. A
-store may also say "conflict" while another request for the same name is under way, which obstore reports as
-"exists": so "exists" is believed only once the object is seen.
+EXISTS may be the result of our own earlier attempt, whose response was lost: callers that must know compare nonces. A
+store may also respond "conflict" while another request for the same name is in progress, which obstore reports as
+"exists". "Exists" is therefore trusted only once the object is visible.
 
-obstore's threads do not survive a fork, and a request in the child would wait for ever: it is refused instead.
+obstore's threads do not survive a fork, and a request in the child would hang forever, so it is refused.
 """
 
 import functools
@@ -72,7 +72,7 @@ _ERRORS: dict[FailureKind, tuple[type[StatebedError], str]] = {
 
 
 class _FailedError(Exception):
-    """One try failed; carries what that means."""
+    """Failure of one attempt."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.reason)
@@ -80,7 +80,7 @@ class _FailedError(Exception):
 
 
 class RemoteStore:
-    """The bucket and folder of a URL such as s3://bucket/folder."""
+    """Store in the bucket and folder of a URL such as s3://bucket/folder."""
 
     def __init__(self, url: str, options: Mapping[str, str], *, retrier: Retrier | None = None) -> None:
         self._url = url
@@ -119,11 +119,11 @@ class RemoteStore:
             return self._repeat(attempt)
         except _FailedError as error:
             failure = error.failure
-        if sent:  # whatever the last try said, an earlier one may have had its effect
+        if sent:  # whatever the last attempt returned, an earlier one may have had an effect
             raise OutcomeUnknownError(
-                f"the store gave no clear answer until the deadline ({failure.reason})",
+                f"the store gave no clear response until the deadline ({failure.reason})",
                 where=join(self._url, path),
-                fix="repeat the same put: it then says created or exists",
+                fix="repeat the same put: it then returns created or exists",
             )
         raise self._error(failure, path, writes=True)
 
@@ -138,7 +138,7 @@ class RemoteStore:
     def get_range(self, path: str, start: int, length: int) -> bytes:
         check_path(path)
         check_range(start, length)
-        if length == 0:  # no request can ask for nothing, but a missing object is still missing
+        if length == 0:  # an empty range cannot be requested, but a missing object is still an error
             if self.head(path) is None:
                 raise self._error(Failure(FailureKind.MISSING, ""), path, writes=False)
             return b""
@@ -159,7 +159,7 @@ class RemoteStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        # Sorted here: some S3-likes list by folder, where 'a/b' comes before 'a-b'.
+        # Sorted here: some S3-compatible stores list by folder, where 'a/b' comes before 'a-b'.
         found = self._call(prefix, lambda: obstore.list(self._store, prefix or None).collect())
         return iter(_objects(found, prefix))
 
@@ -190,13 +190,13 @@ class RemoteStore:
             list(pool.map(self.delete, paths))
 
     def _deletes_in_bulk(self, paths: Sequence[str]) -> bool:
-        """Try requests that delete many objects each; whether that worked. Not every S3-like has them."""
+        """Try to delete objects with bulk requests, which not every store has; return whether that worked."""
         if not self._bulk_delete:
             return False
         try:
             self._repeat(lambda: _translated(lambda: obstore.delete(self._store, paths)))
         except _FailedError as error:
-            # One that is gone already fails the whole request on some stores: then each goes by itself.
+            # On some stores a missing object fails the whole request: the objects are then deleted one by one.
             self._bulk_delete = error.failure.kind in {FailureKind.MISSING, FailureKind.TRANSIENT}
             return False
         return True
@@ -219,14 +219,14 @@ class RemoteStore:
     def _repeat(self, attempt: Callable[[], T]) -> T:
         if _process_of_first_request() != os.getpid():
             raise StorageError(
-                "this process was forked from one that had already used an object store, which cannot work",
+                "this process was forked from one that had already used an object store, which is not supported",
                 where=self._url,
                 fix="start processes by 'spawn', or use the store only after the fork",
             )
         return self._retrier.call(attempt, retryable=_is_retryable)
 
     def _open(self) -> Any:
-        # Any: obstore's own words for settings and stores are not ours to repeat.
+        # Any: obstore's own types for settings and stores are not repeated here.
         store_settings: Any = self._settings.store
         client_settings: Any = self._settings.client
         failure = None
@@ -259,7 +259,7 @@ def _process_of_first_request() -> int:
 
 
 def _translated(attempt: Callable[[], T]) -> T:
-    """What the attempt gives; its failure without obstore's text, which may hold a signed URL."""
+    """Return the attempt's result; raise its failure without obstore's text, which may contain a signed URL."""
     try:
         return attempt()
     except (BaseError, OSError, ValueError) as error:
@@ -280,7 +280,7 @@ def _is_retryable(error: Exception) -> bool:
 
 
 def _objects(found: Iterable[Mapping[str, Any]], prefix: str) -> tuple[ObjectInfo, ...]:
-    # Some S3-likes list an empty folder as an object with the folder's own name.
+    # Some S3-compatible stores list an empty folder as an object with the folder's own name.
     infos = (_info(meta) for meta in found)
     return tuple(sorted((info for info in infos if info.path != prefix), key=lambda info: info.path))
 

@@ -1,8 +1,7 @@
-"""When to try again: a pure decision, and the loop that follows it.
+"""Retries: a pure decision, and the loop that follows it.
 
-Delays double from try to try, up to a limit, and are spread by chance so that many clients do not come back
-at once. Nothing is tried again after the deadline. Clock, sleep and chance are handed in, so tests need no
-time.
+Delays double from attempt to attempt, up to a limit, with random jitter, so that many clients do not return at once.
+There is no retry after the deadline. Clock, sleep and random numbers are passed in, so tests need no time.
 """
 
 import random
@@ -16,17 +15,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to go on, in seconds."""
+    """Limits of retries, in seconds."""
 
     deadline: float = 30.0
-    """From the start of the first try; no try begins later."""
+    """Time since the start of the first attempt after which no attempt starts."""
 
     first_delay: float = 0.1
     longest_delay: float = 5.0
 
 
 def next_delay(policy: RetryPolicy, *, failures: int, elapsed: float, draw: float) -> float | None:
-    """Seconds to wait after so many failures, or None to give up; `draw` is chance, from 0 to 1.
+    """Return the seconds to wait after `failures` failures, or None to give up; `draw` is random, from 0 to 1.
 
     >>> next_delay(RetryPolicy(), failures=3, elapsed=1.0, draw=1.0)
     0.4
@@ -41,7 +40,7 @@ def next_delay(policy: RetryPolicy, *, failures: int, elapsed: float, draw: floa
 
 @dataclass(frozen=True)
 class Retrier:
-    """Repeats an attempt as its policy says."""
+    """Repeats an attempt according to its policy."""
 
     policy: RetryPolicy = RetryPolicy()
     clock: Callable[[], float] = time.monotonic
@@ -49,7 +48,9 @@ class Retrier:
     draw: Callable[[], float] = random.random
 
     def call(self, attempt: Callable[[], T], *, retryable: Callable[[Exception], bool]) -> T:
-        """The attempt's result, or its last error: one that is not retryable, or the one before giving up."""
+        """Return the attempt's result, or raise its last error: one that is not retryable, or the last before giving
+        up.
+        """
         start = self.clock()
         failures = 0
         while True:

@@ -1,4 +1,4 @@
-"""A store seen from inside one folder: what a job gets, so that it cannot reach another job's objects."""
+"""View of one folder of a store. A job gets one, so that it cannot reach another job's objects."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

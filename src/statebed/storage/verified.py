@@ -1,9 +1,9 @@
-"""Writes that are compared with what the store then has, before anything may refer to them.
+"""Verified writes: compared with what the store then holds, before anything may refer to them.
 
-An acknowledged put is not proof: stores have cut objects short, and lost them. One more request for each object finds
-out. A small object is read back. A large one is looked up: its size must be right, and its ETag must be the MD5 of its
-content, as on S3 without KMS encryption (for an upload in parts, the MD5 of the MD5s of the parts). Where a store
-reports no such ETag, a large object is read back, too, in pieces.
+An acknowledged put is no proof: stores have truncated and lost objects. One more request per object finds out. A small
+object is read back. A large one is looked up: its size must be right, and its ETag must be the MD5 of its content, as
+on S3 without KMS encryption (for a multipart upload, the MD5 of the parts' MD5s). If a store reports no such ETag, a
+large object is read back in pieces, too.
 """
 
 import hashlib
@@ -14,16 +14,16 @@ from statebed.storage.object_store import ObjectStore
 from statebed.storage.paths import join
 
 UPLOAD_PART_BYTES = 5 << 20
-"""Object stores take larger objects in parts of this size."""
+"""Part size of multipart uploads; larger objects are uploaded in parts."""
 READ_BACK_BYTES = 1 << 20
-"""Objects up to this size are read back: that takes one request, as looking them up would."""
+"""Maximum size of objects that are read back, which takes one request, as a lookup would."""
 _PIECE_BYTES = 8 << 20
 _ATTEMPTS = 2
 _logger = logging.getLogger(__name__)
 
 
 def put_verified(store: ObjectStore, path: str, data: bytes) -> None:
-    """Put an object and check that the store has these bytes; repeat it once, then raise LostWriteError.
+    """Put an object and check that the store holds its bytes; repeat once, then raise LostWriteError.
 
     >>> from statebed.storage.memory_store import MemoryStore
     >>> put_verified(MemoryStore(), "data.parquet", b"rows")
@@ -38,12 +38,12 @@ def put_verified(store: ObjectStore, path: str, data: bytes) -> None:
     raise LostWriteError(
         f"the store acknowledged a write of {len(data)} bytes {_ATTEMPTS} times, but {problem}",
         where=join(store.url, path),
-        fix="nothing refers to this object; check the store and whatever is between it and this machine",
+        fix="nothing refers to this object; check the store and everything between it and this machine",
     )
 
 
 def content_tags(data: bytes) -> tuple[str, ...]:
-    """Return the ETags by which an S3 store says that it has exactly these bytes.
+    """Return the ETags with which an S3 store confirms that it holds exactly these bytes.
 
     >>> content_tags(b"rows")
     ('df347a373b8f92aa0ae3dd920a5ec2f6',)
@@ -56,7 +56,7 @@ def content_tags(data: bytes) -> tuple[str, ...]:
 
 
 def _difference(store: ObjectStore, path: str, data: bytes) -> str | None:
-    """Say how the stored object differs from `data`."""
+    """Return how the stored object differs from `data`, or None."""
     try:
         return _read_back(store, path, data) if len(data) <= READ_BACK_BYTES else _look_up(store, path, data)
     except ObjectMissingError:
@@ -72,7 +72,7 @@ def _look_up(store: ObjectStore, path: str, data: bytes) -> str | None:
     if info.e_tag is not None and info.e_tag in content_tags(data):
         return None
     for at in range(0, len(data), _PIECE_BYTES):
-        piece = data[at : at + _PIECE_BYTES]  # a copy: views are compared byte by byte, 50 times slower
+        piece = data[at : at + _PIECE_BYTES]  # copied, because comparing views is 50 times slower
         if store.get_range(path, at, len(piece)) != piece:
             return f"bytes {at} to {at + len(piece)} differ"
     return None

@@ -1,4 +1,4 @@
-"""Flows without Spark, in milliseconds: feed rows, move the watermark, crash, rescale, and look at what comes out.
+"""Runs flows without Spark, in milliseconds: feed rows, advance the watermark, crash, rescale, and read the output.
 
     with statebed.testing.run(flow, parallelism=2) as t:
         t.feed("rides", [{"driver": "ann", "fare": 7.5, "ts": "2026-01-01T12:00:30Z"}])
@@ -7,7 +7,7 @@
         t.rescale(3)
         assert t.output("per_minute") == [...]
 
-The operators, the state engine and the protocol are those that run everywhere else; state is kept in memory unless a
+The operators, the state engine and the protocol are the ones used everywhere else; state is kept in memory unless a
 store is given.
 """
 

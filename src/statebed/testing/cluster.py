@@ -1,4 +1,4 @@
-"""All subtasks of a graph's operators in one process: one epoch after the other, committed, restored, rescaled."""
+"""All subtasks of a graph's operators in one process: runs, commits, restores and rescales epochs."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ SOURCE_KIND = "statebed.testing"
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """How a graph runs."""
+    """Settings of a run."""
 
     job_id: str
     retained_epochs: int
@@ -38,15 +38,15 @@ class ClusterSettings:
 
 @dataclass
 class EpochResult:
-    """What an epoch gave."""
+    """Result of an epoch."""
 
     outputs: Tables
     results: dict[str, StepResult] = field(default_factory=dict)
-    """By operator, of all subtasks together."""
+    """Combined results of all subtasks, by operator."""
 
 
 class Cluster:
-    """The live subtasks of a graph."""
+    """Live subtasks of a graph."""
 
     def __init__(
         self, graph: Graph, store: ObjectStore, tiers: Tiers, parallelism: int, settings: ClusterSettings
@@ -64,7 +64,7 @@ class Cluster:
         self.restart(parallelism)
 
     def restart(self, parallelism: int) -> None:
-        """Forget everything in memory, fence the old run, and restore the head."""
+        """Discard everything in memory, fence the old run, and restore the head."""
         self.close()
         retention = Retention(epochs=self._settings.retained_epochs, reader_grace_us=0)
         self.run = Run.open(self._store, self._settings.job_id, options=RunOptions(retention=retention))
@@ -82,7 +82,7 @@ class Cluster:
             raise
 
     def close(self) -> None:
-        """Give up all tables."""
+        """Close all tables."""
         self._counted = {}
         managers, self._managers = self._managers, {}
         for some in managers.values():
@@ -90,7 +90,7 @@ class Cluster:
                 manager.close()
 
     def epoch(self, fed: Mapping[str, pa.Table], clocks: Mapping[str, SourceClock], epoch_time_us: int) -> EpochResult:
-        """Let rows go through the graph; nothing is durable before `commit`."""
+        """Pass rows through the graph; nothing is durable before `commit`."""
         after = operator_clocks(self.graph, clocks, self._before, epoch_time_us=epoch_time_us)
         result = EpochResult({})
         for number, node in enumerate(self.graph.nodes):
@@ -111,7 +111,7 @@ class Cluster:
         return result
 
     def commit(self, clocks: Mapping[str, SourceClock]) -> pb.CheckpointMetadata:
-        """Make the last epoch durable: the tables of all subtasks, the watermarks, the sources."""
+        """Make the last epoch durable: the tables of all subtasks, the watermarks and the sources."""
         after, epoch_time_us = self._pending
         waiting = []
         epoch, least = self.run.next_epoch, self.run.head.min_epoch
@@ -151,17 +151,17 @@ class Cluster:
         return record
 
     def compact(self) -> None:
-        """Merge all files of all tables; the next epoch takes the result."""
+        """Compact all files of all tables; the next epoch commits the result."""
         for some in self._managers.values():
             for manager in some:
                 manager.compact().result(TIMEOUT_SECONDS)
 
     def managers(self, operator_id: str) -> list[TableManager]:
-        """Of an operator's subtasks."""
+        """Return the table managers of an operator's subtasks."""
         return self._managers[operator_id]
 
     def _figures(self, operator_id: str) -> pb.OperatorFigures:
-        """Counts of an operator, its subtasks together; nothing is timed here."""
+        """Return the combined counts of an operator's subtasks. Times are not measured here."""
         parts = []
         for index, manager in enumerate(self._managers[operator_id]):
             before, now = self._counted.get((operator_id, index), {}), manager.metrics().tables
@@ -188,7 +188,7 @@ class Cluster:
         )
 
     def _steps(self, node: OperatorNode, given: list[pa.Table], clock: Clock) -> tuple[dict[str, pa.Table], StepResult]:
-        """The steps of all subtasks."""
+        """Run the steps of all subtasks, and return their outputs and combined result."""
         fed = [feed.apply(rows) for feed, rows in zip(node.feeds, given, strict=True)]
         steps = []
         for index, manager in enumerate(self._managers[node.operator.operator_id]):
@@ -228,7 +228,7 @@ def _together(steps: list[StepResult]) -> StepResult:
 
 
 def latest_event_time(rows: pa.Table) -> int | None:
-    """The greatest event time of rows; None: none has one."""
+    """Return the greatest event time of the rows, or None."""
     known = int64_values(rows[TIME])[validity(rows[TIME])]
     return int(known.max()) if len(known) else None
 
@@ -239,7 +239,7 @@ def _encoded(clocks: Mapping[str, SourceClock], marks: Mapping[str, int | None])
 
 
 def _restored(graph: Graph, record: pb.CheckpointMetadata) -> tuple[dict[str, SourceClock], dict[str, int | None]]:
-    """The clocks of sources and the watermarks of operators, as the head left them."""
+    """Return the clocks of sources and the watermarks of operators from the head."""
     clocks = {name: SourceClock() for name in graph.sources}
     marks: dict[str, int | None] = {}
     if record.source_position.kind == SOURCE_KIND:

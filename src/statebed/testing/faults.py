@@ -1,9 +1,8 @@
-"""A store that fails on purpose: crashes, lost answers, pauses and damaged bytes, at chosen operations.
+"""A store that fails on purpose: crashes, lost responses, pauses and damaged bytes, at chosen operations.
 
-Every call is an `Operation` with a number, counted from 1. A plan says which of them fail and how; a hook
-runs before each of them, which is where a test pauses a run to make a zombie of it. Once crashed, the store
-answers nothing more: the process it belonged to is dead, and whatever its `finally` blocks attempt has no
-effect either.
+Every call is an `Operation` with a number, counted from 1. A plan tells which of them fail and how. A hook runs before
+each of them, where a test can pause a run to turn it into a zombie. Once crashed, the store answers no more calls: its
+process is dead, and whatever its `finally` blocks attempt has no effect either.
 
     store = FaultStore(disk, {7: Fault.CRASH_AFTER})
     with pytest.raises(SimulatedCrash):
@@ -26,11 +25,11 @@ Damage = Callable[[bytes], bytes]
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. A BaseException, so that no `except Exception` survives its own death."""
+    """Death of the process. A BaseException, so that no `except Exception` can catch it."""
 
 
 class Verb(enum.Enum):
-    """The verbs of the store protocol."""
+    """Verbs of the store protocol."""
 
     PUT_IF_ABSENT = "put_if_absent"
     PUT = "put"
@@ -48,7 +47,7 @@ class Verb(enum.Enum):
 
 
 class Fault(enum.Enum):
-    """How an operation goes wrong."""
+    """Kinds of failure of an operation."""
 
     CRASH_BEFORE = "the process dies before the operation has its effect"
     CRASH_AFTER = "the process dies after the effect, before it hears the answer"
@@ -63,7 +62,7 @@ class Fault(enum.Enum):
 
 
 _WRITES: Mapping[Fault | None, Fault] = {Fault.STORE_HALF: Fault.CUT_SHORT, Fault.STORE_FLIPPED: Fault.FLIP_BYTE}
-"""What a spoiled write does to its bytes is what a spoiled read does."""
+"""Read faults that damage bytes in the same way as these write faults."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,17 @@ Plan = Mapping[int, Fault] | Callable[[Operation], Fault | None]
 
 
 def flip_byte(offset: int = -1) -> Damage:
-    """Damage that inverts the byte at `offset` (from the end where negative); nothing happens to b""."""
+    """Return a damage that inverts the byte at `offset`, counted from the end if negative; b"" stays unchanged."""
     return lambda data: data and data[:offset] + bytes([data[offset] ^ 0xFF]) + data[offset:][1:]
 
 
 def cut_to(length: int) -> Damage:
-    """Damage that leaves the first `length` bytes."""
+    """Return a damage that keeps only the first `length` bytes."""
     return lambda data: data[:length]
 
 
 class FaultStore:
-    """`store`, made to fail as `plan` says; counts and logs every operation."""
+    """Wraps `store` and makes operations fail according to `plan`; counts and logs every operation."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class FaultStore:
 
     @property
     def log(self) -> tuple[Operation, ...]:
-        """Every operation so far, in order, those that failed too."""
+        """Every operation so far, in order, including failed ones."""
         with self._lock:
             return tuple(self._log)
 
@@ -124,11 +123,11 @@ class FaultStore:
         return self._crashed
 
     def crash(self) -> None:
-        """From now on every operation raises SimulatedCrash: for a crash between two operations."""
+        """Make every further operation raise SimulatedCrash: a crash between two operations."""
         self._crashed = True
 
     def damage(self, path: str, damage: Damage) -> None:
-        """From now on every read of `path` sees its bytes through `damage`, its size too."""
+        """Apply `damage` to every further read of `path`, and to its size."""
         self._damage[path] = damage
 
     def put_if_absent(self, path: str, data: bytes) -> PutOutcome:
@@ -166,7 +165,7 @@ class FaultStore:
         self._run(Verb.DELETE, path, lambda _: self._store.delete(path))
 
     def delete_many(self, paths: Sequence[str]) -> None:
-        """Delete one after the other: each is an operation that may fail, and the order is always the same."""
+        """Delete the objects one by one, so that each is an operation that may fail, in a fixed order."""
         for path in paths:
             self.delete(path)
 
@@ -195,7 +194,7 @@ class FaultStore:
             raise self._failure(operation, fault)
         try:
             answer = effect(fault)
-        finally:  # an operation that fails by itself (a read of what is absent) dies no less
+        finally:  # a call that fails by itself, such as a read of a missing object, crashes all the same
             if fault is Fault.CRASH_AFTER:
                 raise self._die(operation)
         if fault is Fault.LOSE_ANSWER:
@@ -223,7 +222,7 @@ class FaultStore:
         return SimulatedCrash(f"operation {operation.number}: {operation.verb.value} {operation.path}")
 
     def _failure(self, operation: Operation, fault: Fault) -> StoreUnavailableError:
-        # Only put_if_absent says that the outcome is unknown: the other verbs may simply be repeated.
+        # Only put_if_absent reports an unknown outcome: the other verbs can simply be repeated.
         unknown = operation.verb is Verb.PUT_IF_ABSENT and fault is not Fault.UNAVAILABLE
         kind = OutcomeUnknownError if unknown else StoreUnavailableError
         return kind(f"injected: {fault.value}", where=join(self.url, operation.path))

@@ -1,4 +1,4 @@
-"""A flow under test."""
+"""Test runs of flows."""
 
 import tempfile
 from collections import Counter
@@ -32,7 +32,7 @@ DEFAULT_MEMORY = 256 << 20
 
 
 class Runnable(Protocol):
-    """A flow, or a job on Spark: the same graph."""
+    """A flow, or a job on Spark: anything with a graph."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +58,7 @@ def run(
 ) -> "Iterator[TestRun]":
     """Run a flow in this process, without Spark.
 
-    `memory` is the budget of its state, in bytes; `memory_shares` are parts of it that operators or tables keep.
+    `memory` is the budget of its state in bytes; `memory_shares` are shares of it reserved for operators or tables.
     """
     with tempfile.TemporaryDirectory(prefix="statebed-testing-") as folder:
         guarantees = guarantees_of(memory_shares or {}, memory)
@@ -75,7 +75,7 @@ def run(
 
 
 def evaluate(rows: Sequence[Mapping[str, Any]], /, **aggregates: Aggregate) -> dict[str, Any]:
-    """Return the results of aggregates over a few rows: a way to try one out.
+    """Return the results of aggregates over a few rows, to try them out.
 
     Types are inferred from the rows. A column `ts` with timestamps is the event time.
 
@@ -94,7 +94,7 @@ def evaluate(rows: Sequence[Mapping[str, Any]], /, **aggregates: Aggregate) -> d
 
 
 def evaluate_over(rows: Sequence[Mapping[str, Any]], by: str, /, **calls: WindowCall) -> dict[str, list[Any]]:
-    """Return the results of window functions over a few rows ordered by `by`, in the order in which they are given.
+    """Return the results of window functions over a few rows ordered by `by`, in the order of `rows`.
 
     >>> evaluate_over([{"price": 5}, {"price": 9}], "price desc", place=sb.row_number())
     {'place': [2, 1]}
@@ -113,9 +113,9 @@ def evaluate_over(rows: Sequence[Mapping[str, Any]], by: str, /, **calls: Window
 
 
 class TestRun:
-    """Epoch after epoch: each `feed`, `watermark` and `tick` is one."""
+    """A test run, in which each `feed`, `watermark` and `tick` is an epoch."""
 
-    __test__ = False  # no test case, whatever its name
+    __test__ = False  # not a test case, despite its name
 
     def __init__(self, flow: Runnable, cluster: Cluster, tiers: Tiers) -> None:
         self._graph = flow.graph
@@ -125,22 +125,22 @@ class TestRun:
         self._produced: dict[Edge, list[pa.Table]] = {}
         self._said = False
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By operator and kind: rows_in, rows_late, and what the operator counts itself."""
+        """Counts by operator and kind: rows_in, rows_late, and those of the operator itself."""
 
     # ---- what happens ----------------------------------------------------------------------------------------
 
     def feed(self, source: str, rows: Rows) -> None:
-        """One epoch with these rows of one source."""
+        """Run an epoch with rows of one source."""
         self.feed_all({source: rows})
 
     def feed_all(self, rows: Mapping[str, Rows]) -> None:
-        """One epoch with rows of several sources."""
+        """Run an epoch with rows of several sources."""
         self._epoch({name: self._source_rows(name, some) for name, some in rows.items()})
 
     def watermark(self, time: Time, *, source: str | None = None) -> None:
-        """One epoch without rows, in which the watermark (of one source, or of all) is this.
+        """Run an epoch without rows, with this watermark for one source or for all.
 
-        From then on watermarks are what the test says, and no more derived from event times.
+        From then on the test sets watermarks; they are no longer derived from event times.
         """
         self._said = True
         moment = micros(time)
@@ -149,7 +149,7 @@ class TestRun:
         self._epoch({}, clocks | {name: clocks[name].said(moment) for name in names})
 
     def tick(self, *, to: Time | None = None, epochs: int = 1) -> None:
-        """Epochs without rows; `to` sets the time of processing."""
+        """Run epochs without rows; `to` sets the processing time."""
         if to is not None:
             self._now_us = max(self._now_us, micros(to))
         for _ in range(epochs):
@@ -160,22 +160,22 @@ class TestRun:
         self._cluster.restart(self._cluster.parallelism)
 
     def crash_in(self, source: str, rows: Rows) -> None:
-        """Lose an epoch after it was computed and before it was committed; then do it again."""
+        """Lose an epoch after it was computed and before it was committed, then run it again."""
         fed = {source: self._source_rows(source, rows)}
         self._cluster.epoch(fed, self._clocks(), self._now_us)
         self.crash()
         self._epoch(fed)
 
     def rescale(self, parallelism: int) -> None:
-        """Go on with another number of subtasks."""
+        """Continue with another number of subtasks."""
         self._cluster.restart(parallelism)
 
     def compact(self) -> None:
-        """Merge all files of the state; the next epoch takes the result."""
+        """Compact all files of the state; the next epoch commits the result."""
         self._cluster.compact()
 
     def spill(self) -> None:
-        """Move all state that can leave memory to local disk."""
+        """Spill all state that can leave memory to local disk."""
         memory = self._tiers.memory
         with memory.reserve("statebed.testing", Purpose.READS, memory.budget):
             pass
@@ -183,7 +183,7 @@ class TestRun:
     # ---- what came out ---------------------------------------------------------------------------------------
 
     def table(self, name: str, *, side: str = "") -> pa.Table:
-        """All rows that a stream has given, by the name of its source or operator; of a changelog what it comes to."""
+        """Return all rows of a stream, by the name of its source or operator; for a changelog the net rows."""
         edge = self._edge(name, side)
         output = self._graph.output(edge)
         rows = pa.concat_tables([output.schema.empty_table(), *self._produced.get(edge, [])])
@@ -192,16 +192,16 @@ class TestRun:
         return rows.select(output.columns.names)
 
     def output(self, name: str, *, side: str = "") -> list[dict[str, Any]]:
-        """The same as Python values."""
+        """Return the rows of `table` as Python values."""
         rows: list[dict[str, Any]] = self.table(name, side=side).to_pylist()
         return rows
 
     def late(self, name: str) -> list[dict[str, Any]]:
-        """The rows that came too late for an operator."""
+        """Return the late rows of an operator."""
         return self.output(name, side="late")
 
     def changes(self, name: str, *, side: str = "") -> pa.Table:
-        """All rows as they came, with `_time`, in a changelog `_weight`, and the number of the epoch."""
+        """Return all rows as they were emitted, with `_time`, the epoch and, in a changelog, `_weight`."""
         edge = self._edge(name, side)
         schema = self._graph.output(edge).schema
         pieces = [
@@ -212,7 +212,7 @@ class TestRun:
         return pa.concat_tables([empty, *pieces])
 
     def state(self, operator: str, table: str) -> pa.Table:
-        """All rows of a table of an operator."""
+        """Return all rows of a table of an operator."""
         node = self._graph.nodes[self._graph.names[operator].node]
         if not isinstance(node, OperatorNode) or table not in node.operator.tables:
             known = list(node.operator.tables) if isinstance(node, OperatorNode) else []
@@ -224,19 +224,19 @@ class TestRun:
         return pa.concat_tables(pieces) if pieces else pa.table({})
 
     def state_rows(self, operator: str) -> int:
-        """How many rows all tables of an operator hold."""
+        """Return the number of rows in all tables of an operator."""
         node = self._graph.nodes[self._graph.names[operator].node]
         assert isinstance(node, OperatorNode)
         return sum(self.state(operator, table).num_rows for table in node.operator.tables)
 
     @property
     def memory_used(self) -> int:
-        """Bytes that the budget is charged with now."""
+        """Number of bytes charged to the budget now."""
         return self._tiers.memory.used
 
     @property
     def epoch(self) -> int:
-        """The number of the last committed epoch."""
+        """Number of the last committed epoch."""
         return self._cluster.run.head.epoch
 
     # ---- inside ----------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class TestRun:
         self._keep(result)
 
     def _clocks(self) -> dict[str, SourceClock]:
-        """What the next epoch works with, by event times of earlier ones or as the test said."""
+        """Return the clocks of the next epoch, from earlier event times or as set by the test."""
         clocks = self._cluster.sources
         if self._said:
             return dict(clocks)
@@ -277,7 +277,7 @@ class TestRun:
         return self._graph.sources[name]
 
     def _source_rows(self, name: str, rows: Rows) -> pa.Table:
-        """Rows with the source's columns and their event time."""
+        """Return the rows with the source's columns and their event time."""
         node = self._source(name)
         given = rows if isinstance(rows, pa.Table | pa.RecordBatch) else _from_rows(rows, node)
         missing = [column for column in given.schema.names if column not in node.columns.names]
@@ -300,7 +300,7 @@ class TestRun:
 
 
 def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
-    """Python rows; times may be ISO text."""
+    """Convert Python rows; times may be ISO text."""
     columns: dict[str, pa.Array] = {}
     rows = list(rows)
     unknown = sorted({name for row in rows for name in row} - set(node.columns.names))
@@ -318,10 +318,12 @@ def _from_rows(rows: Iterable[Mapping[str, Any]], node: SourceNode) -> pa.Table:
 
 
 def _expanded(rows: pa.Table) -> pa.Table:
-    """Each row as often as its weight says."""
+    """Repeat each row according to its weight."""
     weights = rows[WEIGHT].combine_chunks()
     counts = np.asarray(weights.to_numpy(zero_copy_only=False), dtype=np.int64)
     if (counts < 0).any():
         taken = rows.take(from_numpy(np.flatnonzero(counts < 0), pa.int64())).slice(0, 3).to_pylist()
-        raise InputError(f"more rows were taken away than were there: {taken}", fix="see changes() for what came")
+        raise InputError(
+            f"more rows were retracted than inserted: {taken}", fix="changes() shows all rows as they were emitted"
+        )
     return rows.take(from_numpy(np.repeat(np.arange(rows.num_rows, dtype=np.int64), counts), pa.int64()))

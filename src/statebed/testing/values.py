@@ -1,4 +1,4 @@
-"""Values that a test writes down, as Arrow: exactly, or refused."""
+"""Conversion of values written in tests to Arrow, exact or refused."""
 
 import datetime as dt
 import math
@@ -19,7 +19,7 @@ _FRACTION = re.compile(r"[.,]\d{6}(\d+)")
 
 
 def micros(time: Time) -> int:
-    """Microseconds since 1970 of a time with its zone, or of ISO text (without a zone: UTC)."""
+    """Return a time in microseconds since 1970; ISO text without a zone is UTC."""
     if isinstance(time, int) and not isinstance(time, bool):
         return time
     moment = time
@@ -33,7 +33,7 @@ def micros(time: Time) -> int:
             raise _no_time(time, str(error)) from error
     if not isinstance(moment, dt.datetime):
         raise _no_time(time, f"it is of type {type(time).__name__}")
-    if getattr(moment, "nanosecond", 0):  # of pandas
+    if getattr(moment, "nanosecond", 0):  # pandas
         raise _no_time(time, "it has nanoseconds, and times are microseconds")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
@@ -43,12 +43,12 @@ def micros(time: Time) -> int:
 def _no_time(given: object, why: str) -> InputError:
     return InputError(
         f"{given!r} is not a time: {why}",
-        fix="give a datetime, ISO text such as '2026-01-31T12:00:00.123456Z', or microseconds since 1970 as an int",
+        fix="use a datetime, ISO text such as '2026-01-31T12:00:00.123456Z', or microseconds since 1970 as an int",
     )
 
 
 def exact_column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
-    """Python values as a column; refused where one would change, as 1.5 would among integers."""
+    """Return Python values as a column; raise InputError if one would change, as 1.5 would among integers."""
     fix = "give values of the column's type, or round or cast them yourself"
     try:
         column = pa.array(values, field.type)
@@ -59,7 +59,7 @@ def exact_column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
     for row, (given, kept) in enumerate(zip(values, column, strict=True)):
         if not _is_same(given, kept.as_py(), field.type):
             raise InputError(
-                f"the column {field.name!r} is {field.type}, and {given!r} (row {row}) would become {kept.as_py()!r}",
+                f"the column {field.name!r} is {field.type}, but {given!r} (row {row}) would become {kept.as_py()!r}",
                 where=where,
                 fix=fix,
             )
@@ -67,7 +67,7 @@ def exact_column(field: pa.Field, values: list[Any], *, where: str) -> pa.Array:
 
 
 def _is_same(given: Any, kept: Any, kind: pa.DataType) -> bool:
-    """Whether a value stayed what it was: equal, a number as a number, a text as the bytes that it stands for."""
+    """Return whether a value is unchanged: equal, with numbers compared as numbers and text as its bytes."""
     if given is None or kept is None:
         return given is kept
     if pa.types.is_nested(kind):
@@ -76,7 +76,7 @@ def _is_same(given: Any, kept: Any, kind: pa.DataType) -> bool:
         nanoseconds = (getattr(one, "nanosecond", 0) for one in (given, kept))
         return len(set(nanoseconds)) == 1 and _instant(given) == _instant(kept)
     if isinstance(given, float):
-        # A float is written in the fewest digits that name it.
+        # A float is written with the fewest digits that identify it.
         written = float(str(np.float32(kept))) if pa.types.is_float32(kind) else kept
         return written == given or (math.isnan(given) and isinstance(kept, float) and math.isnan(kept))
     if isinstance(given, str) and isinstance(kept, bytes):
@@ -85,7 +85,7 @@ def _is_same(given: Any, kept: Any, kind: pa.DataType) -> bool:
 
 
 def _parts(given: Any, kept: Any, kind: pa.DataType) -> Iterator[bool]:
-    """Whether the parts of a nested value stayed what they were."""
+    """Yield whether each part of a nested value is unchanged."""
     if pa.types.is_struct(kind):
         yield from (_is_same(given.get(field.name), kept[field.name], field.type) for field in kind)
         return

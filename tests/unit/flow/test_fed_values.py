@@ -42,7 +42,7 @@ def fed(rows: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("column", "value", "text"),
     [
-        ("n", 1.5, "'n' is int64, and 1.5 .row 0. would become 1"),
+        ("n", 1.5, "'n' is int64, but 1.5 .row 0. would become 1"),
         ("n", Decimal("1.5"), "'n'"),
         ("n", 2**63, "'n'"),
         ("n", "5", "'n'"),
@@ -52,7 +52,7 @@ def fed(rows: Any) -> list[dict[str, Any]]:
         ("small", 127.5, "'small'"),
         ("x", 2**53 + 1, "'x'"),
         ("x", "1.5", "'x'"),
-        ("f", 1 / 3, "'f' is float, and 0.333"),
+        ("f", 1 / 3, "'f' is float, but 0.333"),
         ("f", 1e300, "'f'"),
         ("f", 2**24 + 1, "'f'"),
         ("money", Decimal("1.234"), "'money'"),

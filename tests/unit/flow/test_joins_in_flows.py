@@ -139,10 +139,10 @@ def test_rows_of_a_window_are_numbered_and_the_first_are_taken_when_it_closes() 
     ("terms", "message"),
     [
         ({"on": "auction"}, r"no columns \['auction'\]"),
-        ({"on": eq("auction", "id"), "how": "outer"}, "how='outer'"),
+        ({"on": eq("auction", "id"), "how": "outer"}, "got 'outer'"),
         ({"on": eq("auction", "id"), "window": tumbling("1 s"), "as_of": as_of()}, "one of within"),
         ({"on": eq("auction", "id"), "as_of": as_of(), "condition": "price > 1"}, "no condition"),
-        ({"on": eq("auction", "id"), "window": tumbling("1 s"), "ttl": "1 day"}, "without a time"),
+        ({"on": eq("auction", "id"), "window": tumbling("1 s"), "ttl": "1 day"}, "only for a join without"),
         ({"on": eq("auction", "id"), "condition": "price > top"}, "top"),
         ({"on": eq("auction", "seller")}, "do not match"),
     ],

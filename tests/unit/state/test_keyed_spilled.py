@@ -345,7 +345,7 @@ def test_a_view_that_is_given_up_takes_nothing_and_answers_nothing_wrong(store: 
     view.give_up()
     assert not tiers.memory.used
     assert not list(tiers.folder.path.iterdir())
-    with pytest.raises(InputError, match="changes that no checkpoint has"):
+    with pytest.raises(InputError, match="changes that no checkpoint contains"):
         view.get(keys_of(np.array([1])))
     saved = opened(store, tiers, [view.metadata()])
     saved.give_up()
@@ -362,7 +362,7 @@ def test_a_merge_function_must_not_use_the_view(store: MemoryStore, tiers: Tiers
         view.get(keys_of(np.array([1])))
         return add(old, new)
 
-    with pytest.raises(InputError, match="inside of a merge function"):
+    with pytest.raises(InputError, match="inside a merge function"):
         view.merge(keys_of(np.array([1])), values_of(np.array([1])), peeking)
     assert totals_of(view) == {1: 1}
 

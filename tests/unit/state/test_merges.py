@@ -179,7 +179,7 @@ def test_every_value_column_has_to_be_named() -> None:
     view = view_of(pa.int64())
     keys, values = pa.table({"driver": [1]}), pa.table({"value": [1]})
     for merges in (merge_columns(), merge_columns(value=Merge.SUM, other=Merge.SUM)):
-        with pytest.raises(InputError, match="how it is merged"):
+        with pytest.raises(InputError, match="one merge rule for each value column"):
             view.merge(keys, values, merges)
     assert content(view) == {}
 

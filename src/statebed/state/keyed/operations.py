@@ -151,8 +151,7 @@ class KeyedOperations:
         """Bring the rows of these keys nearer in the background.
 
         Rows are loaded from the store to memory, or to mapped files if memory is short, and from mapped files to
-        memory, evicting colder rows. This is only a hint: a
-        future yields False if too many loads are waiting already.
+        memory, evicting colder rows. This is only a hint: a future yields False if too many loads are waiting already.
         """
         nearer, left = [], self._memory.low_bytes
         for slot, _, _ in self._blocks.of(self._batch(keys).hashes):

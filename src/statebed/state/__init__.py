@@ -1,4 +1,4 @@
-"""State of operators: tables, what is live in them, and how their rows are read and written."""
+"""State of operators: tables, their live files and rows, and how rows are read and written."""
 
 from statebed.arrays.key_hash import hash_key
 from statebed.state.codec import Codec

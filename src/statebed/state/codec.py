@@ -1,25 +1,25 @@
-"""Keys and values of global keyed tables as bytes: msgpack with tags, which describes itself and runs no code.
+"""Codec of keys and values in global keyed tables: msgpack with tags, which is self-describing and runs no code.
 
-What goes in comes out equal and of the same type: None, bool, int of any size, float (NaN and infinities too), str,
+A value decodes to an equal value of the same type: None, bool, int of any size, float (NaN and infinities too), str,
 bytes, datetime, date, timedelta, Decimal, and tuples, lists and dicts of these. Dataclasses and msgspec Structs need
-their type declared (`Codec(Rider)`); on disk they are maps of their fields. Everything else is refused when it is
-encoded. Subclasses (numpy's float64, an IntEnum) are not the type that they derive from, so they are refused, too.
+their type declared (`Codec(Rider)`); on disk they are maps of their fields. Encoding any other type is an error.
+Subclasses (numpy's float64, an IntEnum) would not decode to the same type, so they are refused, too.
 
-Layout: nil, booleans, floats (64 bits), text, binary, arrays and maps with text keys as msgpack has them, integers from
--2^63 to 2^64 - 1 likewise. All else is a msgpack extension:
+Layout: nil, booleans, floats (64 bits), text, binary, arrays, maps with text keys, and integers from -2^63 to 2^64 - 1
+are stored as plain msgpack. Everything else is a msgpack extension:
 
-    1  other integers     big endian, two's complement, as few bytes as hold it
+    1  other integers     big endian, two's complement, the fewest bytes that hold it
     2  tuple              a msgpack array
     3  map, other keys    a msgpack array: key, value, key, value ...
-    4  datetime, aware    msgpack integer: microseconds since 1970 in UTC; comes back in UTC
-    5  datetime, naive    msgpack integer: microseconds since 1970, in whatever zone it is meant
+    4  datetime, aware    msgpack integer: microseconds since 1970 in UTC; decodes to a datetime in UTC
+    5  datetime, naive    msgpack integer: microseconds since 1970, zone unknown
     6  date               msgpack integer: days since 1970
     7  timedelta          integer as above: microseconds
     8  Decimal            its text
 
-**Keys** have one form only, so that equal keys are equal bytes: -0.0 becomes 0.0, all NaNs one, a Decimal loses its
-trailing zeros, an aware datetime its zone. Keys of different types are different keys, also where Python calls them
-equal: 1, 1.0, True and Decimal(1) are four. A key is hashable.
+**Keys** have a canonical form, so that equal keys are equal bytes: -0.0 becomes 0.0, all NaNs become one NaN, a Decimal
+loses its trailing zeros, an aware datetime is converted to UTC. Keys of different types are different keys even if they
+compare equal in Python: 1, 1.0, True and Decimal(1) are four keys. A key must be hashable.
 """
 
 import datetime as dt
@@ -45,27 +45,27 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Codec(Generic[T]):
-    """Encodes and decodes values of one declared type; `Any` takes every type that needs no declaration."""
+    """Encodes and decodes values of one declared type; `Any` accepts every type that needs no declaration."""
 
     def __init__(self, declared: Any = Any) -> None:
         self._declared = declared
 
     def encode(self, value: T) -> bytes:
-        """The bytes of a value."""
+        """Return the encoded bytes of a value."""
         return _pack(self._checked(value))
 
     def encode_key(self, key: T) -> bytes:
-        """The bytes of a key: the same for equal keys of one type."""
+        """Return the encoded bytes of a key, which are the same for equal keys of one type."""
         try:
             hash(key)
         except TypeError as error:
             raise UnsupportedTypeError(
-                f"a {_name(type(key))} cannot be a key: it can be changed", fix="use a tuple, or a frozen dataclass"
+                f"a {_name(type(key))} cannot be a key: it is mutable", fix="use a tuple, or a frozen dataclass"
             ) from error
         return _pack(_canonical(self._checked(key)))
 
     def decode(self, data: bytes) -> T:
-        """The value of bytes that `encode` or `encode_key` made."""
+        """Decode bytes that `encode` or `encode_key` returned."""
         return cast("T", self._typed(_unpack(data)))
 
     def _typed(self, tree: Any) -> Any:
@@ -75,12 +75,12 @@ class Codec(Generic[T]):
             return msgspec.convert(tree, self._declared, builtin_types=_KEPT)
         except (msgspec.ValidationError, TypeError) as error:
             raise UnsupportedTypeError(
-                f"a stored {_name(type(tree))} is no {_name(self._declared)}: {error}",
-                fix="declare the type that it was stored with; a changed type needs a new version and a migration",
+                f"a stored {_name(type(tree))} cannot be read as {_name(self._declared)}: {error}",
+                fix="declare the type used when it was stored; a changed type needs a new version and a migration",
             ) from error
 
     def _checked(self, value: Any) -> Any:
-        """The value as a tree of plain types, in the form in which it will come back."""
+        """Convert a value to a tree of plain types, in the form in which it will be decoded."""
         if self._declared is Any:
             return value
         try:
@@ -89,8 +89,8 @@ class Codec(Generic[T]):
             return msgspec.to_builtins(typed, builtin_types=_KEPT, order="deterministic")
         except (msgspec.ValidationError, TypeError, OverflowError, RecursionError) as error:
             raise UnsupportedTypeError(
-                f"a value of the type {_name(type(value))} is no {_name(self._declared)}: {error}",
-                fix="give a value of the declared type, or declare another",
+                f"a value of type {_name(type(value))} is not a {_name(self._declared)}: {error}",
+                fix="pass a value of the declared type, or declare another type",
             ) from error
 
 
@@ -101,7 +101,7 @@ def _to_wire(value: Any) -> Any:
     encode = _WIRE.get(type(value))
     if encode is None:
         raise UnsupportedTypeError(
-            f"a value of the type {_name(type(value))} cannot be stored",
+            f"a value of type {_name(type(value))} cannot be stored",
             fix=f"use {_TYPES}, or declare a dataclass or msgspec.Struct as the table's type",
         )
     return encode(value)
@@ -114,7 +114,7 @@ def _as_is(value: Any) -> Any:
 def _int_to_wire(value: int) -> Any:
     if -(1 << 63) <= value < 1 << 64:
         return value
-    # One bit more than the magnitude, for the sign.
+    # One more bit than the magnitude, for the sign.
     return _tagged(_BIG_INT, value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, signed=True))
 
 
@@ -133,7 +133,7 @@ def _datetime_to_wire(value: dt.datetime) -> Any:
         _EPOCH + micros * _MICROSECOND
     except OverflowError as error:
         raise UnsupportedTypeError(
-            f"{value.isoformat()} has no datetime in UTC", fix="use a year from 1 to 9999 in UTC"
+            f"{value.isoformat()} cannot be represented in UTC", fix="use a year from 1 to 9999 in UTC"
         ) from error
     return _tagged(_INSTANT, _ENCODER.encode(micros))
 
@@ -160,7 +160,7 @@ _WIRE: dict[type, Callable[[Any], Any]] = {
 
 
 def _canonical(key: Any) -> Any:
-    """The one form of a key."""
+    """Return the canonical form of a key."""
     if type(key) is float:
         return math.nan if math.isnan(key) else key + 0.0
     if type(key) is Decimal:
@@ -201,7 +201,7 @@ def _unpack(data: bytes) -> Any:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
         raise CorruptObjectError(
-            f"{len(data)} bytes are no encoded key or value: {error}",
+            f"{len(data)} bytes are not an encoded key or value: {error}",
             fix="encode keys and values with statebed.state.Codec",
         ) from error
 
@@ -213,7 +213,7 @@ def _from_extension(code: int, data: memoryview) -> Any:
     if code == _DECIMAL:
         return Decimal(content.decode())
     if code not in _TAGGED:
-        raise ValueError(f"the tag {code} is unknown")
+        raise ValueError(f"unknown tag {code}")
     return _TAGGED[code](_DECODER.decode(content))
 
 

@@ -1,9 +1,9 @@
-"""What a compaction changes: an edit of a table's live files, made beside the running table and applied between epochs.
+"""Edits of a table's live files: the result of a compaction, applied between epochs.
 
-A compaction reads files that are committed and never change, so it may run on any thread while the table goes on. Its
-result is an edit: inputs leave the list of live files, what remains of them and the outputs take their place. The
-outputs lie in the local spill folder until the checkpoint that applies the edit uploads them as data files of its
-epoch. An edit one of whose inputs is no longer live as it was is discarded: nothing has happened then.
+A compaction reads committed files, which never change, so it can run on any thread while the table is used. Its result
+is an edit: the inputs are removed from the list of live files and replaced by their remains and by the outputs. The
+outputs stay in the local spill folder until the checkpoint that applies the edit uploads them as data files of its
+epoch. An edit is discarded, without any effect, if one of its inputs is no longer live as it was.
 """
 
 import itertools
@@ -18,11 +18,11 @@ from statebed.state.tiers.spill_files import ParquetFile
 from statebed.state.upload import Upload
 
 NameOf = Callable[[str], str]
-"""The path of a new data file, from the digest of its bytes."""
+"""Maps the digest of a new data file's bytes to its path."""
 
 
 def distinct(name_of: NameOf, taken: Iterable[str]) -> NameOf:
-    """Names that no file has yet: equal rows may fill several files, whose bytes are the same."""
+    """Make names unique. Equal rows may fill several files, whose bytes and therefore digests are the same."""
     used = set(taken)
 
     def unused(digest: str) -> str:
@@ -39,65 +39,65 @@ def _copy(path: str, number: int) -> str:
 
 
 ALL_BYTES = 1 << 62
-"""No bound on what is merged at once."""
+"""Limit that stands for "no bound" on the bytes that are compacted at once."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Inputs -> what remains of them, and outputs."""
+    """Replaces the inputs of a compaction by their remains and its outputs."""
 
     inputs: tuple[pb.FileEntry, ...]
-    """Exactly as they stand in the list of live files."""
+    """Entries exactly as in the list of live files."""
     outputs: tuple[ParquetFile, ...]
-    """Local files; their entries have the range and level that they get, their paths are local."""
+    """Local files; their entries have the final range and level, but local paths."""
     remains: tuple[pb.FileEntry, ...] = ()
-    """The parts of inputs that were not merged: the same files, with a smaller `owned`."""
+    """Parts of inputs that were not compacted: the same files, with a smaller `owned`."""
 
     def applies_to(self, files: Iterable[pb.FileEntry]) -> bool:
-        """Whether all inputs are live as they were."""
+        """Return whether all inputs are still live as they were."""
         live = {_identity(file) for file in files}
         return all(_identity(file) in live for file in self.inputs)
 
     def applied_to(self, files: Iterable[pb.FileEntry], outputs: Iterable[pb.FileEntry]) -> tuple[pb.FileEntry, ...]:
-        """The live files after the edit, `outputs` being the entries of its outputs under their final names."""
+        """Return the live files after the edit; `outputs` are the entries of its outputs under their final names."""
         gone = {_identity(file) for file in self.inputs}
         return (*(file for file in files if _identity(file) not in gone), *self.remains, *outputs)
 
     def discard(self) -> None:
-        """Remove the outputs: they will not be uploaded."""
+        """Remove the outputs, which will not be uploaded."""
         for output in self.outputs:
             output.path.unlink(missing_ok=True)
 
 
 class EditQueue:
-    """Edits that wait for the next checkpoint of a table. Thread-safe."""
+    """Edits waiting for the next checkpoint of a table. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: tuple[Edit, ...] = ()
         self.reading: frozenset[str] = frozenset()
-        """Files that a compaction under way reads."""
+        """Files that the compaction in progress reads."""
         self.applied = 0
         self.discarded = 0
-        """Compactions that came to nothing because an input had left."""
+        """Number of compactions discarded because an input was no longer live."""
 
     def offer(self, edit: Edit) -> None:
         with self._lock:
             self._waiting = (*self._waiting, edit)
 
     def take(self) -> tuple[Edit, ...]:
-        """All edits that wait, for one checkpoint; it settles them, or puts them back."""
+        """Take all waiting edits for one checkpoint, which must settle them or put them back."""
         with self._lock:
             taken, self._waiting = self._waiting, ()
             return taken
 
     def put_back(self, edits: Sequence[Edit]) -> None:
-        """The checkpoint failed, and another one may take them."""
+        """Put edits back after their checkpoint failed, for a later one."""
         with self._lock:
             self._waiting = (*edits, *self._waiting)
 
     def settle(self, edits: Sequence[Edit], *, applied: Sequence[Edit]) -> None:
-        """A checkpoint has dealt with edits that it took; the outputs of those not applied are removed."""
+        """Finish edits that a checkpoint took; remove the outputs of those not applied."""
         with self._lock:
             self.reading = frozenset() if edits else self.reading
             self.applied += len(applied)
@@ -108,18 +108,20 @@ class EditQueue:
 
 
 class CompactionJob(Protocol):
-    """Work that was planned and not done yet."""
+    """A compaction that is planned but has not run yet."""
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of the files that it reads, about."""
+        """Approximate size of the input files in bytes."""
 
     def run(self) -> Edit:
-        """Merge. On any thread; reads immutable files alone, within the memory budget."""
+        """Run the compaction. Callable on any thread: it reads only immutable files, within the memory budget."""
 
 
 def staged(file: ParquetFile, name_of: NameOf) -> tuple[pb.FileEntry, Upload]:
-    """A local file as a data file of an epoch: its entry, and its upload, after which the local file leaves."""
+    """Return a local file as a data file of an epoch: its entry, and its upload, which removes the local file when
+    done.
+    """
     entry = pb.FileEntry()
     entry.CopyFrom(file.entry)
     entry.path = name_of(file.digest)

@@ -1,4 +1,4 @@
-"""Configurations of tables: what each is called, of which kind it is, and what its rows look like.
+"""Configurations of tables: name, kind and columns.
 
 A configuration is checked when it is made, before any table exists. It is stored with every checkpoint of its table.
 """
@@ -27,7 +27,7 @@ _MOST_US = (1 << 63) - 1
 
 
 class TimeToLiveClock(Enum):
-    """By which time a row of a keyed table expires."""
+    """Clock by which rows of a keyed table expire."""
 
     EVENT_TIME = pb.EVENT_TIME
     """The watermark."""
@@ -45,19 +45,21 @@ class CommitPhases(Enum):
 def global_table_config(
     name: str, description: str, *, phases: CommitPhases = CommitPhases.ONE
 ) -> dict[str, TableConfig]:
-    """A global keyed table, by its name: small, dict-like, read by every subtask."""
+    """Return the configuration of a global keyed table by name: small, dict-like, read by every subtask."""
     return global_table_config_with_version(name, description, 0, phases=phases)
 
 
 def global_table_config_with_version(
     name: str, description: str, version: int, *, phases: CommitPhases = CommitPhases.ONE
 ) -> dict[str, TableConfig]:
-    """A global keyed table whose values have a version, to be migrated when it rises."""
+    """Return the configuration of a global keyed table whose values have a version and are migrated when it rises."""
     fix = f"choose 0 to {MAX_VERSION}"
     check_kind(phases, CommitPhases, "number of phases", where=f"table {name!r}", fix="give CommitPhases.ONE or TWO")
     version = checked_number(version, "version", where=f"table {name!r}", fix=fix)
     if not 0 <= version <= MAX_VERSION:
-        raise InputError(f"{version} is no version of state", where=f"table {name!r}", fix=fix)
+        raise InputError(
+            f"the version of the state must be from 0 to {MAX_VERSION}, got {version}", where=f"table {name!r}", fix=fix
+        )
     kind = pb.GlobalKeyedTableConfig(uses_two_phase_commit=phases.value)
     config = TableConfig(name=_checked(name), description=description, state_version=version, global_keyed=kind)
     return {name: config}
@@ -75,19 +77,21 @@ def timestamp_table_config(
     renames: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
-    """A time-keyed table: rows are kept for `retention` behind the watermark.
+    """Return the configuration of a time-keyed table, which keeps rows for `retention` behind the watermark.
 
-    `generational`: of several rows with one key and time the newest replaces the others. `bin_width` is the width of
-    the time bins by which rows are read; None: the retention. `renames` and `defaults` are for tables whose columns
-    change while their state stays: which column of an earlier version a column was ({new name: old name}), and what
-    rows stored before a column was added have in it.
+    `generational`: if several rows have the same key and time, the newest replaces the others. `bin_width` is the width
+    of the time bins by which rows are read; it defaults to the retention. `renames` and `defaults` are for tables whose
+    columns change while their state is kept: `renames` maps a column to its name in an earlier version ({new name: old
+    name}), and `defaults` holds the values that rows stored before a column was added have in it.
     """
     where = f"table {name!r}"
     retention_us = _positive(retention, "retention", where=where)
     bin_us = retention_us if bin_width is None else _positive(bin_width, "bin width", where=where)
     if generational and not keys:
         raise InputError(
-            "a generational table has no keys: no row could replace another", where=where, fix="name its keys=[...]"
+            "a generational table needs keys: without them no row can replace another",
+            where=where,
+            fix="name the key columns in keys=[...]",
         )
     kind = pb.TimeKeyedTableConfig(
         retention_us=retention_us,
@@ -112,13 +116,17 @@ def keyed_table_config(
     renames: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
-    """A keyed table: one row per key; with `ttl` a row expires that long after its time.
+    """Return the configuration of a keyed table: one row per key, which expires `ttl` after its time.
 
-    `renames` and `defaults` are as in `timestamp_table_config`.
+    Rows never expire if `ttl` is None. `renames` and `defaults` are as in `timestamp_table_config`.
     """
     where = f"table {name!r}"
     if not keys:
-        raise InputError("a keyed table has no keys", where=where, fix="name at least one column in keys=[...]")
+        raise InputError(
+            "a keyed table needs at least one key column, got none",
+            where=where,
+            fix="name at least one column in keys=[...]",
+        )
     kind = pb.KeyedTableConfig(
         schema=_columns(schema, keys, where=where),
         key_columns=keys,
@@ -146,10 +154,11 @@ def multiset_table_config(
     renames: Mapping[str, str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> TableConfig:
-    """A keyed table with one row for each element of a group: `keys` identify the group, `elements` the row in it.
+    """Return the configuration of a keyed table with one row per element of a group.
 
-    All rows of a group belong to the subtask that owns the hash of `keys`; `KeyedView.elements` reads them in pages,
-    so that a group may be larger than memory. Everything else is as in `keyed_table_config`.
+    `keys` identify the group, `elements` the row in it. All rows of a group belong to the subtask that owns the hash of
+    `keys`; `KeyedView.elements` reads them in pages, so a group may be larger than memory. Everything else is as in
+    `keyed_table_config`.
     """
     where = f"table {name!r}"
     for what, columns in (("keys", keys), ("elements", elements)):
@@ -176,7 +185,7 @@ def multiset_table_config(
 
 
 def check_configs(configs: Mapping[str, TableConfig]) -> None:
-    """Refuse configurations that are filed under another name, or are of no kind."""
+    """Raise an error if a configuration is registered under another name or has no kind."""
     check_kind(configs, Mapping, "set of tables", where="configs", fix="give a dictionary: {config.name: config}")
     for name, config in configs.items():
         check_kind(
@@ -185,7 +194,8 @@ def check_configs(configs: Mapping[str, TableConfig]) -> None:
         _checked(config.name)
         if name != config.name:
             raise InputError(
-                f"the table {config.name!r} is registered as {name!r}", fix="register each table under its own name"
+                f"the table {config.name!r} is registered under the name {name!r}",
+                fix="register each table under its own name",
             )
         if config.WhichOneof("kind") is None:
             raise InputError(
@@ -199,7 +209,11 @@ def _checked(name: str) -> str:
 
 def _positive(span: dt.timedelta, what: str, *, where: str) -> int:
     if not isinstance(span, dt.timedelta) or span < _MICROSECOND:
-        raise InputError(f"the {what} {span!r} is no positive span of time", where=where, fix="give a timedelta")
+        raise InputError(
+            f"the {what} must be a positive timedelta, got {span!r}",
+            where=where,
+            fix="pass a timedelta greater than zero",
+        )
     micros = span // _MICROSECOND
     if micros > _MOST_US:
         raise InputError(
@@ -213,29 +227,33 @@ def _positive(span: dt.timedelta, what: str, *, where: str) -> int:
 def _columns(schema: pa.Schema, keys: Sequence[str], *, where: str) -> bytes:
     check_kind(schema, pa.Schema, "schema", where=where, fix="give a pyarrow schema: pa.schema([(name, type), ...])")
     if isinstance(keys, str):
-        raise InputError(f"the keys {keys!r} are one text", where=where, fix=f"write keys=[{keys!r}]")
+        raise InputError(
+            f"the keys must be a list of column names, got the string {keys!r}",
+            where=where,
+            fix=f"write keys=[{keys!r}]",
+        )
     missing = [key for key in keys if key not in schema.names]
     if missing or len(set(keys)) != len(keys):
         raise InputError(
-            f"the keys {list(keys)} are not distinct columns of {schema.names}",
+            f"the keys {list(keys)} must be distinct columns of the schema, which has {schema.names}",
             where=where,
-            fix="name each key column once, as it stands in the schema",
+            fix="name each key column once, spelled as in the schema",
         )
     for key in keys:
         check_key_type(schema.field(key), where=where)
     for field in schema:
         check_storable(field, where=where)
-    # Ids are the table's to give: those that a schema brings along, from a file perhaps, mean other columns.
+    # The table assigns field ids. Ids that come with a schema, perhaps from a file, mean other columns.
     return schema_to_bytes(assign_field_ids(pa.schema([field.remove_metadata() for field in schema]), where=where))
 
 
 def _renames(renames: Mapping[str, str], schema: pa.Schema, *, where: str) -> dict[str, str]:
-    """New to old names. A name that is neither of a column nor of the way to one, or two ways to one, are refused."""
+    """Return the map of new to old names; refuse unknown columns and ambiguous chains."""
     olds = list(renames.values())
     unknown = [name for name in renames if name not in schema.names and name not in olds]
     if unknown or len(set(olds)) != len(olds) or any(old == new for new, old in renames.items()):
         raise InputError(
-            f"the renames {dict(renames)} do not say from which column each of {schema.names} comes",
+            f"the renames {dict(renames)} do not map each of the columns {schema.names} to one old name",
             where=where,
             fix="write renames={new name: old name}, each name at most once on either side",
         )
@@ -246,7 +264,7 @@ def _defaults(defaults: Mapping[str, Any], schema: pa.Schema, keys: Sequence[str
     unknown = [name for name in defaults if name not in schema.names or name in keys]
     if unknown:
         raise InputError(
-            f"defaults are given for {unknown}, which are no value columns",
+            f"defaults are given for {unknown}, which are not value columns",
             where=where,
             fix="give defaults for columns of the schema that are not keys",
         )

@@ -1,4 +1,4 @@
-"""What operators and the engine tell each other: writes, deletions, the order to checkpoint, and its completion."""
+"""Messages between operators and the engine: writes, deletions, checkpoint requests and their completion."""
 
 import datetime as dt
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from statebed.state.arguments import check_rows, checked_range
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Identity of a subtask: which job, which operator, which part of the key-hash space."""
+    """Identity of a subtask: its job, its operator and its part of the key-hash space."""
 
     job_id: str
     operator_id: str
     subtask_index: int = 0
     parallelism: int = 1
     label: str = ""
-    """What errors call the operator; empty: its id."""
+    """Name of the operator in errors; its id if empty."""
 
     def __post_init__(self) -> None:
         names.job_folder(self.job_id)
@@ -33,23 +33,23 @@ class TaskInfo:
 
     @property
     def owned(self) -> pb.HashRange:
-        """The hashes whose keys this subtask alone writes."""
+        """Range of hashes whose keys only this subtask writes."""
         return owned_range(self.subtask_index, self.parallelism)
 
     @property
     def where(self) -> str:
-        """For errors."""
+        """Location of the subtask for error messages."""
         label = self.label or f"operator {self.operator_id!r}"
         return f"job {self.job_id}, {label}, subtask {self.subtask_index} of {self.parallelism}"
 
 
 # ---- what is done to rows -----------------------------------------------------------------------------------
-# An operation says what is done with the rows of a whole batch.
+# An operation applies to all rows of a batch.
 
 
 @dataclass(frozen=True)
 class Insert:
-    """Write the rows; in tables with keys a row replaces the one with its key."""
+    """Write the rows. In tables with keys, a row replaces the one with the same key."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ DataOperation: TypeAlias = Insert | DeleteTimeKey | DeleteKey | DeleteValue | De
 
 @dataclass(frozen=True)
 class RecordBatch:
-    """Rows of a table, and what is done with them."""
+    """Rows of a table with the operation to apply to them."""
 
     batch: pa.RecordBatch
     operation: DataOperation = field(default_factory=Insert)
@@ -95,16 +95,15 @@ class RecordBatch:
         check_rows(self.batch, "rows", where="RecordBatch")
         if not isinstance(self.operation, DataOperation):
             raise InputError(
-                f"{self.operation!r} is no operation on rows",
+                f"{self.operation!r} is not an operation on rows",
                 where="RecordBatch",
-                fix="give Insert(), DeleteKey(), DeleteTimeKey(), DeleteValue() or DeleteTimeRange(...): made, by "
-                "its parentheses",
+                fix="pass an instance: Insert(), DeleteKey(), DeleteTimeKey(), DeleteValue() or DeleteTimeRange(...)",
             )
 
 
 @dataclass(frozen=True)
 class CommitData:
-    """Opaque bytes of the first phase of a two-phase commit: durable with the epoch, handed back by a restore."""
+    """Opaque bytes of the first phase of a two-phase commit: durable with the epoch and returned by a restore."""
 
     data: bytes
 
@@ -127,7 +126,7 @@ class TableData:
 
 @dataclass(frozen=True)
 class CheckpointMessage:
-    """The order to make an epoch durable."""
+    """Request to make an epoch durable."""
 
     epoch: int
     time: dt.datetime
@@ -145,7 +144,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Compaction:
-    """Merge the files of these tables (none named: of all) with the next checkpoint."""
+    """Compact the files of these tables, or of all tables if none is named, with the next checkpoint."""
 
     tables: tuple[str, ...] = ()
 
@@ -158,19 +157,19 @@ StateMessage: TypeAlias = Checkpoint | Compaction | TableData
 
 @dataclass(frozen=True)
 class CheckpointCompleted:
-    """One subtask's part of an epoch is durable and was read back; the record that names it may now be committed."""
+    """Reports that one subtask's part of an epoch is durable and was read back, so its record may be committed."""
 
     task: TaskInfo
     epoch: int
     reference: pb.SubtaskReference
-    """What the record must name."""
+    """Reference that the record must contain."""
     live_bytes: int
-    """Of all live files."""
+    """Size of all live files."""
     written_bytes: int
-    """Of the data files that this epoch added."""
+    """Size of the data files that this epoch added."""
     rows: int
     files: int
     watermark_us: int | None
     then_stop: bool
     commit_data: tuple[tuple[str, bytes], ...] = ()
-    """Table and bytes of what was prepared for a two-phase commit in this epoch."""
+    """Table and bytes of everything prepared for a two-phase commit in this epoch."""

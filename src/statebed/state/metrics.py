@@ -1,4 +1,4 @@
-"""What a manager and its tables count: plain numbers, read at one moment, without threads or a registry."""
+"""Metrics of a manager and its tables: plain numbers, read at one moment, without threads or a registry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,53 +8,53 @@ from statebed.state.memory.controller import MemorySnapshot
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """What a view counts of its table. Counts of events are since the view was made."""
+    """Statistics of a table. Counts of events start when the view is made."""
 
     rows: int
-    """In live files, each row as often as files hold it, and not yet in files."""
+    """Rows in live files, counted once per file that holds them, plus rows that are not in files yet."""
     memory_bytes: int
     disk_bytes: int
-    """In local files: spilled, cached, or waiting to be uploaded."""
+    """Size of local files: spilled, cached, or waiting to be uploaded."""
     store_bytes: int
-    """Of live data files."""
+    """Size of live data files."""
     files: Mapping[int, int] = field(default_factory=dict)
-    """How many live data files each level has."""
+    """Number of live data files by level."""
     tombstones: int = 0
     spills: int = 0
     """Moves from memory to local disk."""
     loads: int = 0
-    """Reads from local disk or the store, because what was wanted was not in memory."""
+    """Reads from local disk or the store, because the data was not in memory."""
     hits: int = 0
-    """Reads that memory could answer."""
+    """Reads answered from memory."""
     compaction_debt_bytes: int = 0
-    """Of the files that a compaction of everything would read."""
+    """Size of the files that a compaction of everything would read."""
     expired_rows: int = 0
     late_rows: int = 0
     edits_applied: int = 0
-    """Merges whose results took the place of their inputs."""
+    """Compactions whose outputs replaced their inputs."""
     edits_discarded: int = 0
-    """Merges whose inputs had left by then."""
+    """Compactions discarded because an input was no longer live."""
     prefetches: int = 0
-    """Loads in the background, before the rows were wanted."""
+    """Loads in the background, before the rows were read."""
     prefetch_hits: int = 0
-    """Prefetched segments that a read then found in memory."""
+    """Prefetched segments that a later read found in memory."""
     encoded_rows: int = 0
     """Appended rows that checkpoints encoded."""
     reused_bytes: int = 0
-    """Bytes of spilled files that became data files of checkpoints as they were."""
+    """Bytes of spilled files that checkpoints uploaded unchanged as data files."""
 
 
 @dataclass(frozen=True)
 class CheckpointSpans:
-    """Where the time of one checkpoint went, in seconds."""
+    """Duration of each phase of one checkpoint, in seconds."""
 
     epoch: int
     take: float
-    """On the operator's thread: deciding and copying what changed."""
+    """Deciding and copying what changed, on the operator's thread."""
     encode: float
-    """Handing files over, encoded where they were not yet; waits for uploads that are behind are part of it."""
+    """Handing over files, encoding them if necessary; includes waiting for slow uploads."""
     upload: float
-    """Until the last file was durable."""
+    """Time until the last file was durable."""
     metadata: float
     """Writing the metadata and reading it back."""
 
@@ -65,7 +65,7 @@ class CheckpointSpans:
 
 @dataclass(frozen=True)
 class CompactionMetrics:
-    """What compaction did since the manager was made."""
+    """Compaction counts since the manager was made."""
 
     merges: int = 0
     read_bytes: int = 0
@@ -75,14 +75,14 @@ class CompactionMetrics:
 
 @dataclass(frozen=True)
 class ManagerMetrics:
-    """All of one manager, at one moment."""
+    """Metrics of one manager at one moment."""
 
     tables: Mapping[str, TableStatistics]
     memory: MemorySnapshot
-    """Of the whole process, unless the manager has a budget of its own."""
+    """Memory of the whole process, unless the manager has a separate budget."""
     checkpoints: tuple[CheckpointSpans, ...]
-    """The last ones, oldest first."""
+    """Most recent checkpoints, oldest first."""
     pending_checkpoints: int
     upload_bytes: int
-    """On their way to the store."""
+    """Bytes of uploads in progress."""
     compaction: CompactionMetrics

@@ -1,8 +1,8 @@
 """Checks that a folder for state on local disk cannot be replaced by another user.
 
-Whoever owns a folder above it, or a link on the way to it, can rename it and put another in its place. Only this user
-and root are trusted. A folder above that everybody may write to is accepted: /tmp protects what is in it by its sticky
-bit, and volumes of containers, which have none, are used by one user.
+The owner of a folder above it, or of a link on the way to it, can rename it and put another in its place. Only this
+user and root are trusted. A world-writable folder above is accepted: /tmp protects its contents by the sticky bit, and
+container volumes, which have none, are used by one user.
 """
 
 import os
@@ -20,7 +20,7 @@ def check_parents(folder: Path) -> None:
         try:
             owner = path.lstat().st_uid
         except FileNotFoundError:
-            continue  # it is made by us
+            continue  # it does not exist yet, and we create it
         if owner not in {_ROOT, os.getuid()}:
             raise SpillError(
                 f"a folder above {folder} belongs to another user (uid {owner}), who could replace what is below it",
@@ -30,11 +30,11 @@ def check_parents(folder: Path) -> None:
 
 
 def check_private(folder: Path, *, what: str) -> None:
-    """Refuse `folder`, called `what` in the error, unless it belongs to this user and nobody else may use it."""
+    """Refuse `folder`, called `what` in the error, unless it belongs to this user and no one else has access."""
     status = folder.lstat()
     if not folder.is_dir() or folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise SpillError(
-            f"{what} belongs to another user, or others can use it",
+            f"{what} belongs to another user, or other users have access to it",
             where=str(folder),
             fix=f"restrict it: chmod 700 {folder}; or choose another folder",
         )

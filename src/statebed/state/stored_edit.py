@@ -1,9 +1,9 @@
-"""An edit whose outputs are in the store already: made by a compaction that runs apart from the table.
+"""Edits whose outputs are already in the store, made by a compaction that runs apart from the table.
 
-A subtask on Spark ends with its epoch, so its files are merged by work of its own, on any machine, from a committed
-epoch. The outputs lie in the folder of the run's compactions, and the edit travels as bytes to the subtasks of a later
-epoch, which apply it to the metadata that they are restored from. All of them come to the same answer, at any
-parallelism: where every input is listed there as it was, the outputs take its place; else nothing has happened.
+A subtask on Spark ends with its epoch, so its files are compacted by separate work, on any machine, from a committed
+epoch. The outputs are in the folder of the run's compactions. The edit is sent as bytes to the subtasks of a later
+epoch, which apply it to the metadata that they are restored from. All of them make the same decision at any
+parallelism: if every input is still listed as it was, the outputs replace it; otherwise the edit has no effect.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from statebed.state.upload import Upload
 
 Put = Callable[[Upload], None]
 Parts = Mapping[int, pb.OperatorCheckpointMetadata]
-"""Metadata of an operator's subtasks, by their index."""
+"""Metadata of an operator's subtasks, by subtask index."""
 
 
 class _EditWire(msgspec.Struct, array_like=True, frozen=True):
@@ -33,13 +33,13 @@ class _EditWire(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class StoredEdit:
-    """Inputs -> what remains of them, and outputs, of one table of one subtask."""
+    """Replaces inputs by their remains and the outputs, in one table of one subtask."""
 
     table: str
     inputs: tuple[pb.FileEntry, ...]
     remains: tuple[pb.FileEntry, ...]
     outputs: tuple[pb.FileEntry, ...]
-    """Under their final names."""
+    """Entries under their final names."""
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(
@@ -52,23 +52,26 @@ class StoredEdit:
         return cls(wire.table, _unpacked(wire.inputs), _unpacked(wire.remains), _unpacked(wire.outputs))
 
     def applied_to(self, files: Iterable[pb.FileEntry], owned: pb.HashRange) -> tuple[pb.FileEntry, ...] | None:
-        """The live files of the subtask with this range; None where the edit has no part in them, or none any more."""
+        """Return the live files of the subtask that owns this range, or None if the edit does not or no longer apply to
+        them.
+        """
         edit = Edit(inputs=tuple(clipped(self.inputs, owned)), outputs=(), remains=tuple(clipped(self.remains, owned)))
         files = tuple(files)
         if not edit.inputs or not edit.applies_to(files):
             return None
         listed = {file.path for file in files}
         if any(output.path in listed for output in self.outputs):
-            return None  # of another compaction meanwhile: the next one sees its files, and gives other names
+            # Another compaction has written this path since. The next one sees that file and picks another name.
+            return None
         return edit.applied_to(files, clipped(self.outputs, owned))
 
 
 def stored_edits(
     merged: Sequence[tuple[str, Edit]], task: TaskInfo, *, run: int, put: Put, live: Mapping[str, Iterable[str]]
 ) -> tuple[StoredEdit, ...]:
-    """Put the outputs of merges, by table, into the folder of the run's compactions; their local files leave.
+    """Upload the outputs of compactions, by table, into the folder of the run's compactions and remove the local files.
 
-    `live` are the paths of each table's files, which no output may have.
+    `live` holds the paths of each table's files, which no output may reuse.
     """
     try:
         return tuple(_stored(table, edit, task, run=run, put=put, live=live[table]) for table, edit in merged)
@@ -92,7 +95,7 @@ def _stored(table: str, edit: Edit, task: TaskInfo, *, run: int, put: Put, live:
 
 
 def edited(parts: Parts, edits: Sequence[bytes]) -> tuple[dict[int, pb.OperatorCheckpointMetadata], int]:
-    """The metadata of subtasks with all edits that still apply, and how many do."""
+    """Apply all edits that still apply to the metadata of subtasks; also return how many did."""
     result = dict(parts)
     applied = 0
     for edit in map(StoredEdit.from_bytes, edits):

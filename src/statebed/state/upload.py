@@ -1,6 +1,6 @@
-"""A data file on its way to the store.
+"""Upload of a data file to the store.
 
-Its bytes are asked for when they are uploaded: those of a file that was spilled stay on disk until then.
+The bytes are requested when the upload starts, so a spilled file stays on disk until then.
 """
 
 from collections.abc import Callable
@@ -10,23 +10,23 @@ from typing import Self
 
 
 def _nothing() -> None:
-    """Nothing is to be done once it is stored."""
+    """Do nothing when the file is stored."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A data file to be put under its name before the metadata that names it."""
+    """A data file to be stored under its name before the metadata that names it."""
 
     path: str
     size: int
     content: Callable[[], bytes]
-    """The bytes; may be asked for several times, by any thread, until the file is in the store."""
+    """Returns the bytes; may be called several times, on any thread, until the file is in the store."""
     resident: bool = False
-    """Whether the bytes take memory before they are asked for."""
+    """Whether the bytes occupy memory before `content` is called."""
     on_stored: Callable[[], None] = _nothing
-    """Called once, by any thread, when the store has it: a local file may leave then."""
+    """Called once, on any thread, when the file is in the store and a local copy may be removed."""
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> Self:
-        """One whose bytes are in memory."""
+        """Return an upload of bytes that are in memory."""
         return cls(path=path, size=len(data), content=partial(bytes, data), resident=True)

@@ -199,7 +199,7 @@ def test_p2_a_migration_that_dies_at_any_write_leaves_all_values_of_one_version(
 def test_types_that_lead_from_nowhere_are_refused_before_anything_is_written() -> None:
     log = stored_riders(MemoryStore())
     before = log.numbers()
-    with pytest.raises(MigrationError, match="and this code knows versions up to 0"):
+    with pytest.raises(MigrationError, match="but this code only knows versions up to 0"):
         migrate_offline(log, types={("riders", TABLE): type("Older", (RiderV1,), {"VERSION": 0})})
     with pytest.raises(UnknownTableError, match="operator 'riders' of the job has no table 'nothing'"):
         migrate_offline(log, types={("riders", "nothing"): RiderV2})

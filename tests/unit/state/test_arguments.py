@@ -92,7 +92,7 @@ def test_rows_that_are_neither_a_table_nor_a_batch_are_refused(manager: TableMan
         lambda: RecordBatch(rows),
     ]
     for call in calls:
-        refused(call, f"of the type {type(rows).__name__}", where="", fix="pyarrow Table or RecordBatch")
+        refused(call, f"of type {type(rows).__name__}", where="", fix="pyarrow Table or RecordBatch")
     assert contents(manager) == before
 
 
@@ -114,7 +114,7 @@ def test_times_that_are_no_column_are_refused(manager: TableManager, times: Any)
         lambda: trips.delete_at(KEYS, times),
     ]
     for call in calls:
-        refused(call, f"of the type {type(times).__name__}", where="table", fix="pyarrow array")
+        refused(call, f"of type {type(times).__name__}", where="table", fix="pyarrow array")
 
 
 @pytest.mark.parametrize("function", [None, 5, "sum"])

@@ -321,7 +321,7 @@ def test_a_missing_step_is_refused_before_any_data_file_is_read() -> None:
     cluster = cluster_of_version_1()
     store = FaultStore(cluster.store)
     (manager,) = managers_at(store, cluster.run.head, 1, versioned(2))
-    with manager, pytest.raises(MigrationError, match="no migration leads from version 1"):
+    with manager, pytest.raises(MigrationError, match="no migration from version 1"):
         manager.get_global_keyed_state(TABLE, key_type=int, value_type=int)
     assert not [operation for operation in store.log if operation.path.endswith(".parquet")]
 

@@ -187,7 +187,7 @@ def test_p4_a_disk_that_fails_refuses_no_key_and_is_told(tiers: Tiers, caplog: p
         assert charged(tiers.memory) == in_steps(nbytes_of(dict.fromkeys(range(5000), "x" * 100)))
     assert place(segment) is Tier.MEMORY
     assert tiers.memory.snapshot().events["failed_spills"] > 0
-    assert f"{OPERATOR}-{TABLE}-0, which grows beyond it: [SPILL]" in caplog.text
+    assert f"{OPERATOR}-{TABLE}-0, which grows beyond the memory budget: [SPILL]" in caplog.text
 
 
 def test_p4_a_disk_that_hangs_delays_a_key_and_does_not_refuse_it(

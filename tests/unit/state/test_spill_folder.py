@@ -73,7 +73,7 @@ def test_a_default_folder_that_others_can_read_is_refused(tmp_path: Path, monkey
     monkeypatch.setattr(spill_folder, "_default_root", lambda: tmp_path / "guessed")
     SpillFolder().close()
     (tmp_path / "guessed").chmod(0o755)
-    with pytest.raises(SpillError, match="others can use it"):
+    with pytest.raises(SpillError, match="other users have access to it"):
         SpillFolder()
 
 

@@ -69,7 +69,7 @@ def test_a_value_takes_every_step_from_its_version_to_the_present_one() -> None:
 
 @pytest.mark.parametrize("declared", [Lonely, V3, Any, int])
 def test_a_missing_step_is_refused_before_any_value_is_seen(declared: Any) -> None:
-    with pytest.raises(MigrationError, match="no migration leads from version 0"):
+    with pytest.raises(MigrationError, match="no migration from version 0"):
         decoder(declared, stored=0, current=3, where="here")
 
 

@@ -237,6 +237,6 @@ def test_tables_of_rows_take_no_data_of_other_kinds() -> None:
 
 @pytest.mark.parametrize("operation", [DeleteKey, "Insert", None])
 def test_an_operation_that_is_none_is_refused_when_the_message_is_made(operation: Any) -> None:
-    with pytest.raises(InputError, match="no operation on rows") as refused:
+    with pytest.raises(InputError, match="not an operation on rows") as refused:
         RecordBatch(batch([], ["rider"]), operation)
     assert "DeleteKey()" in refused.value.fix

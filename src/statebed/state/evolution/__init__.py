@@ -1,1 +1,1 @@
-"""Definitions of tables that change while their state stays: what may change, and old rows read as new ones."""
+"""Changes of table definitions while the state is kept: the allowed changes, and reading old rows in the new schema."""

@@ -1,7 +1,7 @@
-"""Rows of older files as rows of the present: matched by field id, whole columns at a time.
+"""Adaptation of rows from older files to the current schema: matched by field id, whole columns at a time.
 
-A file was written with one of the table's schemas. Columns that it lacks get their default (or null), columns that
-were dropped are not read, narrower ones are cast. Rows that say that a key was deleted have no values.
+A file was written with one of the table's schemas. Missing columns are filled with their default (or null), dropped
+columns are not read, narrower columns are cast. Rows that mark a deleted key have no values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ from statebed.state.evolution.widening import widens
 
 @dataclass(frozen=True)
 class SchemaHistory:
-    """The schemas of a table's files, and the one that its rows have now."""
+    """Schemas of a table's files, and the current schema of its rows."""
 
     schemas: tuple[pb.TableSchema, ...]
     current: pa.Schema
-    """Of files, with reserved columns and field ids."""
+    """Current schema of files, with reserved columns and field ids."""
     defaults: Mapping[str, pa.Scalar]
     where: str
 
     def check(self) -> None:
-        """Refuse a present schema that is none of the table's: which columns are the same, nobody has decided."""
+        """Raise an error if the current schema is not one of the table's, since then no field ids match its columns."""
         if self.schemas and all(schema is not None for schema in self._stored.values()):
             stored = find_schema(self.schemas, self.schemas[-1].schema_id, where=self.where)
             raise IncompatibleSchemaError(
@@ -41,7 +41,7 @@ class SchemaHistory:
             )
 
     def read(self, reader: SegmentReader, *, row_groups: Sequence[int] | None = None) -> pa.Table:
-        """Rows of a file, in the current schema."""
+        """Return rows of a file in the current schema."""
         stored = self._stored.get(reader.entry.schema_id)
         if stored is None:
             rows = reader.read(row_groups=row_groups, columns=self.current.names)
@@ -53,7 +53,7 @@ class SchemaHistory:
 
     @cached_property
     def _stored(self) -> dict[int, pa.Schema | None]:
-        """By schema id; None: the current one, as those are that were written since."""
+        """Stored schema by schema id, or None where it equals the current schema."""
         found = {}
         for entry in self.schemas:
             schema = find_schema([entry], entry.schema_id, where=self.where)
@@ -62,14 +62,14 @@ class SchemaHistory:
 
 
 def in_stored_types(rows: pa.Table, stored: pa.Schema) -> pa.Table:
-    """Rows as they were read from a file of this schema: Parquet has some types in another unit, such as seconds in
+    """Cast rows read from a file to its schema's types. Parquet stores some types in another unit, such as seconds in
     milliseconds.
     """
     return with_fields(rows, pa.schema([stored.field(name) for name in rows.column_names]))
 
 
 def adapt(rows: pa.Table, stored: pa.Schema, current: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
-    """Rows of one schema as rows of another, which has the same columns by field id, or newer ones."""
+    """Convert rows of one schema to another, whose columns match by field id or are newer."""
     there = {field_id(field): field.name for field in stored}
     columns = []
     for field in current:
@@ -83,7 +83,7 @@ def adapt(rows: pa.Table, stored: pa.Schema, current: pa.Schema, defaults: Mappi
         else:
             raise IncompatibleSchemaError(
                 f"the column {field.name!r} is stored as {rows[name].type}, which cannot be read as {field.type}",
-                fix="put the column's type back",
+                fix="restore the column's previous type",
             )
     return pa.Table.from_arrays(columns, schema=current)
 

@@ -1,4 +1,4 @@
-"""Defaults of columns: what rows have that were stored before a column was added. One row as an Arrow IPC stream."""
+"""Column defaults: the values in rows that were stored before a column was added. One row as an Arrow IPC stream."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,24 +9,26 @@ from statebed.errors import InputError
 
 
 def default_of(field: pa.Field, value: Any, *, where: str) -> pa.Scalar:
-    """A value given by a program, as a value of the column."""
+    """Convert a program's default to the type of the column."""
     try:
         scalar = pa.scalar(value, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"the default {value!r} is no {field.type}, as the column {field.name!r} is: {error}",
+            f"the default {value!r} does not fit the column {field.name!r} of type {field.type}: {error}",
             where=where,
             fix="give a value of the column's type",
         ) from error
     if not scalar.is_valid and not field.nullable:
         raise InputError(
-            f"the default of the column {field.name!r} is null, which it may not be", where=where, fix="give a value"
+            f"the default of the column {field.name!r} is null, but the column is not nullable",
+            where=where,
+            fix="give a value",
         )
     return scalar
 
 
 def defaults_to_bytes(defaults: Mapping[str, pa.Scalar], schema: pa.Schema) -> bytes:
-    """The defaults in the order and with the types of the schema; nothing for none."""
+    """Return the defaults in the order and with the types of the schema; empty bytes if there are none."""
     names = [name for name in schema.names if name in defaults]
     if not names:
         return b""
@@ -40,18 +42,18 @@ def defaults_to_bytes(defaults: Mapping[str, pa.Scalar], schema: pa.Schema) -> b
 
 
 def same_default(stored: pa.Scalar, wanted: pa.Scalar) -> bool:
-    """Whether a program gives the default that is stored, perhaps for a column that was widened since."""
+    """Return whether the program's default equals the stored one, even if the column was widened since."""
     try:
         narrowed = wanted.cast(stored.type)
     except pa.ArrowException:
         return False
-    # As bytes: NaN equals NaN there.
+    # Compare bytes, because NaN must equal NaN.
     schema = pa.schema([("default", stored.type)])
     return defaults_to_bytes({"default": stored}, schema) == defaults_to_bytes({"default": narrowed}, schema)
 
 
 def defaults_from_bytes(data: bytes) -> dict[str, pa.Scalar]:
-    """By column."""
+    """Return the defaults by column."""
     if not data:
         return {}
     row = pa.ipc.open_stream(pa.py_buffer(data)).read_next_batch()

@@ -1,12 +1,12 @@
-"""How a table's definition may change while its state stays: compared and decided before anything is read.
+"""Allowed changes of a table's definition while its state is kept, decided before any row is read.
 
-A column is known by its field id. The configuration that was stored with the restored epoch is what the program's is
-compared with: a column of the same name is the same column, a rename says which one it was, and any other is new, with
-an id that the table never used; so a column that is dropped and added again does not bring its old values back. What
-files hold stays as it is, and is adapted when it is read (`adaptation.py`).
+A column is identified by its field id. The program's configuration is compared with the one stored in the restored
+epoch: a column of the same name is the same column, a rename names the stored column, and any other column is new and
+gets an id that the table never used. A column that is dropped and added again therefore does not bring its old values
+back. Files are not rewritten; their rows are adapted when they are read (`adaptation.py`).
 
-A rename that the stored configuration knows already has been applied; it may stay in the program. A program that has
-the old name again, and does not say that this is a rename back, is refused.
+A rename that the stored configuration already contains has been applied and may stay in the program. A program that
+uses the old name again, without a rename back, is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ TIME_TO_LIVE = "time to live"
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that differs between the stored definition and the program's."""
+    """One difference between the stored definition and the program's."""
 
     what: str
     stored: str
@@ -38,16 +38,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Evolution:
-    """The program's definition, with the field ids of the stored one, and what that changes."""
+    """The program's definition with the field ids of the stored one, and the differences."""
 
     config: pb.TableConfig
     differences: tuple[Difference, ...]
 
 
 def evolve(wanted: pb.TableConfig, *, stored: pb.TableConfig, schemas: Sequence[pb.TableSchema] = ()) -> Evolution:
-    """The definition to go on with. `schemas` are those of the table's files: their ids are used, too.
+    """Return the definition to continue with. The ids in `schemas`, which are those of the table's files, count as
+    used.
 
-    Raises IncompatibleSchemaError, with the whole difference, when stored rows could not be read right.
+    Raises IncompatibleSchemaError, listing all differences, if stored rows could not be read correctly.
     """
     where = f"table {wanted.name!r}"
     before, after = _kind_of(stored), _kind_of(wanted)
@@ -70,9 +71,9 @@ def evolve(wanted: pb.TableConfig, *, stored: pb.TableConfig, schemas: Sequence[
     differences = [one for one in differences if one.verdict]
     if any(one.refused for one in differences):
         raise IncompatibleSchemaError(
-            f"the definition of {where} cannot follow the stored one:\n{described(differences)}",
+            f"the definition of {where} is not compatible with the stored one:\n{described(differences)}",
             where=where,
-            fix="undo what is refused, or give the changed table another name to begin anew",
+            fix="undo the refused changes, or rename the table to start with an empty one",
         )
     config = pb.TableConfig()
     config.CopyFrom(wanted)
@@ -85,7 +86,7 @@ def evolve(wanted: pb.TableConfig, *, stored: pb.TableConfig, schemas: Sequence[
 
 
 def described(differences: Sequence[Difference]) -> str:
-    """The differences as a table of text."""
+    """Format the differences as a text table."""
     rows = [("", "stored", "program", "")]
     rows += [
         (one.what, one.stored, one.wanted, ("refused: " if one.refused else "") + one.verdict) for one in differences
@@ -104,11 +105,11 @@ def _kind_of(config: pb.TableConfig) -> Kind:
 def _sources(
     old: Sequence[str], new: Sequence[str], *, renames: Mapping[str, str], applied: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Which stored column each column is; None: it is new."""
+    """Map each column to the stored column it continues, or to None if it is new."""
     fresh = {new_name: old_name for new_name, old_name in renames.items() if applied.get(new_name) != old_name}
     found: dict[str, str | None] = {}
     for name in new:
-        # What lies before another column of the program is that one's.
+        # Stop at a name that is another column of the program: earlier names belong to that column.
         earlier = next((one for one in _earlier_names(name, fresh) if one in old or one in new), None)
         if earlier in old:
             found[name] = earlier
@@ -165,8 +166,9 @@ def _column(old: pa.Field | None, new: pa.Field, key: bool, defaults: Mapping[st
 def _renamed_before(
     old: Sequence[str], sources: Mapping[str, str | None], applied: Mapping[str, str]
 ) -> list[Difference]:
-    """A column with a name that a stored one had before it was renamed: a program from before, most likely. Taking it
-    for a new one would lose the values of the stored one.
+    """Return columns named like a stored one before its rename, most likely from an outdated program.
+
+    Treating such a column as new would lose the stored column's values.
     """
     lost = set(old).difference(name for name in sources.values() if name is not None)
     verdict = "it was renamed to {stored!r}; give renames={{{name!r}: {stored!r}}}"
@@ -179,7 +181,7 @@ def _renamed_before(
 
 
 def _earlier_names(name: str, renames: Mapping[str, str]) -> list[str]:
-    """What a column was called before, newest first."""
+    """Return the earlier names of a column, newest first."""
     names: list[str] = []
     while name in renames and renames[name] not in names:
         name = renames[name]
@@ -212,7 +214,7 @@ def _dropped(old: pa.Schema, sources: Mapping[str, str | None], keys: Sequence[s
 def _changed_defaults(
     sources: Mapping[str, str | None], old: Mapping[str, pa.Scalar], new: Mapping[str, pa.Scalar]
 ) -> list[Difference]:
-    """A default is what rows have that are older than their column: it is given when the column is added."""
+    """Return changed defaults. A default fills rows older than their column and is fixed when the column is added."""
     changed = []
     for name, value in new.items():
         source = sources[name]

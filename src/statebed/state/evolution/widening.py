@@ -1,4 +1,4 @@
-"""Which types of value columns may become which others: those that hold every value that was stored.
+"""Type changes allowed for value columns: the new type must hold every stored value.
 
 | from | to |
 |---|---|
@@ -10,7 +10,8 @@
 | time32, time64 | a time of a finer unit |
 | string, binary | large_string, large_binary |
 
-Other units of timestamps and durations are not among them: a finer unit ends earlier. Nested types are one unit.
+Finer units of timestamps and durations are not allowed, because their range is smaller. Nested types must stay the
+same.
 """
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ _TIME_UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 
 
 def widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of one type is a value of the other, and the other is a different type.
+    """Return whether `wanted` is a different type that holds every value of `stored`.
 
     >>> widens(pa.int32(), pa.int64()), widens(pa.int64(), pa.int32()), widens(pa.uint32(), pa.int32())
     (True, False, False)
@@ -43,6 +44,6 @@ def widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _holds(wanted: pa.DataType, stored: pa.DataType) -> bool:
-    """Whether a decimal type has room for every value of another."""
+    """Return whether a decimal type has room for every value of another."""
     before = wanted.precision - wanted.scale >= stored.precision - stored.scale
     return bool(before and wanted.scale >= stored.scale and wanted.bit_width >= stored.bit_width)

@@ -1,7 +1,7 @@
-"""Rows of global keyed tables as segments: encoded keys and values, a sequence, and a mark for deletions.
+"""Rows of global keyed tables as segments: encoded keys and values, a sequence, and a deletion flag.
 
-A file holds at most one row per key. All rows that one epoch writes carry one sequence, so the bytes do not depend on
-the order in which an operator wrote its keys; a merged file keeps the sequences of its rows.
+A file holds at most one row per key. All rows that one epoch writes carry the same sequence, so the bytes do not depend
+on the order in which an operator wrote its keys. A compacted file keeps the sequences of its rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,12 +26,12 @@ KEY = "key"
 VALUE = "value"
 _COLUMNS = assign_field_ids(pa.schema([pa.field(KEY, pa.binary(), nullable=False), pa.field(VALUE, pa.binary())]))
 FILE_SCHEMA = segment_schema(_COLUMNS, sort_order=pb.KEY_ONLY, key_columns=[KEY], deletions=True)
-"""`key`, `_seq`, `_deleted`, `_key_hash`, `value`."""
+"""Columns `key`, `_seq`, `_deleted`, `_key_hash`, `value`."""
 _PLAIN = pa.schema([field.remove_metadata() for field in FILE_SCHEMA])
 
 
 def rows_of(changes: Mapping[bytes, bytes | None], *, sequence: int) -> pa.Table:
-    """One row per key, in the order of keys; a value of None is a deletion."""
+    """Return one row per key, sorted by key; a value of None is a deletion."""
     keys = sorted(changes)
     values = [changes[key] for key in keys]
     key_column = pa.array(keys, pa.binary())
@@ -46,7 +46,7 @@ def rows_of(changes: Mapping[bytes, bytes | None], *, sequence: int) -> pa.Table
 
 
 def newest(pieces: Iterable[pa.Table]) -> pa.Table:
-    """Of the rows with equal keys the one with the greatest sequence, in the order of keys."""
+    """Return the row with the greatest sequence of each key, sorted by key."""
     rows = pa.concat_tables([_PLAIN.empty_table(), *pieces])
     rows = rows.take(sort_indices(rows, (KEY, SEQUENCE))).combine_chunks()
     if rows.num_rows <= 1:
@@ -61,18 +61,18 @@ def without_deleted(rows: pa.Table) -> pa.Table:
 
 
 def values_of(rows: pa.Table) -> dict[bytes, bytes]:
-    """Encoded keys and values of rows, none of them a deletion."""
+    """Return the encoded keys and values of rows, none of which is a deletion."""
     return dict(zip(rows[KEY].to_pylist(), rows[VALUE].to_pylist(), strict=True))
 
 
 def read_file(store: ObjectStore, file: pb.FileEntry) -> pa.Table:
-    """The rows of a data file that its entry owns."""
+    """Return the rows of a data file that its entry owns."""
     data = fetch(store, file.path, size=file.size, crc=file.crc32c)
     return clip(decode_segment(data, file).select(_PLAIN.names).cast(_PLAIN), file.owned)
 
 
 def clip(rows: pa.Table, owned: pb.HashRange) -> pa.Table:
-    """The rows whose hash lies in the range."""
+    """Return the rows whose hash is in the range."""
     wanted = in_range(uint64_values(rows[KEY_HASH]), owned)
     if wanted.all():
         return rows
@@ -82,7 +82,7 @@ def clip(rows: pa.Table, owned: pb.HashRange) -> pa.Table:
 def encode_rows(
     rows: pa.Table, schemas: tuple[pb.TableSchema, ...], config: pb.TableConfig
 ) -> tuple[EncodedSegment, tuple[pb.TableSchema, ...]]:
-    """The segment of rows in order, and the table's schemas with its schema."""
+    """Encode sorted rows as a segment; return it with the table's schemas, including the segment's."""
     schema_id, schemas = register_schema(schemas, FILE_SCHEMA)
     spec = SegmentSpec(
         table=config.name,
@@ -96,14 +96,14 @@ def encode_rows(
 
 
 def check_files(part: pb.TableSubtaskCheckpointMetadata, *, where: str) -> None:
-    """Refuse a part that a global keyed table cannot have, before any of its files is read."""
+    """Raise an error if the part is not valid for a global keyed table, before any of its files is read."""
     known = all(
         same_schema(find(part.schemas, number, where=where), FILE_SCHEMA)
         for number in {file.schema_id for file in part.files}
     )
     if not known or part.tombstones:
         raise CorruptObjectError(
-            "the metadata of a global keyed table names tombstones, or files with other columns",
+            "the metadata of a global keyed table lists tombstones, or files with other columns",
             where=where,
             fix="fork to an older intact epoch",
         )

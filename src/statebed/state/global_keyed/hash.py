@@ -1,6 +1,6 @@
-"""The key hash of one encoded key: XXH64 in plain Python, for tables that are written key by key.
+"""Key hash of one encoded key: XXH64 in plain Python, for tables that are written key by key.
 
-The same bits as `format.keyhash` over a column of one binary, which is made for many values and slow for one.
+The result equals `format.keyhash` over a column with one binary value, which is made for many values and slow for one.
 """
 
 from statebed.arrays.key_hash import HASH_SEED
@@ -15,7 +15,7 @@ _STRIPE = 32
 
 
 def hash_of(key: bytes) -> int:
-    """The hash of an encoded key, unsigned."""
+    """Return the unsigned hash of an encoded key."""
     position = len(key) - len(key) % _STRIPE
     value = _hash_stripes(key, position) if position else HASH_SEED + _P5
     value += len(key)

@@ -1,7 +1,7 @@
-"""What a global keyed table holds in memory, charged to the budget of the process as it grows and shrinks.
+"""Memory of a global keyed table, charged to the budget of the process as the table grows and shrinks.
 
-Such a table never leaves memory. When it grows, segments of other tables make room for it; what cannot be moved stays,
-and the table grows all the same: it slows down, and takes every key.
+Such a table is never evicted. When it grows, segments of other tables are evicted to make room. If that is not enough,
+the table grows beyond the budget: it becomes slower, but accepts every key.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,26 +13,26 @@ from statebed.logs import id_logger
 from statebed.state.memory.controller import MemoryController, Purpose
 
 _ENTRY_BYTES = 200
-"""What a key and a value take in a dictionary beside their bytes."""
+"""Overhead of a key and value in a dictionary, beside their bytes."""
 _UNPACKED = 8
-"""A file, its rows, and their keys and values one by one take about so many times the bytes of the file."""
+"""Approximate ratio of memory to file size while a file is read: its bytes, its rows, and their keys and values."""
 _STEP_BYTES = 16 << 10
-"""So many bytes are charged at once: to ask for room with every key would cost."""
+"""Granularity of charges; to make room for every single key would be too slow."""
 _logger = id_logger(__name__)
 
 
 def entry_bytes(key: bytes, value: bytes | None) -> int:
-    """What a key takes with its value; None: it is not there."""
+    """Return the memory that a key and its value take; 0 if the value is None."""
     return 0 if value is None else len(key) + len(value) + _ENTRY_BYTES
 
 
 def contents_bytes(values: Mapping[bytes, bytes]) -> int:
-    """What all of these keys and values take."""
+    """Return the memory that these keys and values take."""
     return sum(map(len, values)) + sum(map(len, values.values())) + _ENTRY_BYTES * len(values)
 
 
 class HeldBytes:
-    """The bytes of one table, charged in whole steps; for the thread that writes it."""
+    """Memory of one table, charged in whole steps. Used only by the thread that writes the table."""
 
     def __init__(self, memory: MemoryController, owner: str) -> None:
         self.nbytes = 0
@@ -43,7 +43,7 @@ class HeldBytes:
         self._released = False
 
     def change(self, nbytes: int) -> None:
-        """So many bytes are about to come, or, below 0, to leave."""
+        """Charge `nbytes` that are about to be added, or release them if negative."""
         held = self.nbytes + nbytes
         charged = self._charged.nbytes
         if held > charged or held <= charged - self._step:
@@ -52,13 +52,13 @@ class HeldBytes:
 
     @contextmanager
     def reading(self, files: Iterable[pb.FileEntry], *, merging: bool = False) -> Iterator[None]:
-        """While files are read and decoded: they are charged, too, beside what the table has before and after."""
+        """Charge the memory of reading and decoding files, beside what the table itself holds."""
         nbytes = _UNPACKED * sum(int(file.size) for file in files)
         with self._memory.charge(self._owner, Purpose.MERGES if merging else Purpose.RESTORES, nbytes):
             yield
 
     def release(self) -> None:
-        """The table is not used any more: what is still read from it is charged to nobody."""
+        """Release the charge of a table that is no longer used; further reads from it are not charged."""
         self._released = True
         self._charged.release()
 
@@ -69,4 +69,4 @@ class HeldBytes:
             self._charged.resize(nbytes)
         except StatebedError as error:
             self._charged.set(nbytes)
-            _logger.warning("no room was made for %s, which grows beyond it: %s", self._owner, error)
+            _logger.warning("could not make room for %s, which grows beyond the memory budget: %s", self._owner, error)

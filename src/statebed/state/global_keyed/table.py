@@ -1,11 +1,11 @@
 """Global keyed tables: small and dict-like, one writer per key, read by every subtask.
 
-A subtask writes the keys whose hash it owns, and sees its own writes at once. Keys of other subtasks it sees as of the
-last epoch that it was shown (`refresh`). Contents are held encoded, so a value that a program got and then changes is
-not changed in the table, and what a restart reads is what was there before it.
+A subtask writes the keys whose hash it owns, and sees its own writes immediately. It sees keys of other subtasks as of
+the epoch passed to the last `refresh`. Contents are held encoded, so changing a value that was read does not change the
+table, and a restart reads exactly what was there before.
 
-An epoch adds at most one file: its changed keys, merged with the newest files when there are too many. Files that are
-not merged are carried forward. A deletion is a row of its own until a merge reaches the oldest file.
+An epoch adds at most one file: its changed keys, compacted with the newest files when there are too many. Other files
+are carried forward. A deletion is a row until a compaction reaches the oldest file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,14 +40,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_FILES = 8
-"""A subtask's part of a table has at most so many files."""
+"""Maximum number of files of a subtask's part of a table."""
 _MERGE_FACTOR = 2
-"""A merge takes in the next older file while that is at most this many times as large as what is merged already."""
+"""A compaction includes the next older file while that is at most this many times as large as the files before it."""
 
 
 @dataclass(frozen=True)
 class StoredPart:
-    """One subtask's part of a table at an epoch, as its metadata has it."""
+    """One subtask's part of a table at an epoch, as stored in its metadata."""
 
     config: pb.TableConfig
     part: pb.TableSubtaskCheckpointMetadata
@@ -55,20 +55,20 @@ class StoredPart:
 
 @dataclass(frozen=True)
 class PendingChanges:
-    """What a table changed since the last checkpoint: immutable, so that writing may go on while it is stored."""
+    """Changes of a table since the last checkpoint: immutable, so the table can be written while they are stored."""
 
     config: pb.TableConfig
-    """With the version that the table's files will have."""
+    """Configuration with the version that the table's files will have."""
     rows: Mapping[bytes, bytes | None] = field(default_factory=dict)
     rewrite: bool = False
-    """The rows are all that there are; files so far are of an older version and leave."""
+    """Whether the rows are the whole contents and replace all files, which have an older version."""
     compact: bool = False
     commit_data: tuple[bytes, ...] = ()
 
 
 @dataclass
 class _Other:
-    """The part of another subtask: the files that were read, and their contents."""
+    """Part of another subtask: the files that were read, and their contents."""
 
     config: pb.TableConfig
     files: frozenset[str]
@@ -79,7 +79,7 @@ class _Other:
 class GlobalKeyedTable:
     """A table of one subtask: contents in memory, files in the store.
 
-    `write` belongs to the thread that checkpoints, everything else to the operator's.
+    `write` is called on the checkpoint thread, everything else on the operator's.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class GlobalKeyedTable:
         *,
         held: HeldBytes,
     ) -> None:
-        """`parts` are those of all subtasks of the epoch that is restored; nothing is read yet."""
+        """Create the table; `parts` are those of all subtasks of the restored epoch. Nothing is read yet."""
         self.config, self.task = config, task
         self._store, self._held = store, held
         self._parts = [stored for stored in parts if stored.part.files]
@@ -118,7 +118,7 @@ class GlobalKeyedTable:
     # ---- contents ----------------------------------------------------------------------------------------------
 
     def load_with_version(self, key_type: Any = Any, value_type: Any = Any) -> "GlobalKeyedView[Any, Any]":
-        """Read all keys, migrate older versions, and give the view of them; once per table."""
+        """Read all keys, migrate older versions, and return a view; loads once per table."""
         if self._declared is None:
             check_declared(value_type, current=self.config.state_version, where=self.where)
             decoders = [self._decoder(stored.config, value_type) for stored in self._parts]
@@ -136,14 +136,14 @@ class GlobalKeyedTable:
             self._parts = []
         elif self._declared != (key_type, value_type):
             raise InputError(
-                f"the table is in use with the types {self._declared}, and now asked for with {(key_type, value_type)}",
+                f"the table is in use with the types {self._declared}, but is now opened with {(key_type, value_type)}",
                 where=self.where,
-                fix="declare the same types wherever the table is asked for",
+                fix="declare the same types wherever the table is opened",
             )
         return GlobalKeyedView(self, Codec(key_type), Codec(value_type))
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
-        """See what the other subtasks wrote up to an epoch; `parts` are those of all its subtasks, by index."""
+        """Read what other subtasks wrote up to an epoch; `parts` are those of all its subtasks, by index."""
         if self._declared is None:
             self._parts = [stored for stored in parts.values() if stored.part.files]
             return
@@ -166,7 +166,7 @@ class GlobalKeyedTable:
         return next((other.values[key] for other in self._others.values() if key in other.values), None)
 
     def put(self, key: bytes, value: bytes | None) -> bytes | None:
-        """Write an encoded value, or with None delete it; gives back the one before."""
+        """Write an encoded value, or delete the key if it is None; return the previous value."""
         self._check_open()
         if key not in self._own:
             self._check_owner(key)
@@ -180,13 +180,13 @@ class GlobalKeyedTable:
         return before
 
     def apply(self, data: RecordBatch | CommitData | KeyedData) -> None:
-        """Write what a message brings, once it is known to be an encoded key and value."""
+        """Write the data of a message after checking that it is an encoded key and value."""
         if isinstance(data, CommitData):
             self.add_commit_data(data.data)
             return
         if isinstance(data, RecordBatch):
             raise UnknownTableError(
-                "a global keyed table takes no record batches",
+                "a global keyed table does not accept record batches",
                 where=self.where,
                 fix="send KeyedData with keys and values from statebed.state.Codec, or write through its view",
             )
@@ -198,7 +198,7 @@ class GlobalKeyedTable:
         self.put(data.key, data.value)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All keys and values, in the order of encoded keys."""
+        """Yield all keys and values, sorted by encoded key."""
         everything = {key: value for other in self._others.values() for key, value in other.values.items()}
         yield from sorted((everything | self._own).items())
 
@@ -209,7 +209,7 @@ class GlobalKeyedTable:
         return self.task.owned.first <= hash_of(key) <= self.task.owned.last
 
     def add_commit_data(self, data: bytes) -> None:
-        """Keep what was prepared for a two-phase commit with the next checkpoint."""
+        """Store bytes prepared for a two-phase commit with the next checkpoint."""
         self._check_open()
         if not self.config.global_keyed.uses_two_phase_commit:
             raise InputError(
@@ -220,16 +220,16 @@ class GlobalKeyedTable:
         self._commit_data.append(data)
 
     def compact_data(self) -> None:
-        """Merge all files of this subtask with the next checkpoint; superseded rows and deletions leave."""
+        """Compact all files of this subtask with the next checkpoint; superseded rows and deletions are removed."""
         self._check_open()
         self._compact = True
 
     def close(self, reason: str) -> None:
-        """Refuse every later write: nothing would make it durable."""
+        """Refuse all later writes, because they could not become durable."""
         self._closed = reason
 
     def _load(self, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> tuple[dict[bytes, bytes], _Other]:
-        """The keys of this subtask, and those of others."""
+        """Return the keys of this subtask, and those of others."""
         rows = without_deleted(newest(read_file(self._store, file) for file in stored.part.files))
         values = self._migrated(values_of(rows), stored.config, decode, codec)
         own = {key: values[key] for key in values_of(clip(rows, self.task.owned))}
@@ -238,7 +238,8 @@ class GlobalKeyedTable:
 
     def _read_other(self, before: _Other | None, stored: StoredPart, decode: Decode, codec: Codec[Any]) -> _Other:
         files = {file.path: file for file in stored.part.files}
-        # Only additions can be read alone: a merge may have dropped deletions that were never seen here.
+        # Added files can be read alone only if no file was removed: a compaction may have dropped deletions that were
+        # never read here.
         added = before is not None and before.config == stored.config and before.files <= set(files)
         seen = before.files if before is not None and added else frozenset()
         values = dict(before.values) if before is not None and added else {}
@@ -263,7 +264,7 @@ class GlobalKeyedTable:
     def _check_open(self) -> None:
         if self._closed:
             raise InputError(
-                f"the table takes no more writes: {self._closed}",
+                f"the table accepts no more writes: {self._closed}",
                 where=self.where,
                 fix="restore a new TableManager from the last committed record",
             )
@@ -273,13 +274,13 @@ class GlobalKeyedTable:
             raise NotOwnerError(
                 f"the key {Codec().decode(key)!r} belongs to another subtask",
                 where=self.where,
-                fix="send each key to its owner: view.owns(key) tells; every subtask may read it",
+                fix="send each key to its owner (see view.owns(key)); every subtask may read it",
             )
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
     def take_changes(self, _epoch: int, _most_merged_bytes: int, /) -> PendingChanges:
-        """Everything since the last time, to be written; the table goes on with none."""
+        """Take all changes since the last call, to be written; the table continues with none."""
         changes = PendingChanges(
             config=self._stored_config(),
             rows=dict(self._own) if self._rewrite else self._dirty,
@@ -291,7 +292,7 @@ class GlobalKeyedTable:
         return changes
 
     def write(self, changes: PendingChanges, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
-        """Encode and upload the changes; gives this subtask's part of the epoch, which may be unchanged files."""
+        """Encode and upload the changes; return this subtask's part of the epoch, whose files may be unchanged."""
         config = changes.config
         live = replace(self._live, files=()) if changes.rewrite else self._live
         merged = _to_merge(live, changes)
@@ -301,7 +302,7 @@ class GlobalKeyedTable:
                 rows = newest([delta, *(read_file(self._store, file) for file in merged)])
             kept = tuple(file for file in live.files if file not in merged)
             live = replace(live, files=kept, next_sequence=live.next_sequence + 1)
-            # With no older file left, there is nothing that a deletion could still hide.
+            # With no older file left, a deletion has nothing to hide.
             rows = rows if kept else without_deleted(rows)
             if rows.num_rows:
                 segment, schemas = encode_rows(rows, live.schemas, config)
@@ -315,12 +316,12 @@ class GlobalKeyedTable:
         return StoredPart(config, self._part(live, changes.commit_data))
 
     def _stored_config(self) -> pb.TableConfig:
-        """The configuration with the version that the files really have."""
+        """Return the configuration with the version that the files really have."""
         if self._declared is not None or not self._versions:
             return self.config
         if len(self._versions) > 1:
             raise MigrationError(
-                f"the restored state has the versions {sorted(self._versions)}, and was not migrated",
+                f"the restored state has the versions {sorted(self._versions)} and was not migrated",
                 where=self.where,
                 fix="open the table with get_global_keyed_state before the first checkpoint",
             )
@@ -344,7 +345,7 @@ class GlobalKeyedTable:
 
 
 def _to_merge(live: LiveFiles, changes: PendingChanges) -> list[pb.FileEntry]:
-    """The files that the next one replaces, newest first: all when asked to, some when there are too many."""
+    """Return the files that the next one replaces, newest first: all if requested, some if there are too many."""
     by_age = sorted(live.files, key=lambda file: (-file.max_sequence, file.path))
     added = 1 if changes.rows else 0
     if changes.compact:
@@ -362,7 +363,7 @@ def _to_merge(live: LiveFiles, changes: PendingChanges) -> list[pb.FileEntry]:
 
 
 class GlobalKeyedView(Generic[K, V]):
-    """What an operator reads and writes: a table with typed keys and values."""
+    """View of a global keyed table with typed keys and values, used by an operator."""
 
     def __init__(self, table: GlobalKeyedTable, keys: Codec[K], values: Codec[V]) -> None:
         self._table = table
@@ -370,24 +371,24 @@ class GlobalKeyedView(Generic[K, V]):
         self._values = values
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return self._decoded(self._table.get(self._keys.encode_key(key)))
 
     def insert(self, key: K, value: V) -> None:
-        """Write a value; durable with the next committed checkpoint."""
+        """Write a value, which becomes durable with the next committed checkpoint."""
         self._table.put(self._keys.encode_key(key), self._values.encode(value))
 
     def remove(self, key: K) -> V | None:
-        """Delete a key; gives back the value that it had, or None."""
+        """Delete a key; return the value that it had, or None."""
         return self._decoded(self._table.put(self._keys.encode_key(key), None))
 
     def items(self) -> Iterator[tuple[K, V]]:
-        """All keys and values: of this subtask as they are now, of others as of the last epoch seen."""
+        """Yield all keys and values: of this subtask as they are now, of others as of the last refreshed epoch."""
         for key, value in self._table.items():
             yield self._keys.decode(key), self._values.decode(value)
 
     def owns(self, key: K) -> bool:
-        """Whether this subtask is the one that writes the key."""
+        """Return whether this subtask writes the key."""
         return self._table.owns(self._keys.encode_key(key))
 
     def __len__(self) -> int:

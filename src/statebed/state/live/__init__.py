@@ -1,1 +1,1 @@
-"""What is live in one table of one subtask: files, and the tombstones that hide rows of them."""
+"""Live state of one table of one subtask: its files, and the tombstones that hide rows in them."""

@@ -1,7 +1,7 @@
-"""Which rows tombstones hide, decided for whole tables of rows at once.
+"""Evaluation of tombstones: decides for whole tables of rows at once which rows are hidden.
 
-All tombstones of one kind make one set of rows, each with the sequence of its tombstone; the tombstones that are
-alive change far less often than rows are read.
+All tombstones of one kind form one set of rows, each with the sequence of its tombstone. Live tombstones change far
+less often than rows are read.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of all tombstones of one kind."""
+    """Rows of all tombstones of one kind."""
 
     found: RowSet
     sequences: npt.NDArray[np.uint64]
 
 
 class Deletions:
-    """What some tombstones hide."""
+    """Decides which rows a set of tombstones hides."""
 
     def __init__(self, some: Sequence[pb.Tombstone], *, keys: Sequence[str]) -> None:
         self._ranges = [one for one in some if tombstones.kind_of(one) is None]
@@ -42,7 +42,7 @@ class Deletions:
         self.nbytes = sum(one.found.nbytes + one.sequences.nbytes for one in self._rows)
 
     def visible(self, rows: pa.Table) -> Mask:
-        """Which rows none of them hides; the rows have the columns of files."""
+        """Return a mask of the rows that no tombstone hides; `rows` have the columns of files."""
         hashes, sequences = uint64_values(rows[KEY_HASH]), uint64_values(rows[SEQUENCE])
         visible = np.ones(rows.num_rows, dtype=np.bool_)
         times = int64_values(rows[TIME]) if self._ranges else None
@@ -52,7 +52,7 @@ class Deletions:
             hidden = (times >= span.start_us) & (times < span.end_us) & (sequences <= np.uint64(one.sequence))
             visible &= ~(hidden & (hashes >= np.uint64(one.owned.first)) & (hashes <= np.uint64(one.owned.last)))
         for kind in self._rows:
-            # A tombstone's rows all lie in its own range, so equal keys are enough.
+            # All rows of a tombstone are in its owned range, so comparing keys is enough.
             for theirs, ours in kind.found.pairs(rows):
                 visible[theirs[sequences[theirs] <= kind.sequences[ours]]] = False
         return visible

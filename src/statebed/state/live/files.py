@@ -1,8 +1,8 @@
-"""What is live in one table of one subtask: files, tombstones and the next sequence, as pure values.
+"""Live files, tombstones and the next sequence of one table of one subtask, as immutable values.
 
-Everything here decides on entries alone and reads no file. A row is visible when its hash lies in its file's owned
-range and no tombstone hides it. A tombstone stays while a file may hold rows that it hides. Rows that are in no file
-yet take part through `fresh`: entries that say what they span.
+The functions decide on entries alone and read no file. A row is visible if its hash is in its file's owned range and no
+tombstone hides it. A tombstone is kept while a file may hold rows that it hides. Rows that are not in a file yet are
+passed as `fresh`: entries that describe what they span.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,12 @@ from statebed.state.live.tombstones import Deleted
 FIRST_SEQUENCE = 1
 BEGINNING = -(1 << 63)
 END = (1 << 63) - 1
-"""Before and after all times."""
+"""Bounds of all valid times."""
 
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The live part of a table, clipped to the range that its subtask owns."""
+    """Live files and tombstones of a table, clipped to the range that its subtask owns."""
 
     owned: pb.HashRange
     next_sequence: int = FIRST_SEQUENCE
@@ -34,7 +34,7 @@ class LiveFiles:
 
     @classmethod
     def restore(cls, parts: Sequence[pb.TableSubtaskCheckpointMetadata], *, owned: pb.HashRange) -> "LiveFiles":
-        """The parts of one or more earlier subtasks, clipped to `owned`: nothing is read or rewritten."""
+        """Build from the parts of one or more earlier subtasks, clipped to `owned`; nothing is read or rewritten."""
         files = [file for part in parts for file in clipped(part.files, owned)]
         tombstones = [
             mine
@@ -52,8 +52,9 @@ class LiveFiles:
         return live.without_idle_tombstones()
 
     def delete_range(self, start_us: int, end_us: int, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
-        """All rows with start_us <= time < end_us deleted: files that hold no others leave unread, one tombstone hides
-        the rest. Unchanged when no row is affected.
+        """Delete all rows with start_us <= time < end_us; return the same object if no row is affected.
+
+        Files that hold no other rows are removed unread, one tombstone hides the rest.
         """
         kept = tuple(file for file in self.files if file.min_time_us < start_us or file.max_time_us >= end_us)
         partly = [file for file in (*kept, *fresh) if file.min_time_us < end_us and start_us <= file.max_time_us]
@@ -65,14 +66,14 @@ class LiveFiles:
         return live.without_idle_tombstones(fresh=fresh)
 
     def delete_rows(self, kind: Deleted, rows: pa.Table, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
-        """All rows deleted that equal one of these (`_key_hash`, keys, and `_time` or values), by one tombstone."""
+        """Delete all rows equal to one of `rows` (`_key_hash`, keys, and `_time` or values) with one tombstone."""
         if not rows.num_rows:
             return self
         tombstone = marks.of_rows(kind, rows, sequence=self.next_sequence, owned=self.owned)
         return self.with_tombstone(tombstone, fresh=fresh)
 
     def with_tombstone(self, tombstone: pb.Tombstone, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
-        """With a tombstone that takes the next sequence. Unchanged when it can hide nothing."""
+        """Add a tombstone, which takes the next sequence; return the same object if it can hide nothing."""
         if not any(marks.may_hide(tombstone, file) for file in (*self.files, *fresh)):
             return self
         others = tuple(one for one in self.tombstones if not marks.replaces(tombstone, one))
@@ -84,16 +85,16 @@ class LiveFiles:
         return live.without_idle_tombstones(fresh=fresh)
 
     def append(self, file: pb.FileEntry) -> "LiveFiles":
-        """With one more file, whose rows carry `next_sequence`."""
+        """Add a file, whose rows carry `next_sequence`."""
         return replace(self, files=(*self.files, file), next_sequence=self.next_sequence + 1)
 
     def hidden_until(self, file: pb.FileEntry) -> int | None:
-        """A time before which every row of the file is known to be deleted, or None."""
+        """Return a time before which every row of the file is known to be deleted, or None."""
         ranges = [one for one in self.tombstones if marks.hides_range(one, file, BEGINNING, file.min_time_us + 1)]
         return max((one.delete_time_range.end_us for one in ranges), default=None)
 
     def without_idle_tombstones(self, *, fresh: Sequence[pb.FileEntry] = ()) -> "LiveFiles":
-        """Without the tombstones that can hide no row of any live file, and no fresh row."""
+        """Remove the tombstones that cannot hide a row of any live file or a fresh row."""
         held = (*self.files, *fresh)
         needed = tuple(one for one in self.tombstones if any(marks.may_hide(one, file) for file in held))
         return self if needed == self.tombstones else replace(self, tombstones=needed)
@@ -103,7 +104,7 @@ class LiveFiles:
 
 
 def clipped(files: Iterable[pb.FileEntry], owned: pb.HashRange) -> list[pb.FileEntry]:
-    """The entries as a subtask lists them that owns this range: those that may have rows in it, clipped."""
+    """Return the entries that may have rows in the owned range, clipped to it."""
     return [
         _with_owned(file, part)
         for file in files
@@ -123,7 +124,7 @@ def _with_owned(file: pb.FileEntry, owned: pb.HashRange) -> pb.FileEntry:
 
 
 def _join_neighbours(files: Iterable[pb.FileEntry]) -> tuple[pb.FileEntry, ...]:
-    """Entries of one file whose ranges touch become one entry, as when ranges are joined again."""
+    """Join entries of one file with adjacent ranges, as after a decrease in parallelism."""
     joined: list[pb.FileEntry] = []
     for file in sorted(files, key=lambda entry: (entry.path, entry.owned.first)):
         last = joined[-1] if joined else None

@@ -1,7 +1,7 @@
-"""A set of rows, found again among others: by hash first, then by comparing columns.
+"""A set of rows with vectorized lookups: by hash first, then by comparing columns.
 
-Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0, in nested values, too. Each row of the set is known by its
-position, so that who asks gets pairs of rows that are equal. All work goes over whole columns.
+Nulls equal nulls, NaN equals NaN, and -0.0 equals 0.0, in nested values, too. Each row of the set is identified by its
+position, so a lookup returns pairs of equal rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,12 +29,12 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RowSet:
-    """Rows with `_key_hash`, the key columns, and perhaps more columns (`_time`, values) that must be equal, too."""
+    """Rows with `_key_hash`, the key columns, and optionally more columns (`_time`, values) that must be equal, too."""
 
     def __init__(self, rows: pa.Table, *, keys: Sequence[str]) -> None:
         rows = _comparable(rows)
         self._more = [name for name in rows.column_names if name not in {KEY_HASH, *keys}]
-        # A key may have many rows here, each with its own time or values: these take part in the hash.
+        # A key may have many rows here, each with its own time or values, so these are part of the hash.
         self._hashed = [name for name in self._more if _is_hashable(rows.schema.field(name))]
         self.key_hashes = ascending(uint64_values(rows[KEY_HASH]))
         mixed = _mixed(uint64_values(rows[KEY_HASH]), rows, self._hashed)
@@ -44,7 +44,7 @@ class RowSet:
         self.nbytes = self._order.nbytes + self._hashes.nbytes + self.key_hashes.nbytes + int(rows.nbytes)
 
     def pairs(self, rows: pa.Table) -> Iterator[tuple[Numbers, Numbers]]:
-        """Positions of rows, and of rows of the set that equal them; a row is in each answer at most once."""
+        """Yield positions in `rows` and of equal rows in the set; a row is in each result at most once."""
         candidates = np.flatnonzero(among(uint64_values(rows[KEY_HASH]), self.key_hashes))
         if not len(candidates):
             return
@@ -64,14 +64,14 @@ class RowSet:
             first[open_rows] += 1
 
     def contains(self, rows: pa.Table) -> Mask:
-        """Which rows are in the set."""
+        """Return a mask of the rows that are in the set."""
         found = np.zeros(rows.num_rows, dtype=np.bool_)
         for theirs, _ in self.pairs(rows):
             found[theirs] = True
         return found
 
     def repeated(self, rows: pa.Table) -> Mask:
-        """Which rows, being those of the set, equal an earlier one with the same hash."""
+        """Return a mask of rows that equal an earlier one with the same hash; `rows` are the rows of the set."""
         starts = np.flatnonzero(np.append(True, self._hashes[1:] != self._hashes[:-1]))
         lengths = np.diff(np.append(starts, len(self._hashes)))
         maybe = np.flatnonzero(np.repeat(lengths > 1, lengths))
@@ -88,13 +88,13 @@ class RowSet:
 
 
 def ascending(values: npt.NDArray[N]) -> npt.NDArray[N]:
-    """Each value once, in order. (`np.unique` goes through a hash table, which takes thirty times as long.)"""
+    """Return the distinct values in ascending order. `np.unique` uses a hash table, which takes 30 times as long."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def distinct(rows: pa.Table, *, keys: Sequence[str]) -> pa.Table:
-    """Of equal rows the first."""
+    """Return the first of each set of equal rows."""
     if rows.num_rows <= 1:
         return rows
     repeated = RowSet(rows, keys=keys).repeated(rows)
@@ -102,13 +102,13 @@ def distinct(rows: pa.Table, *, keys: Sequence[str]) -> pa.Table:
 
 
 def _comparable(rows: pa.Table) -> pa.Table:
-    """The rows with values that are equal where their bits are, in types that have a hash."""
+    """Convert values so that equal values have equal bits, in types that can be hashed."""
     columns = [normalise_key(sortable(one_chunk(column))) for column in rows.columns]
     return pa.Table.from_arrays(columns, names=rows.column_names)
 
 
 def _mixed(key_hashes: Hashes, rows: pa.Table, names: Sequence[str]) -> Hashes:
-    """A hash of the key and of these columns."""
+    """Return a hash of the key and of these columns."""
     if not names:
         return key_hashes
     more = hash_columns([one_chunk(rows[name]) for name in names])

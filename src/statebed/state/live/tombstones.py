@@ -1,8 +1,8 @@
-"""Tombstones: logical deletions as messages of the format, and what can be decided on them without reading a row.
+"""Tombstones: logical deletions as messages of the format, and decisions on them that read no row.
 
-A tombstone hides rows with a hash in its owned range and a sequence that is not greater than its own: all of a range of
-time, or those that equal one of its rows in key, key and time, or key and values. What one batch deletes is one
-tombstone, whose rows are an Arrow IPC stream, sorted by hash.
+A tombstone hides rows with a hash in its owned range and a sequence not greater than its own: all rows of a time range,
+or those that equal one of its rows in key, key and time, or key and values. One batch of deletions is one tombstone,
+whose rows are an Arrow IPC stream sorted by hash.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from statebed.format.segment import DAMAGED_FIX
 
 
 class Deleted(Enum):
-    """What the rows of a tombstone must equal."""
+    """Columns in which a deleted row equals a row of the tombstone."""
 
     KEY = "delete_key"
     TIME_KEY = "delete_time_key"
@@ -31,7 +31,7 @@ TIME_RANGE = "delete_time_range"
 
 
 def of_rows(kind: Deleted, rows: pa.Table, *, sequence: int, owned: pb.HashRange) -> pb.Tombstone:
-    """One tombstone for all these rows (at least one): `_key_hash`, keys, and `_time` or values, with field ids."""
+    """Build one tombstone for these rows (at least one): `_key_hash`, keys, and `_time` or values, with field ids."""
     hashes = uint64_values(rows[KEY_HASH])
     order = np.argsort(hashes, kind="stable")
     rows = rows.take(from_numpy(order, pa.int64())).combine_chunks()
@@ -50,13 +50,13 @@ def of_rows(kind: Deleted, rows: pa.Table, *, sequence: int, owned: pb.HashRange
 
 
 def of_range(start_us: int, end_us: int, *, sequence: int, owned: pb.HashRange) -> pb.Tombstone:
-    """The tombstone of all rows with start_us <= time < end_us."""
+    """Build the tombstone of all rows with start_us <= time < end_us."""
     span = pb.DeleteTimeRange(start_us=start_us, end_us=end_us)
     return pb.Tombstone(sequence=sequence, owned=owned, delete_time_range=span)
 
 
 def rows_of(tombstone: pb.Tombstone) -> pa.Table:
-    """The rows of a tombstone that has rows."""
+    """Return the rows of a tombstone that has rows."""
     deleted = _deleted_rows(tombstone)
     if deleted is None:
         raise CorruptObjectError(
@@ -65,7 +65,7 @@ def rows_of(tombstone: pb.Tombstone) -> pa.Table:
     try:
         rows = pa.ipc.open_stream(pa.py_buffer(deleted.arrow_ipc)).read_all()
     except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptObjectError(f"the rows of a tombstone do not decode: {error}", fix=DAMAGED_FIX) from error
+        raise CorruptObjectError(f"the rows of a tombstone cannot be decoded: {error}", fix=DAMAGED_FIX) from error
     if rows.num_rows != deleted.rows or KEY_HASH not in rows.column_names:
         raise CorruptObjectError(
             f"a tombstone has {rows.num_rows} rows with the columns {rows.column_names} instead of {deleted.rows} rows",
@@ -75,17 +75,17 @@ def rows_of(tombstone: pb.Tombstone) -> pa.Table:
 
 
 def kind_of(tombstone: pb.Tombstone) -> Deleted | None:
-    """What its rows must equal; None for a range of time."""
+    """Return the columns that its rows must equal, or None for a time range."""
     kind = tombstone.WhichOneof("operation")
     if kind == TIME_RANGE:
         return None
     if kind is None:
-        raise CorruptObjectError("a tombstone has no operation that is known here", fix="upgrade statebed")
+        raise CorruptObjectError("a tombstone has an operation that this version does not know", fix="upgrade statebed")
     return Deleted(kind)
 
 
 def clipped(tombstone: pb.Tombstone, owned: pb.HashRange) -> pb.Tombstone | None:
-    """The tombstone for a subtask that owns this range; None if it says nothing there."""
+    """Clip the tombstone to the range that a subtask owns; None if it does not apply there."""
     kind = kind_of(tombstone)
     if not overlaps(tombstone.owned, owned):
         return None
@@ -106,8 +106,8 @@ def clipped(tombstone: pb.Tombstone, owned: pb.HashRange) -> pb.Tombstone | None
 
 
 def may_hide(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
-    """Whether it may hide a row of this file, or of a segment that spans the same."""
-    # The cheapest questions first: this is asked of every tombstone and every file.
+    """Return whether it may hide a row of this file, or of a segment with the same span."""
+    # The cheapest checks first: this runs for every pair of tombstone and file.
     sequence = tombstone.sequence
     if sequence < file.min_sequence or sequence <= file.applied_sequence:
         return False
@@ -126,7 +126,7 @@ def may_hide(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
 
 
 def hides_range(tombstone: pb.Tombstone, file: pb.FileEntry, start_us: int, end_us: int) -> bool:
-    """Whether it surely hides all that the file has of start_us <= time < end_us, because its own range covers it."""
+    """Return whether it certainly hides all rows of the file with start_us <= time < end_us, by its time range."""
     span = tombstone.delete_time_range
     return (
         kind_of(tombstone) is None
@@ -137,7 +137,7 @@ def hides_range(tombstone: pb.Tombstone, file: pb.FileEntry, start_us: int, end_
 
 
 def hide_all(some: Iterable[pb.Tombstone], file: pb.FileEntry) -> bool:
-    """Whether ranges of time among these together surely hide every row of the file."""
+    """Return whether the time ranges among these tombstones together certainly hide every row of the file."""
     spans = [
         (one.delete_time_range.start_us, one.delete_time_range.end_us)
         for one in some
@@ -159,13 +159,13 @@ def _applies_to_all(tombstone: pb.Tombstone, file: pb.FileEntry) -> bool:
 
 
 def _reach(file: pb.FileEntry) -> tuple[int, int]:
-    """The hashes of rows that the entry stands for: those of its file that it owns."""
+    """Return the range of hashes of the entry's rows: those of its file that it owns."""
     first = max(file.owned.first, file.min_key_hash)
     return first, max(first, min(file.owned.last, file.max_key_hash))
 
 
 def replaces(newer: pb.Tombstone, older: pb.Tombstone) -> bool:
-    """Whether all that the older one hides is hidden by the newer one: it covers its time, or has the same rows."""
+    """Return whether the newer one hides all that the older one hides: it covers its time, or has the same rows."""
     if newer.WhichOneof("operation") != older.WhichOneof("operation") or newer.sequence < older.sequence:
         return False
     if not (newer.owned.first <= older.owned.first and older.owned.last <= newer.owned.last):
@@ -178,7 +178,7 @@ def replaces(newer: pb.Tombstone, older: pb.Tombstone) -> bool:
 
 
 def held_bytes(tombstones: Iterable[pb.Tombstone]) -> int:
-    """About what they take in memory and in metadata."""
+    """Return the approximate size of tombstones in memory and in metadata."""
     return sum(int(one.ByteSize()) for one in tombstones)
 
 

@@ -73,7 +73,7 @@ def test_a_compaction_behind_a_stuck_checkpoint_ends_with_a_typed_error(tiers: T
         with pytest.raises(CheckpointTimeoutError, match=r"epochs \[2\] are not durable after 0\.2 seconds") as caught:
             manager.compact().result(timeout=LONGEST)
         assert TASK.where in caught.value.where
-        assert "nothing was merged" in caught.value.fix
+        assert "nothing was compacted" in caught.value.fix
         gate.opened.set()
         checkpoint.result(timeout=30)
         manager.compact().result(timeout=30)

@@ -185,7 +185,7 @@ def test_a_declared_type_normalises_keys_and_refuses_other_types() -> None:
 
 def test_bytes_that_do_not_fit_the_declared_type_are_named() -> None:
     data = Codec[Any]().encode("text")
-    with pytest.raises(UnsupportedTypeError, match="no int"):
+    with pytest.raises(UnsupportedTypeError, match="cannot be read as int"):
         Codec[int](int).decode(data)
 
 

@@ -168,7 +168,7 @@ def test_a_message_and_a_record_are_what_they_are_called(manager: TableManager) 
     refused(lambda: manager.refresh(wrong), "record", where=OPERATOR, fix="run.head")
     refused(lambda: TableManager(TASK, TABLES, store(), restore_from=cast("Any", 5)), "record", where=OPERATOR, fix="")
     waiting: Any = manager.checkpoint(1)
-    refused(lambda: operator_entry([waiting]), "answer of a subtask", where="operator_entry", fix="result()")
+    refused(lambda: operator_entry([waiting]), "result of a subtask", where="operator_entry", fix="result()")
     waiting.result(30)
 
 

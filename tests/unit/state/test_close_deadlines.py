@@ -109,7 +109,7 @@ def test_a_merge_that_hangs_is_named_and_its_files_leave_when_it_has_ended(tiers
     gate.reached.clear()
     asked = manager.compact()
     assert gate.reached.wait(30)
-    with pytest.raises(CloseTimeoutError, match="seconds: a merge of files of riders"):
+    with pytest.raises(CloseTimeoutError, match="seconds: a compaction of files of riders"):
         manager.close()
     gate.opened.set()
     assert asked.result(timeout=30).merges == 1

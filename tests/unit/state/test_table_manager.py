@@ -151,7 +151,7 @@ def test_then_stop_takes_no_more_writes() -> None:
         manager.checkpoint(7, then_stop=True).result(timeout=30)
         with pytest.raises(InputError, match="no more writes"):
             view.insert("ann", 1)
-        with pytest.raises(InputError, match="takes no more: it was stopped"):
+        with pytest.raises(InputError, match="accepts no more writes: it was stopped"):
             manager.checkpoint(8)
 
 

@@ -217,7 +217,7 @@ def test_a_column_by_whose_values_rows_were_deleted_is_dropped_after_a_compactio
     write(cluster, "trips", {"rider": [3], "trips": [30], "city": ["c"]}, DeleteValue())
     cluster.commit()
     without_trips = {"trips": timed(pa.schema([("rider", pa.int64()), ("city", pa.string())]))}
-    with pytest.raises(IncompatibleSchemaError, match="Compaction first"):
+    with pytest.raises(IncompatibleSchemaError, match="first run a Compaction"):
         cluster.restart(1, without_trips)
     cluster.restart(1, {"trips": timed(V1)})
     cluster.managers[0].send(Compaction()).result(timeout=30)

@@ -122,7 +122,7 @@ def test_the_watermark_of_a_checkpoint_expires_rows_by_event_time() -> None:
 def test_a_stopped_manager_takes_no_more_rows() -> None:
     with TableManager(TASK, FARES, ScopedStore(MemoryStore(), JOB)) as manager:
         manager.checkpoint(2, then_stop=True).result(timeout=30)
-        with pytest.raises(InputError, match="takes no more"):
+        with pytest.raises(InputError, match="accepts no more"):
             manager.send(TableData("fares", RecordBatch(batch({"ann": 1}))))
 
 

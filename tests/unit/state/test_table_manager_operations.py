@@ -222,14 +222,14 @@ def test_a_view_of_a_closed_manager_is_not_read_without_the_rows_that_no_checkpo
     view.append(rows)
     manager.close()
     for read in (view.read, view.scan, view.prefetch):
-        with pytest.raises(InputError, match="given up with changes that no checkpoint"):
+        with pytest.raises(InputError, match="with changes that no checkpoint contains"):
             read()
 
 
 def test_tables_of_rows_take_no_data_of_other_kinds() -> None:
     with TableManager(TASK, TABLES, ScopedStore(MemoryStore(), JOB)) as manager:
         for table in TABLES:
-            with pytest.raises(InputError, match="takes no CommitData"):
+            with pytest.raises(InputError, match="does not accept CommitData"):
                 manager.send(TableData(table, CommitData(b"")))
             with pytest.raises(InputError, match=r"lacks the columns \['rider'\]"):
                 manager.send(TableData(table, RecordBatch(batch([], ["fare"]), DeleteKey())))

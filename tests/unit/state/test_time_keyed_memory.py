@@ -277,7 +277,7 @@ def test_what_is_flushed_leaves_memory_and_is_the_file_of_the_checkpoint(tiers: 
     view.flush()
     assert view.statistics().spills == 1, "there was nothing"
     view.close()
-    with pytest.raises(InputError, match="takes no more"):
+    with pytest.raises(InputError, match="accepts no more"):
         view.flush()
 
 

@@ -1,1 +1,1 @@
-"""All tables of one subtask: registered, restored, written, checkpointed and compacted together."""
+"""Manager of all tables of one subtask: registered, restored, written, checkpointed and compacted together."""

@@ -1,4 +1,4 @@
-"""Making checkpoints durable, one after the other: encode, upload, write the metadata and read it back."""
+"""Storing of checkpoints, one after the other: encode, upload, write the metadata and read it back."""
 
 import itertools
 import time
@@ -32,12 +32,12 @@ class Order:
     watermark_us: int | None
     then_stop: bool
     changes: Mapping[str, Any]
-    """By table."""
+    """Changes by table."""
     take_seconds: float = 0.0
 
 
 class StoredCheckpoints:
-    """What a manager has stored. `store` is for one thread, the rest for any."""
+    """Checkpoints that a manager has stored. `store` is for one thread, the rest for any."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class StoredCheckpoints:
         stored: Stored | None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`stored` is what the restored epoch names, as long as nothing changes."""
+        """Create it; `stored` is what the restored epoch names, which is reused while nothing changes."""
         self._task = task
         self._tables = tables
         self._store = store
@@ -75,7 +75,7 @@ class StoredCheckpoints:
             return self._held.get(epoch)
 
     def store(self, order: Order) -> CheckpointCompleted:
-        """Return when the checkpoint is durable and was read back."""
+        """Store a checkpoint; return when it is durable and was read back."""
         written: list[int] = []
 
         def upload(file: Upload) -> None:

@@ -1,8 +1,8 @@
-"""Merges of a manager's files, on a thread of their own, beside the running tables.
+"""Compaction of a manager's files on a separate thread, beside the running tables.
 
-A merge is planned when the files that it reads are durable. Its result waits for the next checkpoint, with which the
-table applies it, or discards it when an input has left. Nothing that goes wrong here harms the state: the inputs stay.
-A failed merge is counted, and tried again after a later checkpoint; whoever asked for it gets the error.
+A compaction is planned when its input files are durable. Its result waits for the next checkpoint, with which the table
+applies it, or discards it if an input is no longer live. A failure does not harm the state, since the inputs stay. It
+is counted, and the compaction is tried again after a later checkpoint; an explicit request raises the error.
 """
 
 import os
@@ -28,7 +28,7 @@ _logger = id_logger(__name__)
 
 @dataclass(frozen=True)
 class CompactionReport:
-    """What was merged; the next checkpoint takes it."""
+    """Totals of a compaction, whose result the next checkpoint applies."""
 
     merges: int = 0
     read_bytes: int = 0
@@ -36,12 +36,12 @@ class CompactionReport:
 
 
 class Compactor:
-    """One per manager. `ask` and `hand_over` are for the operator's thread."""
+    """Runs compactions of one manager. `ask` and `hand_over` are for the operator's thread."""
 
     def __init__(
         self, tables: Sequence[ManagedTable], options: ManagerOptions, *, merging: threading.Lock, task: TaskInfo
     ) -> None:
-        """`merging` lets one merge of the process go on at a time."""
+        """Create it; `merging` is held during a compaction, so that only one runs in the process at a time."""
         self._tables = tables
         self._merging = merging
         self._options = options
@@ -55,7 +55,7 @@ class Compactor:
         self._running: Future[CompactionReport] | None = None
         self._begun: list[tuple[str, Future[CompactionReport]]] = []
         self._turns: dict[str, int] = {}
-        """When a merge of each table was tried last: where bytes are short, tables take turns."""
+        """Turn in which each table was last compacted: if the byte limit is short, tables take turns."""
         self._closed = threading.Event()
 
     def metrics(self) -> CompactionMetrics:
@@ -63,7 +63,7 @@ class Compactor:
             return self._metrics
 
     def after_checkpoint(self) -> None:
-        """Merge what is due, now that a checkpoint is durable; nothing while earlier merges go on."""
+        """Start compacting what is due after a durable checkpoint, unless earlier compactions are still running."""
         mode = self._options.compaction
         if mode is CompactionMode.IN_LINE:
             self._merge_due()
@@ -72,7 +72,7 @@ class Compactor:
                 self._running = self._begin(self._tables, self._merge_due)
 
     def ask(self, tables: Sequence[ManagedTable], *, when_durable: Callable[[], None]) -> Future[CompactionReport]:
-        """Merge all files of these tables, once `when_durable` returns; the next checkpoint waits for it."""
+        """Compact all files of these tables, once `when_durable` returns; the next checkpoint waits for it."""
 
         def merge_all() -> CompactionReport:
             when_durable()
@@ -84,13 +84,13 @@ class Compactor:
         return asked
 
     def merge_apart(self, tables: Sequence[ManagedTable], *, most_bytes: int | None) -> list[tuple[str, Edit]]:
-        """Merge what is due, about so many bytes of files (None: all that can be); no checkpoint here takes it."""
+        """Compact due files of about `most_bytes` (None: all that can be) and return the edits unapplied."""
         merging = self._begin(tables, partial(self._merge, tables, most_bytes=most_bytes))
         if wait([merging], timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
-                f"the files are not merged after {self._options.timeout_seconds:g} seconds",
+                f"the compaction has not finished after {self._options.timeout_seconds:g} seconds",
                 where=self._where,
-                fix="nothing has changed: ask again, perhaps for fewer bytes",
+                fix="nothing has changed: try again, perhaps with fewer bytes",
             )
         merging.result()
         with self._lock:
@@ -98,14 +98,12 @@ class Compactor:
         return [(table.config.name, edit) for table, edit in results]
 
     def hand_over(self) -> None:
-        """Give the tables what was merged, for the checkpoint that is about to be taken; what was asked for is waited
-        for.
-        """
+        """Hand finished edits to the tables before a checkpoint is taken; wait for requested compactions first."""
         if wait(self._asked, timeout=self._options.timeout_seconds).not_done:
             raise CheckpointTimeoutError(
-                f"the compaction that was asked for is not done after {self._options.timeout_seconds:g} seconds",
+                f"the requested compaction has not finished after {self._options.timeout_seconds:g} seconds",
                 where=self._where,
-                fix="nothing was taken: ask for the checkpoint again, perhaps with a longer time-out",
+                fix="nothing was taken: request the checkpoint again, perhaps with a longer time-out",
             )
         self._asked = []
         with self._lock:
@@ -114,16 +112,16 @@ class Compactor:
             table.offer_edit(edit)
 
     def close(self) -> None:
-        """Merge no more, and remove what nobody will take. A merge under way is finished first, if it ends in time."""
+        """Stop compacting and discard results. A compaction in progress is finished first, if it ends in time."""
         self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
-        seconds, left = self._options.timeout_seconds, "memory and local files of its tables and of the merge"
+        seconds, left = self._options.timeout_seconds, "memory and local files of its tables and of the compaction"
         wait_until_ended(self._begun, seconds=seconds, where=self._where, left=left)
         self._discard_results(self._tables)
 
     def _begin(self, tables: Sequence[ManagedTable], merge: Callable[[], CompactionReport]) -> Future[CompactionReport]:
         begun = self._thread.submit(merge)
-        what = f"a merge of files of {', '.join(table.config.name for table in tables)}"
+        what = f"a compaction of files of {', '.join(table.config.name for table in tables)}"
         with self._lock:
             self._begun = [*(one for one in self._begun if not one[1].done()), (what, begun)]
         return begun
@@ -131,7 +129,7 @@ class Compactor:
     def _merge_due(self) -> CompactionReport:
         with self._lock:
             waiting = [table for table, _ in self._results]
-        # What is merged from files that a waiting result replaces would be discarded.
+        # A result based on files that a waiting result replaces would be discarded.
         tables = [table for table in self._tables if table not in waiting]
         try:
             return self._merge(tables, most_bytes=self._options.max_compaction_bytes)
@@ -148,13 +146,13 @@ class Compactor:
                 job = table.plan_compaction(left, not report.merges)
                 if job is None:
                     continue
-                # A merge that fails was a turn, too: it would keep all others from theirs.
+                # A failed compaction counts as a turn; otherwise it would block all other tables.
                 self._turns[table.config.name] = 1 + max(self._turns.values(), default=0)
                 edit = self._alone(job)
             except BaseException as error:
                 self._count(failures=1)
                 self._logger.warning(
-                    "files of the table %r were not merged, and stay as they are: %r", table.config.name, error
+                    "files of the table %r were not compacted and stay as they are: %r", table.config.name, error
                 )
                 raise
             with self._lock:
@@ -169,9 +167,9 @@ class Compactor:
     def _alone(self, job: CompactionJob) -> Edit:
         if not self._merging.acquire(timeout=self._options.timeout_seconds):
             raise CheckpointTimeoutError(
-                f"other merges of the process went on for {self._options.timeout_seconds:g} seconds",
+                f"other compactions of the process took longer than {self._options.timeout_seconds:g} seconds",
                 where=self._where,
-                fix="nothing has changed: ask again, perhaps with a longer time-out",
+                fix="nothing has changed: try again, perhaps with a longer time-out",
             )
         try:
             return job.run()
@@ -198,6 +196,6 @@ class Compactor:
 
 
 def _step_back() -> None:
-    """Let the operator's thread go first, where the system gives threads a priority."""
+    """Lower the priority of this thread below the operator's, if the system supports it."""
     with suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

@@ -1,8 +1,8 @@
-"""Stored parts of a table as a changed definition needs them: its columns by their ids, in every subtask alike.
+"""Stored parts of a table adapted to a changed definition: columns matched by id, alike in every subtask.
 
-All subtasks of an epoch are given the same list of schemas, which ends in the new one, before any of them writes: ids
-of schemas mean the same in all of them, also where one has nothing to write. Deletions that still hide stored rows are
-put into the new columns; what they hide stays the same.
+All subtasks of an epoch get the same list of schemas, which ends with the new one, before any of them writes. Schema
+ids therefore mean the same in all of them, even in one that has nothing to write. Tombstones that still hide stored
+rows are converted to the new columns and hide the same rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from statebed.state.live.tombstones import Deleted
 
 @dataclass(frozen=True)
 class Evolved:
-    """What a table is restored with."""
+    """Definition and parts that a table is restored with."""
 
     config: pb.TableConfig
     parts: tuple[StoredPart, ...]
@@ -43,16 +43,16 @@ class Evolved:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Parts of a table, told apart by the version that defined it."""
+    """Parts of a table, separated by the version that defined it."""
 
     present: Sequence[StoredPart]
     earlier: Sequence[StoredPart] = ()
     config: pb.TableConfig | None = None
-    """The earlier definition; None: there is none."""
+    """Earlier definition, or None if there is none."""
 
 
 def by_shape(parts: Iterable[StoredPart], earlier: pb.TableConfig | None) -> Shapes:
-    """Which parts of a table are stored as an earlier version defined it."""
+    """Separate the parts of a table that are stored as an earlier version defined it."""
     if earlier is None:
         return Shapes(list(parts))
     found: tuple[list[StoredPart], list[StoredPart]] = ([], [])
@@ -62,14 +62,16 @@ def by_shape(parts: Iterable[StoredPart], earlier: pb.TableConfig | None) -> Sha
 
 
 def is_earlier(stored: pb.TableConfig, earlier: pb.TableConfig) -> bool:
-    """Whether a table is stored as an earlier version defined it: multiset tables were keyed tables with lists."""
+    """Return whether a table has its earlier definition: multiset tables were keyed tables with lists."""
     lists = {field.name for field in schema_from_bytes(earlier.keyed.schema)}
     columns = {field.name for field in schema_from_bytes(stored.keyed.schema)}
     return stored.keyed.prefix_columns == earlier.keyed.prefix_columns and lists <= columns
 
 
 def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> Evolved:
-    """The program's definition and the parts of all subtasks, made to fit; refused when they cannot."""
+    """Adapt the program's definition and the parts of all subtasks to each other; raise an error if they are
+    incompatible.
+    """
     if not parts or wanted.WhichOneof("kind") == "global_keyed":
         return Evolved(wanted, tuple(parts))
     where = f"table {wanted.name!r}"
@@ -95,7 +97,7 @@ def evolved(wanted: pb.TableConfig, parts: Sequence[StoredPart]) -> Evolved:
 
 
 def file_schema(config: pb.TableConfig) -> pa.Schema:
-    """The columns of a table's files."""
+    """Return the schema of a table's files."""
     if config.WhichOneof("kind") == "keyed":
         return KeyedTable(config).file_schema
     kind = config.time_keyed
@@ -122,7 +124,7 @@ def _rewritten(
 def _adapted(
     tombstone: pb.Tombstone, current: pa.Schema, defaults: Mapping[str, pa.Scalar], *, where: str
 ) -> pb.Tombstone:
-    """The tombstone with the columns that rows have now."""
+    """Convert a tombstone to the current columns."""
     kind = tombstones.kind_of(tombstone)
     if kind is None:
         return tombstone
@@ -131,9 +133,9 @@ def _adapted(
     gone = [field.name for field in rows.schema if field_id(field) not in {field_id(one) for one in current}]
     if gone:
         raise IncompatibleSchemaError(
-            f"the columns {gone} are dropped, and rows that were deleted by their values are still in files",
+            f"the columns {gone} are dropped, but rows deleted by their values are still in files",
             where=where,
-            fix="let the program that still has them run a Compaction first: it removes these rows for good",
+            fix="first run a Compaction with the program that still has these columns: it removes the rows for good",
         )
     never = {BIN, KEY_HASH, TIME, SEQUENCE}
     wanted = [
@@ -144,7 +146,7 @@ def _adapted(
 
 
 def _definition(config: pb.TableConfig) -> bytes:
-    """All of a configuration that says how rows are stored."""
+    """Return the serialized part of a configuration that determines how rows are stored."""
     kind = _kind_of(config)
     return bytes(kind.SerializeToString(deterministic=True))
 

@@ -1,7 +1,7 @@
-"""A store that already reads what is still being uploaded.
+"""Store that can already read objects that are still being uploaded.
 
-A table may have to read a file of its last checkpoint while that is on its way; until it is durable, its bytes come
-from where they are: from memory, which is charged to the budget, or from a file that was spilled.
+A table may have to read a file of its last checkpoint during its upload. Until it is durable, its bytes come from
+memory, which is charged to the budget, or from a spilled file.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from statebed.storage import Listing, ObjectInfo, ObjectStore, PutOutcome, put_v
 
 
 class InFlight:
-    """`store`, and the objects that were announced and not put yet. Uploading an object ends its announcement."""
+    """Adds announced objects that are not stored yet to `store`. Uploading an object ends its announcement."""
 
     def __init__(self, store: ObjectStore, memory: MemoryController, *, owner: str) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class InFlight:
         return self._store.url
 
     def announce(self, upload: Upload) -> None:
-        """From now on its path can be read; it is put later."""
+        """Make an object readable under its path before it is uploaded."""
         charged = self._memory.reserve(self._owner, Purpose.WRITES, upload.size) if upload.resident else None
         with self._lock:
             replaced = self._waiting.get(upload.path)
@@ -36,13 +36,13 @@ class InFlight:
         _release(replaced)
 
     def withdraw(self, path: str) -> None:
-        """It is not put after all, and nobody will read it."""
+        """Withdraw an object that will not be uploaded or read."""
         with self._lock:
             waiting = self._waiting.pop(path, None)
         _release(waiting)
 
     def close(self) -> None:
-        """Nothing more is put: what a failed checkpoint left gives up its memory and its local files."""
+        """Release the memory and local files that a failed checkpoint left behind; nothing more is uploaded."""
         with self._lock:
             left, self._waiting = list(self._waiting.values()), {}
         for waiting in left:
@@ -50,7 +50,7 @@ class InFlight:
             waiting[0].on_stored()
 
     def upload(self, upload: Upload) -> None:
-        """Put an object into the store, verified."""
+        """Put an object into the store and verify it."""
         if upload.resident:
             put_verified(self._store, upload.path, upload.content())
         else:
@@ -96,7 +96,7 @@ class InFlight:
             return upload.content()
         except (FileNotFoundError, MissingFileError):
             if self._announced(path) is None:
-                return None  # it was stored a moment ago, and its local file has left
+                return None  # it was stored a moment ago, and its local file removed
             raise
 
     def _announced(self, path: str) -> Upload | None:

@@ -1,4 +1,4 @@
-"""Tables as their manager handles them: one interface for every kind."""
+"""Adapters of all kinds of tables to the interface that their manager uses."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -43,14 +43,14 @@ V = TypeVar("V", bound=KeyedView | TimeKeyedView)
 
 @dataclass(frozen=True)
 class TableClock:
-    """How far time has come, in microseconds; None: nobody said."""
+    """Watermark and processing time in microseconds; None if unknown."""
 
     watermark_us: int | None
     time_us: int | None
-    """Of processing."""
+    """Processing time."""
 
     def later(self, watermark_us: int | None, time_us: int | None) -> "TableClock":
-        """How far it has come when this is said, too: neither goes back."""
+        """Return the clock advanced to these times; neither goes back."""
         return TableClock(_latest(self.watermark_us, watermark_us), _latest(self.time_us, time_us))
 
 
@@ -59,71 +59,74 @@ def _latest(*moments: int | None) -> int | None:
 
 
 def owner_of(task: TaskInfo, table: str) -> str:
-    """Whom the memory of a table is charged to."""
+    """Return the name to which the memory of a table is charged."""
     return f"{task.operator_id}-{table}-{task.subtask_index}"
 
 
 class ManagedTable(Protocol):
-    """What a manager asks of a table. `write` runs on the thread that checkpoints, `plan_compaction` on the one that
-    merges, the rest on the operator's.
+    """Interface of a table for its manager.
+
+    `write` runs on the checkpoint thread, `plan_compaction` on the compaction thread, the rest on the operator's.
     """
 
     config: pb.TableConfig
 
     def apply(self, data: Data) -> None:
-        """Do what a message says."""
+        """Apply the data of a message."""
 
     def plan_compaction(self, most_bytes: int | None, alone: bool, /) -> CompactionJob | None:
-        """What is due to be merged, of at most so many bytes (None: all that can be); `alone`, without another table's
-        beside it, at least the smallest merge, however large.
+        """Return the compaction that is due, of at most `most_bytes` (None: everything that can be compacted), or None.
+
+        `alone`: no other table is compacted in this round, so return at least the smallest compaction, however large.
         """
 
     def offer_edit(self, edit: Edit) -> None:
-        """The result of a merge, for the next checkpoint."""
+        """Offer the result of a compaction to the next checkpoint."""
 
     @property
     def live_paths(self) -> frozenset[str]:
-        """Of its files."""
+        """Paths of its live files."""
 
     @property
     def due_bytes(self) -> int:
-        """Bytes of files that are worth merging."""
+        """Size of files that are worth compacting."""
 
     def leave_alone(self, epoch: int) -> None:
-        """Files of epochs up to this are merged elsewhere, and by checkpoints only when there are far too many."""
+        """Leave files of epochs up to `epoch` to a compaction elsewhere, unless a checkpoint finds far too many."""
 
     def warm(self) -> None:
-        """Have copies of all its files in the host's cache, if there is one."""
+        """Copy all its files into the host's cache, if there is one."""
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
-        """See what other subtasks wrote, where the table shows it."""
+        """Read what other subtasks wrote, if the table shows it."""
 
     def close(self, reason: str) -> None:
         """Refuse later writes."""
 
     def release(self) -> None:
-        """Give up memory and local files: the table is not used any more."""
+        """Release memory and local files of a table that is no longer used."""
 
     def advance(self, moment: TableClock) -> None:
-        """Let rows expire."""
+        """Expire rows."""
 
     def take_changes(self, epoch: int, most_merged_bytes: int, /) -> Any:
-        """What the checkpoint of an epoch has to store: immutable, with an attribute `commit_data`. Of files that it
-        has to merge itself about so many bytes.
+        """Take the immutable changes, with an attribute `commit_data`, that the checkpoint of an epoch stores.
+
+        If the checkpoint has to compact files itself, it is limited to about `most_merged_bytes`.
         """
 
     def write(self, changes: Any, *, epoch: int, upload: Callable[[Upload], None]) -> StoredPart:
-        """Encode and upload it, and give this subtask's part of the epoch."""
+        """Encode and upload the changes, and return this subtask's part of the epoch."""
 
     def abandon(self, changes: Any, /) -> None:
-        """Give up changes that are not going to be written, because an earlier checkpoint failed."""
+        """Give up changes that will not be written because an earlier checkpoint failed."""
 
     def statistics(self) -> TableStatistics:
-        """What the table counts."""
+        """Return the table's statistics."""
 
 
 class ManagedGlobalTable(GlobalKeyedTable):
-    """A global keyed table: small, in memory as a whole, and merged when it is written."""
+    """A global keyed table: small, entirely in memory, and compacted when it is written."""
 
     def __init__(
         self, config: pb.TableConfig, task: TaskInfo, store: ObjectStore, parts: Sequence[StoredPart], *, tiers: Tiers
@@ -136,27 +139,27 @@ class ManagedGlobalTable(GlobalKeyedTable):
         return None
 
     def offer_edit(self, edit: Edit) -> None:
-        """There are none."""
+        """Do nothing: a global keyed table has no edits."""
 
     def warm(self) -> None:
-        """It is in memory."""
+        """Do nothing: the table is in memory."""
 
     @property
     def live_paths(self) -> frozenset[str]:
-        return frozenset()  # they are not merged apart
+        return frozenset()  # they are not compacted elsewhere
 
     @property
     def due_bytes(self) -> int:
         return 0
 
     def leave_alone(self, epoch: int) -> None:
-        """Nobody else merges them."""
+        """Do nothing: its files are not compacted elsewhere."""
 
     def advance(self, moment: TableClock) -> None:
-        """Nothing expires."""
+        """Do nothing: rows do not expire."""
 
     def abandon(self, _changes: Any, /) -> None:
-        """They hold nothing that the table does not hold."""
+        """Do nothing: changes hold no resources beyond the table's."""
 
     def release(self) -> None:
         self._held.release()
@@ -174,16 +177,16 @@ class ManagedGlobalTable(GlobalKeyedTable):
 
 @dataclass(frozen=True)
 class RowChanges:
-    """A checkpoint of a table of rows; it takes no part in two-phase commits."""
+    """Changes of a keyed or time-keyed table for a checkpoint; they take no part in two-phase commits."""
 
     write: Callable[[], tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]]
-    """Make files of what was taken; gives the metadata that names them."""
+    """Writes the files and returns the metadata that names them, with the uploads."""
     abandon: Callable[[], None]
     commit_data: tuple[bytes, ...] = ()
 
 
 class _RowTable(Generic[V]):
-    """What keyed and time-keyed tables have in common."""
+    """Common base of keyed and time-keyed tables."""
 
     def __init__(self, view: V, config: pb.TableConfig, task: TaskInfo, store: InFlight) -> None:
         self.view = view
@@ -209,10 +212,10 @@ class _RowTable(Generic[V]):
         return self.view.due_bytes
 
     def leave_alone(self, epoch: int) -> None:
-        """They are merged when there are too many all the same."""
+        """Do nothing: files are compacted whenever there are too many."""
 
     def refresh(self, parts: Mapping[int, StoredPart]) -> None:
-        """A table of rows shows the keys of its own subtask alone."""
+        """Do nothing: the table shows only the keys of its own subtask."""
 
     def close(self, reason: str) -> None:
         self.view.close(reason)
@@ -256,20 +259,20 @@ class _RowTable(Generic[V]):
             raise InputError(
                 f"a batch for the table {self.config.name!r} lacks the columns {missing}",
                 where=self._task.where,
-                fix="give the columns that the operation names: keys, values, and `_time` where rows have one",
+                fix="add the columns that the operation needs: keys, values, and `_time` if rows have one",
             )
         return data.batch.select(list(wanted))
 
     def _not_taken(self, data: CommitData | KeyedData) -> UnknownTableError:
         return UnknownTableError(
-            f"the table {self.config.name!r} ({self.config.WhichOneof('kind')}) takes no {type(data).__name__}",
+            f"the table {self.config.name!r} ({self.config.WhichOneof('kind')}) does not accept {type(data).__name__}",
             where=self._task.where,
             fix="send a RecordBatch",
         )
 
 
 class ManagedTimeKeyedTable(_RowTable[TimeKeyedView]):
-    """A time-keyed table: its view, checkpointed and merged with the other tables of its subtask."""
+    """A time-keyed table: its view, checkpointed and compacted with the other tables of its subtask."""
 
     def __init__(
         self,
@@ -390,7 +393,7 @@ def managed(
     cache: HostCache | None,
     combine: Combine | None,
 ) -> ManagedTable:
-    """The table that a configuration describes, restored from parts."""
+    """Return the table that a configuration describes, restored from parts."""
     match config.WhichOneof("kind"):
         case "keyed":
             return ManagedKeyedTable(config, task, in_flight, parts, tiers=tiers, cache=cache)

@@ -1,4 +1,4 @@
-"""How a manager stores its checkpoints and merges its files."""
+"""Options of a manager: how it stores checkpoints and compacts files."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,38 +8,39 @@ from statebed.state.arguments import check_kind, checked_number
 
 
 class CompactionMode(Enum):
-    """When files are merged that are many or mostly outdated. A `Compaction` message does it in every mode."""
+    """When to compact files that are numerous or mostly outdated. A `Compaction` message works in every mode."""
 
     BACKGROUND = "background"
-    """After each checkpoint, on a thread of its own; the next checkpoint to come takes the result."""
+    """After each checkpoint, on a separate thread; the next checkpoint after it finishes applies the result."""
     IN_LINE = "in line"
-    """After each checkpoint, before it is answered; the next one takes the result: the same files in every run."""
+    """After each checkpoint, before it completes; the next one applies the result, so every run writes the same files.
+    """
     OFF = "off"
-    """Only as far as the number of files must be bounded."""
+    """Only as far as needed to bound the number of files."""
 
 
 @dataclass(frozen=True)
 class ManagerOptions:
-    """How a manager works; every number has a bound that suits most."""
+    """Limits and modes of a manager; the defaults suit most jobs."""
 
     upload_threads: int = 4
     max_upload_bytes: int = 64 << 20
-    """Encoded bytes that may wait for the store."""
+    """Maximum number of encoded bytes waiting for the store."""
     max_pending: int = 2
-    """Checkpoints that may be under way; the next one waits for the oldest."""
+    """Maximum number of checkpoints in progress; the next one waits for the oldest."""
     timeout_seconds: float = 300.0
-    """Of every wait."""
+    """Time limit of every wait."""
     compaction: CompactionMode = CompactionMode.BACKGROUND
     max_compaction_bytes: int = 256 << 20
-    """Bytes of files that are merged after one checkpoint; a single merge that is larger goes alone. A checkpoint that
-    has to merge files of a time-keyed table itself takes no more, either.
+    """Bytes of files that are compacted after one checkpoint; a single larger compaction runs alone. The same limit
+    applies to a checkpoint that has to compact files of a time-keyed table itself.
     """
 
     def __post_init__(self) -> None:
-        where, fix = "ManagerOptions", "use numbers from 1 on"
+        where, fix = "ManagerOptions", "use numbers of at least 1"
         given = (self.upload_threads, self.max_upload_bytes, self.max_pending, self.max_compaction_bytes)
         numbers = [checked_number(number, "number", where=where, fix=fix) for number in given]
         modes = "give CompactionMode.BACKGROUND, IN_LINE or OFF"
         check_kind(self.compaction, CompactionMode, "compaction", where=where, fix=modes)
         if min(numbers) < 1 or self.timeout_seconds <= 0:
-            raise InputError(f"the options {self} leave no way to store anything", where=where, fix=fix)
+            raise InputError(f"the options {self} do not allow anything to be stored", where=where, fix=fix)

@@ -1,4 +1,4 @@
-"""What a record hands to a subtask that is restored from it, and what a record needs from its subtasks."""
+"""State that a record passes to the subtasks restored from it, and the entry that a record needs from its subtasks."""
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from statebed.state.time_keyed.row_merge import Combine
 from statebed.storage import ObjectStore
 
 Parts = Mapping[int, pb.OperatorCheckpointMetadata]
-"""Metadata of an operator's subtasks, by their index."""
+"""Metadata of an operator's subtasks, by subtask index."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -23,24 +23,24 @@ _EPOCHS_END = 10**names.EPOCH_DIGITS
 
 
 def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry:
-    """The entry of an operator in the record of an epoch, from the answers of all its subtasks.
+    """Return the entry of an operator in the record of an epoch, from the results of all its subtasks.
 
-    It says whether they were all checkpointed with `then_stop`: a record in which every operator was has the status
+    It says whether all of them were checkpointed with `then_stop`: a record in which every operator was has the status
     STOPPED.
     """
     if not completed:
-        raise SubtaskError("no subtask answered", fix="wait for the checkpoints of all subtasks")
+        raise SubtaskError("no subtask has completed its checkpoint", fix="wait for the checkpoints of all subtasks")
     for one in completed:
-        fix = "give what each checkpoint answered: its future's result()"
-        check_kind(one, CheckpointCompleted, "answer of a subtask", where="operator_entry", fix=fix)
+        fix = "pass the result of each checkpoint: its future's result()"
+        check_kind(one, CheckpointCompleted, "result of a subtask", where="operator_entry", fix=fix)
     first = completed[0]
     indices = sorted(one.task.subtask_index for one in completed)
     alike = {(one.task.job_id, one.task.operator_id, one.task.parallelism, one.epoch) for one in completed}
     if len(alike) > 1 or indices != list(range(first.task.parallelism)):
         raise SubtaskError(
-            f"the subtasks {indices} answered, of {first.task.parallelism}, for {sorted(alike)}",
+            f"got results of the subtasks {indices} at parallelism {first.task.parallelism}, for {sorted(alike)}",
             where=first.task.where,
-            fix="give one answer of every subtask, all of one operator and epoch",
+            fix="pass one result of every subtask, all of one operator and epoch",
         )
     watermarks = [one.watermark_us for one in completed]
     known = [one for one in watermarks if one is not None]
@@ -54,12 +54,12 @@ def operator_entry(completed: Sequence[CheckpointCompleted]) -> pb.OperatorEntry
 
 
 def references_of(record: pb.CheckpointMetadata, task: TaskInfo) -> dict[int, pb.SubtaskReference]:
-    """The references of the task's operator; none if the record does not name it."""
-    fix = "give a committed record: run.head, or what run.commit gave"
+    """Return the references of the task's operator; empty if the record does not name it."""
+    fix = "pass a committed record: run.head, or the result of run.commit"
     check_kind(record, pb.CheckpointMetadata, "record", where=task.where, fix=fix)
     if record.job_id != task.job_id:
         raise InputError(
-            f"record {record.epoch} is of job {record.job_id!r}", where=task.where, fix="give a record of this job"
+            f"record {record.epoch} belongs to job {record.job_id!r}", where=task.where, fix="pass a record of this job"
         )
     return {
         reference.subtask_index: reference
@@ -70,7 +70,7 @@ def references_of(record: pb.CheckpointMetadata, task: TaskInfo) -> dict[int, pb
 
 
 def parts_of(parts: Parts, table: str) -> dict[int, StoredPart]:
-    """One table's parts, by subtask."""
+    """Return the parts of one table, by subtask."""
     return {
         index: StoredPart(metadata.tables[table].config, part)
         for index, metadata in parts.items()
@@ -82,13 +82,13 @@ def parts_of(parts: Parts, table: str) -> dict[int, StoredPart]:
 def check_stored(
     parts: Iterable[pb.OperatorCheckpointMetadata], configs: Mapping[str, pb.TableConfig], task: TaskInfo
 ) -> None:
-    """Refuse state of another operator, and stored tables that are not registered or of another kind."""
+    """Raise an error if the state is another operator's, or a stored table is not registered or of another kind."""
     for metadata in parts:
         if (metadata.job_id, metadata.operator_id) != (task.job_id, task.operator_id):
             raise SubtaskError(
                 f"the base names metadata of operator {metadata.operator_id!r} of job {metadata.job_id!r}",
                 where=task.where,
-                fix="hand over the references of the operator's own entry in the base record",
+                fix="pass the references of the operator's own entry in the base record",
             )
         for name, table in metadata.tables.items():
             stored = table.config.WhichOneof("kind")
@@ -96,18 +96,18 @@ def check_stored(
                 raise UnknownTableError(
                     f"the restored state has a table {name!r} ({stored}), which is not registered",
                     where=task.where,
-                    fix="register it too (it may stay unused), or give the operator another name to begin anew",
+                    fix="register it too (it may stay unused), or rename the operator to start with empty state",
                 )
             if configs[name].WhichOneof("kind") != stored:
                 raise UnknownTableError(
-                    f"the table {name!r} is stored as {stored} and registered as {configs[name].WhichOneof('kind')}",
+                    f"the table {name!r} is stored as {stored} but registered as {configs[name].WhichOneof('kind')}",
                     where=task.where,
-                    fix="register it as what it is, or give the new table another name",
+                    fix="register it with the stored kind, or give the new table another name",
                 )
 
 
 def commit_data_of(parts: Parts, table: str, task: TaskInfo) -> tuple[bytes, ...]:
-    """What was prepared by subtasks whose range begins in the task's own: each piece falls to one subtask."""
+    """Return the commit data of subtasks whose range begins in the task's range: each piece goes to one subtask."""
     return tuple(
         piece.data
         for _, stored in sorted(parts_of(parts, table).items())
@@ -117,7 +117,7 @@ def commit_data_of(parts: Parts, table: str, task: TaskInfo) -> tuple[bytes, ...
 
 
 def restored_watermark(parts: Iterable[pb.OperatorCheckpointMetadata], task: TaskInfo) -> int | None:
-    """Up to where time had come for all subtasks whose range the task takes over; None where one does not say."""
+    """Return the lowest watermark of the subtasks whose range the task takes over, or None if one of them has none."""
     mine = [metadata for metadata in parts if overlaps(metadata.owned, task.owned)]
     marks = [metadata.watermark_us for metadata in mine if metadata.HasField("watermark_us")]
     return min(marks) if mine and len(marks) == len(mine) else None
@@ -126,7 +126,9 @@ def restored_watermark(parts: Iterable[pb.OperatorCheckpointMetadata], task: Tas
 def stored_alike(
     references: Mapping[int, pb.SubtaskReference], parts: Parts, task: TaskInfo
 ) -> tuple[pb.OperatorCheckpointMetadata, pb.SubtaskReference] | None:
-    """Metadata of the restored epoch that may be handed over while nothing changes: of the same subtask."""
+    """Return the restored metadata of the same subtask, which is reused while nothing changes, or None if there is
+    none.
+    """
     metadata = parts.get(task.subtask_index)
     if metadata is None or metadata.parallelism != task.parallelism:
         return None
@@ -134,7 +136,7 @@ def stored_alike(
 
 
 def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointMetadata) -> bool:
-    """Whether two metadata objects of one subtask differ in their epoch alone."""
+    """Return whether two metadata objects of one subtask differ only in their epoch."""
     return (
         one.HasField("watermark_us") == other.HasField("watermark_us")
         and one.watermark_us == other.watermark_us
@@ -146,26 +148,26 @@ def same_state(one: pb.OperatorCheckpointMetadata, other: pb.OperatorCheckpointM
 def check_given(
     task: TaskInfo, configs: Mapping[str, pb.TableConfig], store: ObjectStore, combines: Mapping[str, Combine]
 ) -> None:
-    """Refuse what no manager can be made of."""
+    """Check the arguments of a manager."""
     check_configs(configs)
     if not hasattr(store, "put_if_absent"):
         raise InputError(
-            f"the store is of the type {type(store).__name__}",
+            f"the store is of type {type(store).__name__}",
             where=task.where,
-            fix="give an ObjectStore: get_storage_provider(url) makes one, ScopedStore is the job's folder in it",
+            fix="pass an ObjectStore: get_storage_provider(url) makes one, ScopedStore is the job's folder in it",
         )
     kinds = {name: config.WhichOneof("kind") for name, config in configs.items()}
     wrong = sorted(name for name in combines if kinds.get(name) != "time_keyed")
     if wrong:
         raise UnknownTableError(
-            f"rows of {wrong} are to be combined, which are no time-keyed tables of {sorted(kinds)}",
+            f"combines names {wrong}, which are not time-keyed tables among {sorted(kinds)}",
             where=task.where,
             fix="name registered time-keyed tables in combines=",
         )
 
 
 def micros(time: dt.datetime | int | None, what: str, *, where: str) -> int | None:
-    """Microseconds since 1970 of a time with its zone; they may be given themselves, and reach further."""
+    """Return the microseconds since 1970 of a datetime with time zone, or of an integer, whose range is larger."""
     if time is None:
         return None
     if not isinstance(time, dt.datetime):
@@ -176,8 +178,8 @@ def micros(time: dt.datetime | int | None, what: str, *, where: str) -> int | No
 
 
 def checked_epochs(epoch: int, min_epoch: int, *, last: int, where: str) -> tuple[int, int]:
-    """The numbers of a checkpoint that may follow the last one."""
-    fix = "give run.next_epoch; numbers grow, and min_epoch is not above them"
+    """Check the epochs of a checkpoint that follows the last one."""
+    fix = "pass run.next_epoch; epochs must increase, and min_epoch must not exceed the epoch"
     epoch = checked_number(epoch, "epoch", where=where, fix=fix)
     min_epoch = checked_number(min_epoch, "min_epoch", where=where, fix=fix)
     if not last < epoch < _EPOCHS_END or min_epoch > epoch:

@@ -1,13 +1,13 @@
-"""All tables of one subtask: registered from their configurations, restored, written, checkpointed together.
+"""Manager of all tables of one subtask: registered from their configurations, restored, written, checkpointed together.
 
-A checkpoint takes what changed and lets the operator go on. One thread per manager then does, epoch after epoch:
-encode each table, upload (on a pool, with back-pressure), collect files, byte counts and schemas into the subtask's
-metadata, write that and read it back, release what is held for epochs below `min_epoch`, and notify. Only then is it
-acknowledged; the record that makes the epoch visible is committed by whoever runs the job, from the references of all
+A checkpoint takes the changes and returns to the operator. One thread per manager then does, epoch after epoch: encode
+each table, upload (on a pool, with backpressure), gather files, byte counts and schemas into the subtask's metadata,
+write that and read it back, release what is held for epochs below `min_epoch`, and notify. Only then is it
+acknowledged. The runner of the job commits the record that makes the epoch visible, from the references of all
 subtasks.
 
-A checkpoint that fails takes the manager with it: what it should have stored is in no later one. The way on is a new
-manager, restored from the last committed record.
+After a failed checkpoint the manager cannot be used any further, because the lost changes would be missing from later
+checkpoints. To continue, restore a new manager from the last committed record.
 """
 
 import datetime as dt
@@ -64,11 +64,11 @@ V = TypeVar("V")
 T = TypeVar("T", GlobalKeyedTable, ManagedKeyedTable, ManagedTimeKeyedTable)
 Notify = Callable[[CheckpointCompleted], None]
 Time = dt.datetime | int | None
-"""With its zone, or microseconds since 1970, or unknown."""
+"""Time with zone, or microseconds since 1970, or None if unknown."""
 
 
 class TableManager:
-    """The tables of one subtask; `store` is the job's folder, as for `Run.open`."""
+    """Tables of one subtask; `store` is the job's folder, as for `Run.open`."""
 
     def __init__(
         self,
@@ -86,14 +86,17 @@ class TableManager:
         cache: HostCache | None = None,
         earlier: Mapping[str, pb.TableConfig] | None = None,
     ) -> None:
-        """`restore_from` is a record, of an epoch at any parallelism; None begins with empty tables. `tiers` have the
-        budget of memory and the local disk; None: those that all tables of the process share. `combines` say of
-        time-keyed tables how rows of one key and time become fewer when they are written and merged. `edits` are what
-        compactions made of files of this record or an earlier one; those that still apply are. Files of epochs up to
-        `merging_epoch` are being merged elsewhere: checkpoints leave them to that while they can. `cache` is what
-        the processes of this host share: files are looked up in it, and what is written goes into it at once.
-        `earlier` has keyed tables as earlier versions defined them, by name: where the restored state has such a table,
-        it has to be taken over with `upgrade` before the first checkpoint.
+        """Restore the tables from a record, or start with empty ones.
+
+        - `restore_from`: record of an epoch at any parallelism; None starts with empty tables.
+        - `tiers`: memory budget and local disk; by default those that all tables of the process share.
+        - `combines`: functions that reduce rows of time-keyed tables with the same key and time in new files.
+        - `edits`: results of compactions of files of this record or an earlier one; those that still apply are applied.
+        - `merging_epoch`: files of epochs up to this one are being compacted elsewhere; checkpoints leave them alone if
+          they can.
+        - `cache`: cache shared by the processes of this host; files are read from it, and new files are added.
+        - `earlier`: keyed tables as earlier versions defined them, by name. If the restored state has such a table, it
+          must be migrated with `upgrade` before the first checkpoint.
         """
         check_given(task, configs, store, combines or {})
         self.task = task
@@ -108,7 +111,7 @@ class TableManager:
         shapes = {name: by_shape(parts_of(parts, name).values(), (earlier or {}).get(name)) for name in sorted(configs)}
         found = {name: evolved(configs[name], shape.present) for name, shape in shapes.items()}
         self.evolutions = {name: table.differences for name, table in found.items() if table.differences}
-        """In what the definitions differ from the stored ones, by table; all of it was taken."""
+        """Accepted differences between the program's and the stored definitions, by table."""
         self._in_flight = InFlight(store, self._tiers.memory, owner=task.operator_id)
         make = partial(managed, task=task, in_flight=self._in_flight, tiers=self._tiers, cache=cache)
         combine = (combines or {}).get
@@ -166,22 +169,22 @@ class TableManager:
     def get_global_keyed_state(
         self, name: str, *, key_type: Any = Any, value_type: Any = Any
     ) -> GlobalKeyedView[Any, Any]:
-        """The view of a global keyed table. Dataclasses and Structs need their type declared; others may be."""
+        """Return the view of a global keyed table. Dataclasses and Structs must be declared; other types may be."""
         return self._of_kind(name, GlobalKeyedTable).load_with_version(key_type, value_type)
 
     def get_keyed(self, name: str) -> KeyedView:
-        """The view of a keyed table; it belongs to the thread that calls `checkpoint`."""
+        """Return the view of a keyed table; it belongs to the thread that calls `checkpoint`."""
         return self._of_kind(name, ManagedKeyedTable).view
 
     def get_time_keyed(self, name: str) -> TimeKeyedView:
-        """The view of a time-keyed table; it belongs to the thread that calls `checkpoint`."""
+        """Return the view of a time-keyed table; it belongs to the thread that calls `checkpoint`."""
         return self._of_kind(name, ManagedTimeKeyedTable).view
 
     def upgrade(self, move: Callable[[str, KeyedView], None]) -> None:
-        """Take over tables that were stored as an earlier version defined them; none, if all are as they are now.
+        """Migrate tables that are stored as an earlier version defined them; do nothing if there are none.
 
-        `move` gets the name and the view of each, and writes its rows to tables of today. The next checkpoint has
-        these only.
+        `move` is called with the name and the view of each, and writes its rows to the current tables. The next
+        checkpoint contains only these.
         """
         for name in list(self._earlier):
             table = self._earlier[name]
@@ -191,21 +194,21 @@ class TableManager:
             del self._earlier[name]
 
     def commit_data(self, name: str) -> tuple[bytes, ...]:
-        """What the restored epoch had prepared for a two-phase commit: to be committed (again) before going on.
+        """Return what the restored epoch prepared for a two-phase commit; commit it (again) before continuing.
 
-        Each piece is handed to exactly one subtask, at any parallelism.
+        Each piece is returned to exactly one subtask, at any parallelism.
         """
         self._table(name)
         return self._restored_commit_data[name]
 
     def refresh(self, record: pb.CheckpointMetadata) -> None:
-        """See what the other subtasks wrote up to a committed epoch of this parallelism."""
+        """Read what the other subtasks wrote up to a committed epoch of this parallelism."""
         references = references_of(record, self.task)
         if sorted(references) != list(range(self.task.parallelism)):
             raise InputError(
                 f"record {record.epoch} names the subtasks {sorted(references)} of the operator",
                 where=self.task.where,
-                fix="give a record that was committed since all subtasks of this parallelism were restored",
+                fix="pass a record that was committed after all subtasks of this parallelism were restored",
             )
         self._read = {
             path: self._read[path] if path in self._read else fetch_subtask(self._store, reference)
@@ -226,7 +229,7 @@ class TableManager:
     def send(self, message: TableData) -> None: ...
 
     def send(self, message: StateMessage) -> Future[CheckpointCompleted] | Future[CompactionReport] | None:
-        """Apply a message. Orders to checkpoint and to compact give what `checkpoint` and `compact` give."""
+        """Apply a message. Checkpoint and compaction requests return what `checkpoint` and `compact` return."""
         if isinstance(message, Checkpoint):
             order = message.message
             return self.checkpoint(order.epoch, self._min_epoch, order.watermark, order.then_stop, time=order.time)
@@ -238,9 +241,9 @@ class TableManager:
         return None
 
     def compact(self, *tables: str) -> Future[CompactionReport]:
-        """Merge all files of these tables (none named: of all), beside the running tables.
+        """Compact all files of these tables, or of all tables if none is named, beside the running tables.
 
-        The answer is there when they are merged; the next checkpoint waits for that, and takes the result.
+        The future completes when they are compacted; the next checkpoint waits for that and applies the result.
         """
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
@@ -249,8 +252,10 @@ class TableManager:
         return self._compactor.ask(chosen, when_durable=durable)
 
     def merge_apart(self, *tables: str, run: int, most_bytes: int | None) -> tuple[StoredEdit, ...]:
-        """Merge files of these tables (none named: of all) that are due, of about so many bytes, for managers that
-        are restored later: see `edits`. None: all files that can be merged or have older columns.
+        """Compact due files of these tables, or of all tables if none is named, for managers that are restored later.
+
+        The result is passed to them as `edits`. At most about `most_bytes` are compacted; None: all files that can be
+        compacted or have older columns.
         """
         self._check_usable()
         chosen = [self._table(name) for name in tables or self._tables]
@@ -260,28 +265,28 @@ class TableManager:
 
     @property
     def due_bytes(self) -> int:
-        """Bytes of files that are worth merging."""
+        """Size of files that are worth compacting."""
         return sum(table.due_bytes for table in self._tables.values())
 
     def warm(self) -> None:
-        """Have copies of all files in the host's cache."""
+        """Copy all files into the host's cache."""
         for table in self._tables.values():
             table.warm()
 
     @property
     def watermark_us(self) -> int | None:
-        """How far the watermark has come; None: not known."""
+        """Current watermark, or None if unknown."""
         return self._moment.watermark_us
 
     def advance(self, *, watermark: Time = None, time: Time = None) -> None:
-        """Let rows expire now, and give those written from now on the time of processing; a checkpoint does it, too."""
+        """Expire rows now, and set the processing time of rows written from now on; a checkpoint does both, too."""
         self._check_usable()
         self._moment = self._later(watermark, time)
         for table in (*self._tables.values(), *self._earlier.values()):
             table.advance(self._moment)
 
     def metrics(self) -> ManagerMetrics:
-        """What the manager and its tables count, now; for the thread that calls `checkpoint`."""
+        """Return the current metrics of the manager and its tables; for the thread that calls `checkpoint`."""
         return ManagerMetrics(
             tables={name: table.statistics() for name, table in self._tables.items()},
             memory=self._tiers.memory.snapshot(),
@@ -321,13 +326,14 @@ class TableManager:
         *,
         time: Time = None,
     ) -> Future[CheckpointCompleted]:
-        """Take what changed and return: the manager's threads sort, encode and store it while the tables go on.
+        """Take the changes and return: the manager's threads sort, encode and store them while the tables are used.
 
-        The future is done when the checkpoint is durable and was read back. Taking copies no rows but those of blocks
-        of which few have changed; a block that is written before its turn has come is copied then. Appended rows of a
-        time-keyed table are handed over as they are.
-        `epoch` is the number of the record that will name it (`run.next_epoch`). What is held for epochs below
-        `min_epoch` is released. After `then_stop` no more writes are taken. `time` is the processing time of the
+        The future completes when the checkpoint is durable and was read back. Taking copies no rows except in blocks of
+        which few rows have changed; a block that is written again before it is encoded is copied then. Appended rows of
+        a time-keyed table are handed over as they are.
+
+        `epoch` is the number of the record that will name the checkpoint (`run.next_epoch`). What is held for epochs
+        below `min_epoch` is released. After `then_stop`, writes are refused. `time` is the processing time of the
         epoch, by which rows of tables with that clock expire.
         """
         self._check_usable()
@@ -335,7 +341,7 @@ class TableManager:
             raise InputError(
                 f"the tables {sorted(self._earlier)} are stored as an earlier version defined them",
                 where=self.task.where,
-                fix="call upgrade() before the first checkpoint: their rows would be lost",
+                fix="call upgrade() before the first checkpoint; otherwise their rows would be lost",
             )
         epoch, min_epoch = checked_epochs(epoch, min_epoch, last=self._last_epoch, where=self.task.where)
         moment = self._later(watermark, time)
@@ -345,7 +351,7 @@ class TableManager:
                 f"{self._options.max_pending} checkpoints are still under way "
                 f"after {self._options.timeout_seconds:g} seconds",
                 where=self.task.where,
-                fix="see whether the store answers; nothing was taken, so this checkpoint may be asked for again",
+                fix="check that the store responds; nothing was taken, so this checkpoint may be requested again",
             )
         self._last_epoch, self._min_epoch = epoch, max(self._min_epoch, min_epoch)
         self._moment = moment
@@ -370,24 +376,24 @@ class TableManager:
             most = self._options.max_compaction_bytes
             return {name: one.take_changes(epoch, most) for name, one in self._tables.items()}
         except BaseException as error:
-            # Tables before the one that failed have given their changes away.
+            # Tables before the failed one have already handed over their changes.
             self._failure = error
             self._pending.release()
             raise
 
     @property
     def held_epochs(self) -> tuple[int, ...]:
-        """The epochs whose completion is still known here; `min_epoch` of later checkpoints releases them."""
+        """Epochs whose completion is still held; `min_epoch` of later checkpoints releases them."""
         return self._checkpoints.held_epochs
 
     def completed(self, epoch: int) -> CheckpointCompleted | None:
-        """What a checkpoint answered, for a coordinator that asks again; None when unknown or released."""
+        """Return the result of a checkpoint for a coordinator that asks again, or None if it is unknown or released."""
         return self._checkpoints.completed(epoch)
 
     def close(self) -> None:
-        """Finish the checkpoints under way and take no more; memory and local files of the tables are given up.
+        """Finish the checkpoints in progress and refuse more; release memory and local files of the tables.
 
-        They are kept when something does not end in time: close it again then.
+        If something does not finish in time, nothing is released: close it again later.
         """
         self._shut("its manager was closed")
         self._thread.shutdown(wait=False)
@@ -420,7 +426,7 @@ class TableManager:
         self._check_no_failure()
         if self._closed:
             raise InputError(
-                f"the manager takes no more: {self._closed}",
+                f"the manager accepts no more writes: {self._closed}",
                 where=self.task.where,
                 fix="restore a new TableManager from the last committed record",
             )
@@ -428,7 +434,7 @@ class TableManager:
     def _check_no_failure(self) -> None:
         if self._failure is not None:
             raise SubtaskError(
-                "an earlier checkpoint of this subtask failed, so what it held is in no later one",
+                "an earlier checkpoint of this subtask failed, so its changes are missing from any later one",
                 where=self.task.where,
                 fix="restore a new TableManager from the last committed record, and read the input after it again",
             ) from self._failure

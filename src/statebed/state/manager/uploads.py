@@ -1,7 +1,7 @@
-"""Uploads on a pool of threads, with a bound on the bytes that wait for the store.
+"""Uploads on a pool of threads, with a limit on the bytes that wait for the store.
 
-Who hands over more than the bound waits, so encoding never runs ahead of a slow store; a single file that is larger
-than the bound goes alone. Every wait has a deadline.
+A caller that exceeds the limit waits, so encoding never runs ahead of a slow store; a single file larger than the limit
+is uploaded alone. Every wait has a deadline.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -14,7 +14,7 @@ from statebed.state.upload import Upload
 
 
 class Uploads:
-    """Used by one thread at a time: `submit` files, then `finish`."""
+    """Uploads files on a pool. Used by one thread at a time: `submit` files, then `finish`."""
 
     def __init__(self, store: InFlight, *, threads: int, max_bytes: int, timeout_seconds: float) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class Uploads:
         self._begun: list[tuple[str, Future[None]]] = []
 
     def submit(self, upload: Upload) -> None:
-        """Begin to store an object, as soon as there is space for its bytes."""
+        """Start to upload an object as soon as there is room for its bytes."""
         with self._space:
             if not self._space.wait_for(lambda: self._fits(upload.size), timeout=self._timeout):
                 raise self._timed_out(f"{self._in_flight} bytes of earlier files are still on their way")
@@ -47,13 +47,13 @@ class Uploads:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes that are on their way."""
+        """Bytes of uploads in progress."""
         return self._in_flight
 
     def close(self) -> None:
-        """Upload no more. What is under way after a failure is waited for, as long as every wait may take."""
+        """Stop uploading; after a failure, wait for uploads in progress, within the time limit."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        left = "the files that are on their way, in memory or on local disk"
+        left = "the files being uploaded, in memory or on local disk"
         wait_until_ended(self._begun, seconds=self._timeout, where=self._store.url, left=left)
 
     def _fits(self, size: int) -> bool:
@@ -71,5 +71,5 @@ class Uploads:
         return CheckpointTimeoutError(
             f"{what} after {self._timeout:g} seconds",
             where=self._store.url,
-            fix="see whether the store answers; restore from the last committed record, perhaps with a longer time-out",
+            fix="check that the store responds; restore from the last committed record, perhaps with a longer time-out",
         )

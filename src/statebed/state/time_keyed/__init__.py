@@ -1,1 +1,1 @@
-"""Time-keyed tables: rows with a time, appended in batches, read and deleted by ranges of time."""
+"""Time-keyed tables: rows with a time, appended in batches, read and deleted by time range."""

@@ -1,9 +1,9 @@
-"""Appended rows on their way to data files: many tiny appends cost what one large append costs.
+"""Buffer of appended rows until they become data files: many tiny appends cost as much as one large append.
 
-Rows are collected in groups, each of which becomes one data file of the next checkpoint. Where a group ends depends on
-the rows alone: it is complete with the batch by which its rows reach the size of a file. A batch larger than a segment
-is sorted, and makes groups of its own. So neither the order of rows inside a batch nor what left memory under pressure
-shows in the files, and a complete group that was moved to local disk is a data file already.
+Rows are collected in groups, each of which becomes one data file of the next checkpoint. The rows alone determine where
+a group ends: it is complete with the batch that brings it to the size of a file. A batch larger than a segment is
+sorted and split into separate groups. The files therefore depend neither on the order of rows inside a batch nor on
+what was evicted under memory pressure, and a complete group that was spilled already is a data file.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from statebed.state.time_keyed.row_merge import ordered_parts
 
 
 class AppendBuffer:
-    """The rows of one table that this subtask appended. Thread-safe; rows carry the columns of `spec.schema`."""
+    """Rows of one table that this subtask appended. Thread-safe; rows have the columns of `spec.schema`."""
 
     def __init__(self, tiers: Tiers, *, spec: SegmentSpec, owner: str, segment_bytes: int | None = None) -> None:
         self._tiers = tiers
@@ -42,13 +42,13 @@ class AppendBuffer:
 
     @property
     def groups(self) -> tuple[RowGroup, ...]:
-        """All groups, oldest first; the last one takes more rows."""
+        """All groups, oldest first; only the last one still accepts rows."""
         with self._lock:
             return (*self._complete, self._open)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The sorted runs of all groups."""
+        """Sorted runs of all groups."""
         return tuple(run for group in self.groups for run in group.runs)
 
     @property
@@ -58,30 +58,30 @@ class AppendBuffer:
 
     @property
     def loose_bytes(self) -> int:
-        """Bytes of rows that are in no run yet."""
+        """Bytes of rows that are not in a run yet."""
         return sum(group.loose_bytes for group in self.groups)
 
     def spans(self) -> list[pb.FileEntry]:
-        """What its rows span, as entries of files would say it."""
+        """Return the spans of its rows as file entries."""
         return [entry for group in self.groups for entry in group.spans()]
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """Keep pieces and runs as they are, as `RowGroup.still` does, in all groups."""
+        """Keep the pieces and runs of all groups unchanged, as `RowGroup.still` does for one."""
         with contextlib.ExitStack() as stack:
             for group in self.groups:
                 stack.enter_context(group.still())
             yield
 
     def remove_where(self, is_gone: Callable[[pb.FileEntry], bool]) -> list[Segment]:
-        """Forget, unread, rows by what they span; returns runs among them, which the caller closes. While still."""
+        """Remove rows by their span, unread; return the removed runs, which the caller closes. Call while `still`."""
         gone = [run for group in self.groups for run in group.remove_where(is_gone)]
         with self._lock:
             self._complete = tuple(group for group in self._complete if not group.is_empty)
         return gone
 
     def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
-        """Runs and loose rows as of now; the caller unpins each run."""
+        """Pin and return the current runs and the loose rows; the caller unpins each run."""
         runs: list[Segment] = []
         loose: list[pa.Table] = []
         with self._lock:
@@ -92,13 +92,13 @@ class AppendBuffer:
         return tuple(runs), tuple(loose)
 
     def append(self, batch: ArrowRows) -> None:
-        """Take all rows of the batch, or none when it raises."""
+        """Append all rows of the batch, or none if it raises."""
         table = conformed(batch, spec=self.spec)
         if not table.num_rows:
             return
         nbytes = float(np.sum(row_bytes(table)))
-        # By their values alone: the bytes of buffers differ with the history of an array. Lists count as if they were
-        # short, so those of nested columns are looked at, too.
+        # Measure values only: buffer sizes depend on the history of an array. `row_bytes` counts lists as if they were
+        # short, so nested columns are measured by `shown_bytes`, too.
         nested = any(pa.types.is_nested(kind) for kind in table.schema.types)
         if max(nbytes, shown_bytes(table) if nested else 0) > self._segment_bytes:
             self._append_large(table)
@@ -106,7 +106,7 @@ class AppendBuffer:
             self._append_piece(table, nbytes)
 
     def seal(self) -> None:
-        """Sort all loose rows into runs; the last group goes on taking rows."""
+        """Sort all loose rows into runs; the last group still accepts rows."""
         for group in self.groups:
             group.seal()
 
@@ -116,7 +116,7 @@ class AppendBuffer:
             group.spill()
 
     def take(self) -> tuple[RowGroup, ...]:
-        """Hand over all groups that have rows, and begin a new one; nothing is copied or sorted."""
+        """Hand over all groups that have rows, and start a new one; nothing is copied or sorted."""
         with self._lock:
             groups = (*self._complete, self._open)
             self._open.complete = True
@@ -124,12 +124,12 @@ class AppendBuffer:
         return tuple(group for group in groups if not group.is_empty)
 
     def put_back(self, groups: Iterable[RowGroup]) -> None:
-        """Take groups back that are older than all others; none of them takes more rows."""
+        """Put back groups that are older than all others and accept no more rows."""
         with self._lock:
             self._complete = (*groups, *self._complete)
 
     def close(self) -> None:
-        """Forget all rows."""
+        """Discard all rows."""
         for group in self.groups:
             group.close()
 
@@ -152,7 +152,7 @@ class AppendBuffer:
         group.offer_loose()
 
     def _append_large(self, table: pa.Table) -> None:
-        """Take a batch as groups of its own. All of it, or nothing when it raises."""
+        """Append a large batch as separate groups: all of it, or nothing if it raises."""
         groups: list[RowGroup] = []
         try:
             for rows in ordered_parts(table, self.spec, limit=self._segment_bytes):

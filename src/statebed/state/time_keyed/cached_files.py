@@ -1,9 +1,9 @@
-"""Data files of a time-keyed table as copies in the host's cache: mapped rows, of which a read takes what it wants.
+"""Copies of a time-keyed table's data files in the host's cache: mapped rows, of which a read takes only what it needs.
 
-What a checkpoint writes from memory goes into the cache at once. Any other file is copied when keys are first looked up
-in it, which is done in every epoch, a row group at a time: all of it or, where this subtask owns only a small part of
-it, that part. A read of whole ranges of time is most often the only one, and not worth a copy. Where address space is
-limited there are no copies: rows are decoded from Parquet, and charged, as without a cache.
+Files that a checkpoint writes from memory enter the cache immediately. Any other file is copied on the first key
+lookup, because lookups happen in every epoch. It is copied one row group at a time: all of it or, if this subtask owns
+only a small part of it, that part. A read of whole time ranges usually happens once and is not worth a copy. If address
+space is limited there are no copies: rows are decoded from Parquet and charged, as without a cache.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ from statebed.state.tiers.spill_files import RowGroups, StoredFile
 from statebed.storage import ObjectStore
 
 _LAYOUT = "time keyed 1"
-"""Another one means that copies lie differently: old ones are not found any more."""
+"""Version of the layout; after a change, older copies are no longer found."""
 _SMALL_PART = 0.5
 _UNPACKED = 4
-"""Rows take about so many times the bytes of their file."""
+"""Approximate ratio of the size of rows in memory to the size of their file."""
 _COPIES = 3
-"""How often a row group is in memory while it is copied: as it was fetched, decoded, and on its way."""
+"""Number of times a row group is in memory while it is copied: fetched, decoded, and being written."""
 
 
 class CachedFiles:
-    """The copies of one table's files that one subtask uses."""
+    """Copies of one table's files used by one subtask."""
 
     def __init__(
         self, cache: HostCache, store: ObjectStore, *, owned: pb.HashRange, memory: MemoryController, owner: str
@@ -46,16 +46,17 @@ class CachedFiles:
         self._owner = owner
 
     def stored(self, file: pb.FileEntry) -> StoredFile:
-        """The file, read from a copy where there is or can be one."""
+        """Return the file, read from a copy if there is or can be one."""
         return _CopiedFile(file, self._store, self)
 
     def add(self, file: pb.FileEntry, rows: pa.Table) -> None:
-        """Keep rows that a new file will have."""
+        """Cache the rows that a new file will have."""
         self._write(self._label(file, None), iter([rows]), nbytes=int(rows.nbytes))
 
     def rows(self, file: pb.FileEntry, *, make: bool) -> list[pa.RecordBatch] | None:
-        """The rows of a file, mapped, those that this subtask owns at least; None: there is no copy, even where one
-        should be made.
+        """Return the mapped rows of a file, at least those that this subtask owns, or None if there is no copy.
+
+        With `make`, a missing copy is made if possible.
         """
         if is_address_space_limited():
             return None
@@ -98,7 +99,7 @@ class CachedFiles:
 
 
 class _CopiedFile(StoredFile):
-    """A data file in the store that is read from a copy, if one can be had."""
+    """A data file in the store that is read from a copy if there is one."""
 
     def __init__(self, entry: pb.FileEntry, store: ObjectStore, images: CachedFiles) -> None:
         super().__init__(entry, store)
@@ -122,7 +123,7 @@ class _CopiedFile(StoredFile):
         if batches is None:
             return super().row_groups(selection)
         pieces = (_wanted_bins(batch, selection) for batch in batches)
-        # Mapped pages are no memory of the process.
+        # Mapped pages are not charged to the process.
         return ((0, partial(selection.apply, rows)) for rows in pieces if rows.num_rows)
 
     def _copy(self, selection: Selection) -> list[pa.RecordBatch] | None:
@@ -133,7 +134,7 @@ class _CopiedFile(StoredFile):
 
 
 def _wanted_bins(batch: pa.RecordBatch, selection: Selection) -> pa.Table:
-    """The rows whose bins are wanted: rows are sorted by them."""
+    """Return the rows in selected bins; rows are sorted by bin."""
     bins = int64_values(batch.column(BIN))
     start = 0 if selection.start_us is None else int(np.searchsorted(bins, selection.start_us))
     end = len(bins) if selection.end_us is None else int(np.searchsorted(bins, selection.end_us))
@@ -141,7 +142,7 @@ def _wanted_bins(batch: pa.RecordBatch, selection: Selection) -> pa.Table:
 
 
 def _share(file: pb.FileEntry, owned: pb.HashRange) -> float:
-    """About which part of the file's rows are in a range, hashes being spread evenly."""
+    """Return the approximate share of the file's rows in a range, assuming evenly spread hashes."""
     held = pb.HashRange(first=file.min_key_hash, last=file.max_key_hash)
     mine = intersection(held, owned)
     return 0.0 if mine is None else (mine.last - mine.first + 1) / (held.last - held.first + 1)

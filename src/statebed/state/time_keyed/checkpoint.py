@@ -1,11 +1,12 @@
-"""A checkpoint of a time-keyed table: groups of appended rows become data files.
+"""Checkpoints of a time-keyed table: groups of appended rows become data files.
 
-Each group becomes one file. A group that is one run of rows, all of which are visible, becomes a file as it is: if it
-was spilled, its file is uploaded without being read. The rows of any other group are merged, hidden ones left out, and
-encoded. What is in the files depends on the rows alone: neither what was spilled nor the order inside a batch shows.
+Each group becomes one file. A group that is one run with only visible rows becomes a file as it is: if it was spilled,
+its file is uploaded without being read. The rows of any other group are merged, without hidden rows, and encoded. The
+contents of the files depend on the rows alone, not on what was spilled nor on the order inside a batch.
 
-Where there are too many files or tombstones, the checkpoint merges some itself, of bounded bytes: the rest is left to
-the next ones. It leaves full groups of its own alone. Only tombstones that take much of the memory budget go at once.
+If there are too many files or tombstones, the checkpoint compacts some of them itself, within a limit on bytes; the
+rest is left to later checkpoints. It does not compact its own full groups. Only tombstones that take much of the memory
+budget are removed immediately.
 
 The operator's thread hands the groups over (`TimeKeyedState.take`) without sorting or copying a row. Another thread
 sorts and writes them.
@@ -29,10 +30,10 @@ from statebed.state.time_keyed.table_state import TakenRows, TimeKeyedState
 from statebed.state.upload import Upload
 
 Written = tuple[LiveFiles, dict[str, Upload]]
-"""Live files, and uploads of new ones by path."""
+"""Live files, and the uploads of new ones by path."""
 
 HARD_TOMBSTONES_IN_BUDGET = 4
-"""Tombstones cannot leave memory: where they take more than this part of the budget, rather more bytes are merged."""
+"""Tombstones cannot be evicted: if they take more than this part of the budget, more bytes are compacted."""
 
 
 def written(
@@ -44,18 +45,18 @@ def written(
     most_bytes: int | None = None,
     announce: Callable[[Upload], None] | None = None,
 ) -> tuple[LiveFiles, tuple[Upload, ...]]:
-    """Make files of what a checkpoint took, apply its edits, and merge where there is too much.
+    """Write the files of a checkpoint, apply its edits, and compact if there are too many files or tombstones.
 
-    Gives the live files of the checkpoint, and what to upload. Files of about `most_bytes` are merged, and not of more
-    than one file gets (None: of as many). `announce` gets each upload before its file can be read. One checkpoint is
-    written at a time, in the order in which they were taken.
+    Returns the live files of the checkpoint and the uploads. At most about `most_bytes` are compacted, and never more
+    than the size of one file (None: that size). `announce` is called with each upload before its file can be read.
+    Checkpoints are written one at a time, in the order in which they were taken.
     """
     base = state.base_of(taken)
     name_of = distinct(name_of, (file.path for file in base.files))
     live, uploads = _with_edits(state, taken, base, name_of)
     live, appended = _with_appended(state, taken, live, name_of)
     uploads |= appended
-    # The last group is seldom complete.
+    # The last group is rarely complete.
     whole = frozenset(list(appended)[:-1])
     choose = partial(
         files_for_checkpoint,
@@ -72,7 +73,7 @@ def written(
     named = {file.path for file in live.files}
     for path, upload in uploads.items():
         if path not in named:
-            upload.on_stored()  # it was merged again: nobody reads it, and its segment may go
+            upload.on_stored()  # compacted again: no one reads it, and its segment may be closed
     stored = tuple(upload for path, upload in uploads.items() if path in named)
     if announce is not None:
         for upload in stored:
@@ -82,7 +83,7 @@ def written(
 
 
 def metadata_of(live: LiveFiles, *, subtask_index: int) -> pb.TableSubtaskCheckpointMetadata:
-    """The part of a checkpoint that says what is live."""
+    """Return the part of a checkpoint's metadata that lists what is live."""
     return pb.TableSubtaskCheckpointMetadata(
         subtask_index=subtask_index,
         owned=live.owned,
@@ -102,7 +103,7 @@ def _bytes_to_merge(state: TimeKeyedState, live: LiveFiles, most_bytes: int | No
 
 
 def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_of: NameOf) -> Written:
-    """Apply edits all of whose inputs are live as they were; discard the rest."""
+    """Apply edits whose inputs are all live as they were; discard the rest."""
     uploads: dict[str, Upload] = {}
     fresh = taken.spans()
     for edit in taken.edits:
@@ -119,7 +120,7 @@ def _with_edits(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, name_o
 def _edited(
     state: TimeKeyedState, live: LiveFiles, edit: Edit, name_of: NameOf, *, fresh: Sequence[pb.FileEntry] = ()
 ) -> Written:
-    """The outputs of an edit in the place of its inputs."""
+    """Replace the inputs of an edit by its outputs."""
     made = [state.staged_file(file, name_of) for file in edit.outputs]
     files = edit.applied_to(live.files, [entry for entry, _ in made])
     live = replace(live, files=files, schemas=state.schemas if made else live.schemas)
@@ -149,7 +150,7 @@ def _with_appended(state: TimeKeyedState, taken: TakenRows, live: LiveFiles, nam
 
 
 def _file_of(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> Segment | None:
-    """The segment whose file the checkpoint adds for a group; None where no row of it is visible."""
+    """Return the segment whose file the checkpoint adds for a group, or None if none of its rows is visible."""
     group.seal()
     runs, _ = group.pinned()
     try:
@@ -167,7 +168,7 @@ def _file_of(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> Segment
 
 
 def _is_settled(state: TimeKeyedState, group: RowGroup, live: LiveFiles) -> bool:
-    """Whether all rows of a sorted group are visible, and none has to be replaced or combined."""
+    """Return whether all rows of a sorted group are visible, and none must be replaced or combined."""
     if any(tombstones.may_hide(one, entry) for one in live.tombstones for entry in group.spans()):
         return False
     return not ((state.combines or state.generational) and group.repeats)

@@ -1,10 +1,10 @@
-"""Compaction of a time-keyed table: which files to merge, decided on entries alone, and the merging.
+"""Compaction of a time-keyed table: which files to compact, decided on entries alone, and the compaction itself.
 
-Files of one time bucket are merged with each other; one that holds rows of several buckets is split among them. Small
-files are merged with files that are not much larger, so that a row is written again only a few times in its life. Many
-tombstones make the files due that they hide rows of: a merge leaves hidden rows out, and the tombstones retire. Those
-files come first that the oldest tombstones wait for. Then each file has its turn, and a tombstone stays no longer than
-it takes to merge all files once, however few bytes are merged at a time.
+Files of one time bucket are compacted together; a file with rows of several buckets is split among them. Small files
+are compacted with files that are not much larger, so that a row is rewritten only a few times in its life. With many
+tombstones, the files with hidden rows become due: a compaction leaves hidden rows out, and the tombstones retire. The
+files that the oldest tombstones wait for come first. Each file gets its turn this way, and a tombstone is gone once all
+files have been compacted once, however few bytes are compacted at a time.
 """
 
 from collections import defaultdict
@@ -20,22 +20,22 @@ from statebed.state.time_keyed.files import MAX_BUCKETS, NewFiles, bucket_width,
 from statebed.state.time_keyed.snapshot import Snapshot
 
 MERGED_AT_ONCE = 4
-"""So many files of like size in one bucket are merged."""
+"""Number of files of similar size in one bucket that makes them due."""
 MUCH_LARGER = 2
-"""A file larger than so many times all smaller ones together is left alone."""
+"""A file larger than this many times all smaller ones together is not compacted with them."""
 MAX_TOMBSTONES = 64
 TOMBSTONES_IN_BUDGET = 16
 MAX_TOMBSTONE_BYTES = 1 << 20
-"""With more, the files that they hide rows of are due."""
+"""Size of tombstones above which the files with hidden rows become due."""
 FAR_TOO_MANY = 4
-"""With so many times the tombstones that make files due, the checkpoint itself merges."""
+"""At this many times the limit on tombstones, the checkpoint itself compacts."""
 FEWER_AFTER = MAX_BUCKETS + 2
-"""A merge of so many small files leaves fewer: at most one for each bucket."""
+"""Number of small files whose compaction certainly leaves fewer: at most one for each bucket."""
 
 
 @dataclass(frozen=True)
 class TimeKeyedJob:
-    """A merge that was planned. Reads what its snapshot pins, on any thread."""
+    """A planned compaction. Reads what its snapshot pins, on any thread."""
 
     snapshot: Snapshot
     new_files: NewFiles
@@ -55,9 +55,9 @@ def due_files(
     alone: bool = True,
     tombstone_bytes: int = MAX_TOMBSTONE_BYTES,
 ) -> tuple[pb.FileEntry, ...]:
-    """The files to merge next, of at most `most_bytes` together; `alone`: of one merge's, however large they are.
+    """Return the files to compact next, of at most `most_bytes` together; empty if nothing is due.
 
-    None while all is well.
+    `alone`: return at least the smallest possible compaction, even if it exceeds `most_bytes`.
     """
     if too_many_tombstones(live.tombstones, tombstone_bytes):
         return _within(hidden_in(live), most_bytes, least=1 if alone else 0)
@@ -72,7 +72,7 @@ def due_files(
 def all_due_files(
     live: LiveFiles, *, bin_us: int, full_bytes: int, schema_id: int | None = None
 ) -> tuple[pb.FileEntry, ...]:
-    """All files that a merge could do anything for; with `schema_id` those with other columns, too."""
+    """Return all files that a compaction could improve; with `schema_id`, also those with another schema."""
     width = bucket_width(live.files, bin_us=bin_us)
     alone = {bucket: files[0].path for bucket, files in _grouped(live.files, width).items() if len(files) == 1}
     hidden = {file.path for file in hidden_in(live)}
@@ -98,11 +98,12 @@ def files_for_checkpoint(
     left_alone: Container[str] = (),
     tombstone_bytes: int = MAX_TOMBSTONE_BYTES,
 ) -> tuple[pb.FileEntry, ...]:
-    """What a checkpoint merges itself, of about `most_bytes` together: a surplus of files, and what far too many
-    tombstones hide rows of.
+    """Return the files that a checkpoint compacts itself: surplus files, and files with rows hidden by too many
+    tombstones.
 
-    It is as many files as it takes to have fewer of them or, without a surplus, one, however large they are. Files in
-    `left_alone` are not merged for their number: they are complete groups that this checkpoint adds.
+    They have about `most_bytes` together, but are always enough to reduce the number of files or, without a surplus, at
+    least one file, however large. Files in `left_alone`, the complete groups that this checkpoint adds, do not count as
+    surplus.
     """
     older = replace(live, files=tuple(file for file in live.files if file.path not in left_alone))
     surplus = surplus_files(older, most_files=most_files, full_bytes=full_bytes)
@@ -115,7 +116,7 @@ def files_for_checkpoint(
 
 
 def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple[pb.FileEntry, ...]:
-    """What must be merged before there are more files: the smallest ones, when too many are small."""
+    """Return the smallest files if there are too many small ones; they must be compacted before more are added."""
     small = sorted(
         (file for file in live.files if not is_full(file, full_bytes)), key=lambda file: (file.size, file.path)
     )
@@ -124,17 +125,17 @@ def surplus_files(live: LiveFiles, *, most_files: int, full_bytes: int) -> tuple
 
 
 def tombstone_bytes_of(tiers: Tiers) -> int:
-    """How much tombstones may take, which cannot leave memory."""
+    """Return the limit on the memory of tombstones, which cannot be evicted."""
     return min(MAX_TOMBSTONE_BYTES, tiers.memory.budget // TOMBSTONES_IN_BUDGET)
 
 
 def too_many_tombstones(some: Sequence[pb.Tombstone], most_bytes: int, *, times: int = 1) -> bool:
-    """Whether there are more than so many times what is well."""
+    """Return whether the number or size of tombstones exceeds `times` its limit."""
     return len(some) > times * MAX_TOMBSTONES or tombstones.held_bytes(some) > times * most_bytes
 
 
 def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
-    """The files that tombstones may hide rows of, those first that have waited for a merge longest."""
+    """Return the files that tombstones may hide rows of, the longest waiting first."""
     by_age = sorted(live.tombstones, key=lambda one: one.sequence)
     waiting = [
         (oldest, file)
@@ -145,13 +146,13 @@ def hidden_in(live: LiveFiles) -> list[pb.FileEntry]:
 
 
 def by_bucket(files: Iterable[pb.FileEntry], *, bin_us: int, full_bytes: int) -> dict[int | None, list[pb.FileEntry]]:
-    """Files that are not full, by bucket; those of several buckets under None."""
+    """Return the files that are not full, by bucket; files that span several buckets are under None."""
     files = tuple(files)
     return _grouped((file for file in files if not is_full(file, full_bytes)), bucket_width(files, bin_us=bin_us))
 
 
 def like_sizes(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:
-    """The smallest files, up to the first that is much larger than all of them together."""
+    """Return the smallest files, up to the first that is much larger than all of them together."""
     chosen: list[pb.FileEntry] = []
     total = 0
     for file in sorted(files, key=lambda one: (one.size, one.path)):
@@ -163,7 +164,7 @@ def like_sizes(files: Iterable[pb.FileEntry]) -> list[pb.FileEntry]:
 
 
 def job_of(snapshot: Snapshot, new_files: NewFiles, *, bin_us: int) -> TimeKeyedJob:
-    """The merge of the snapshot's files."""
+    """Return the compaction of the snapshot's files."""
     inputs = [file for file, _ in snapshot.files]
     placed = replace(
         new_files,

@@ -1,8 +1,8 @@
-"""Sorted rows as data files on local disk, cut where files should end: at the edges of time buckets, and by size.
+"""Data files on local disk from sorted rows, cut at the edges of time buckets and by size.
 
-A bucket is a range of time. A file that compaction writes holds rows of one bucket, so when a bucket's time is over its
-files leave unread. Buckets are whole bins, doubled until few of them cover what is live: the number of files stays
-small however times are spread.
+A bucket is a time range. A file that compaction writes holds rows of one bucket, so the files of an expired bucket are
+removed unread. Buckets are whole bins, doubled until few of them cover what is live: the number of files stays small
+however times are spread.
 """
 
 import itertools
@@ -25,31 +25,31 @@ from statebed.state.tiers.spill_files import ParquetFile, ParquetSpill
 
 MAX_FILE_BYTES = 64 << 20
 FILES_IN_BUDGET = 4
-"""A file takes at most this part of the budget: about so much is held of what it is merged from."""
+"""A file takes at most this fraction of the budget, since about one file's worth of its inputs is in memory."""
 MAX_BUCKETS = 3
 UNPACKED = 4
-"""Rows take about so many times the bytes of their file."""
-_RESERVED_BYTES = 32  # of a row: `_bin`, `_key_hash`, `_time` and `_seq`
+"""Approximate ratio of the size of rows in memory to the size of their file."""
+_RESERVED_BYTES = 32  # per row: `_bin`, `_key_hash`, `_time` and `_seq`
 
 
 @dataclass(frozen=True)
 class NewFiles:
-    """How new files of a table are written."""
+    """Writes new files of a table."""
 
     tiers: Tiers
     spec: SegmentSpec
     owner: str
     owned: pb.HashRange
     applied_sequence: int
-    """The tombstones up to this sequence have been applied to the rows."""
+    """Tombstones up to this sequence have been applied to the rows."""
     level: int = 0
     bucket_us: int | None = None
-    """Width of time buckets, at the edges of which files end; None: they are cut by size alone."""
+    """Width of the time buckets at whose edges files end, or None to cut by size alone."""
     cut: bool = True
     """Whether rows are cut into files of limited size; otherwise all rows become one file."""
 
     def write(self, pieces: Iterable[pa.Table]) -> tuple[ParquetFile, ...]:
-        """The rows, which come in order. When this fails, nothing is left behind."""
+        """Write sorted rows to files. If this fails, no file is left behind."""
         done: list[ParquetFile] = []
         try:
             for file in self._written(pieces):
@@ -70,7 +70,9 @@ class NewFiles:
                 yield spill.finish()
 
     def _parts(self, pieces: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
-        """Rows with the number of their file, which is a function of the rows alone, however they came in pieces."""
+        """Yield rows with the number of their file, which depends on the rows alone, not on how they are split into
+        pieces.
+        """
         limit = float(file_bytes(self.tiers)) if self.cut else math.inf
         number, taken, current = 0, 0.0, None
         for piece in pieces:
@@ -99,27 +101,28 @@ class NewFiles:
 
 
 def file_bytes(tiers: Tiers) -> int:
-    """How many bytes of rows a file gets."""
+    """Return the target size of a file in bytes of rows."""
     return max(1, min(MAX_FILE_BYTES, tiers.memory.budget // FILES_IN_BUDGET))
 
 
 def full_bytes(tiers: Tiers) -> int:
-    """Files with at least so many bytes are not merged for their size: rows in memory take a few times as much."""
+    """Return the size from which files count as full; rows in memory take a few times as much."""
     return file_bytes(tiers) // 4
 
 
 def is_full(file: pb.FileEntry, full: int) -> bool:
-    """Whether a file is large enough, however well it was compressed."""
+    """Return whether a file is large enough, however well it is compressed."""
     return bool(max(file.size, _RESERVED_BYTES * file.rows) >= full)
 
 
 def bucket_width(files: Iterable[pb.FileEntry], *, bin_us: int) -> int:
-    """The width of buckets: the least number of bins, a power of two, of which few cover all files."""
+    """Return the width of buckets: the smallest power of two of bins with which few buckets cover all files."""
     spans = [(file.min_time_us, file.max_time_us) for file in files]
     width = bin_us
     if spans:
         first, last = min(span[0] for span in spans), max(span[1] for span in spans)
-        # Times are divided by it, so it has 64 bits, too; four buckets of the greatest width cover all times.
+        # Times are divided by the width, so it must fit into 64 bits; four buckets of the greatest width cover all
+        # times.
         while last // width - first // width >= MAX_BUCKETS and 2 * width <= END:
             width *= 2
     return width

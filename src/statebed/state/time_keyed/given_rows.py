@@ -1,4 +1,4 @@
-"""Rows that a program gives to a time-keyed table: checked before anything is taken, completed to rows of files."""
+"""Rows that a program passes to a time-keyed table: checked before anything changes, then completed for files."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,7 +23,7 @@ from statebed.state.time_keyed.table import TimeKeyedTable
 
 
 class GivenRows:
-    """What the rows of one table must be like, for the subtask that owns a range of hashes."""
+    """Checks and completes rows of one table, for the subtask that owns a range of hashes."""
 
     def __init__(self, table: TimeKeyedTable, owned: pb.HashRange) -> None:
         self._table = table
@@ -34,12 +34,12 @@ class GivenRows:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of rows as programs see them: keys, `_time`, values."""
+        """Columns of rows as programs see them: keys, `_time`, values."""
         fields = [*self._table.keys, pa.field(TIME, TIMESTAMP, nullable=False), *self._table.values]
         return pa.schema([field.remove_metadata() for field in fields])
 
     def completed(self, rows: ArrowRows, *, sequence: int) -> pa.Table:
-        """Rows to append, with the columns of files."""
+        """Return rows to append, with the columns of files."""
         self._check_columns(rows, self.schema.names)
         columns = {name: one_chunk(rows.column(name)) for name in self.schema.names}
         self._check_nulls(columns)
@@ -48,26 +48,26 @@ class GivenRows:
         columns |= self._hashed(columns, rows.num_rows)
         times = int64_values(columns[TIME])
         bins = times // self._table.bin_us * self._table.bin_us
-        # The first bin of all may begin before times do, which leaves 64 bits.
+        # The first bin may begin before the earliest time, which does not fit into 64 bits.
         columns[BIN] = from_numpy(np.where(bins > times, BEGINNING, bins), TIMESTAMP)
         columns[SEQUENCE] = from_numpy(np.full(rows.num_rows, sequence, dtype=np.uint64), pa.uint64())
         schema = pa.schema([field.remove_metadata() for field in self._table.file_schema])
         return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
 
     def deleted(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
-        """Rows of a tombstone, each once: `_key_hash`, keys, and `_time` or values, with field ids."""
+        """Return the distinct rows of a tombstone: `_key_hash`, keys, and `_time` or values, with field ids."""
         return distinct(self._named(kind, rows), keys=self.keys)
 
     def key_set(self, keys: ArrowRows) -> RowSet:
-        """Keys to look for; they may repeat."""
+        """Return the set of keys to look up; `keys` may contain duplicates."""
         return RowSet(self._named(Deleted.KEY, keys), keys=self.keys)
 
     def _named(self, kind: Deleted, rows: ArrowRows) -> pa.Table:
-        """Rows by which others are deleted or looked for."""
+        """Return the checked rows that identify rows to delete or to look up."""
         names = {Deleted.KEY: self.keys, Deleted.TIME_KEY: [*self.keys, TIME], Deleted.VALUE: self.keys + self.values}
         if not names[kind]:
             raise InputError(
-                "the table has no columns by which rows could be deleted", where=self._where, fix="delete by time"
+                "the table has no columns that identify rows", where=self._where, fix="delete by time range"
             )
         self._check_columns(rows, names[kind])
         columns = {name: one_chunk(rows.column(name)) for name in names[kind]}
@@ -87,7 +87,7 @@ class GivenRows:
         given = dict(zip(rows.schema.names, rows.schema.types, strict=True))
         if given != wanted or len(rows.schema.names) != len(wanted):
             raise InputError(
-                f"rows have the columns {given} instead of {wanted}",
+                f"the rows have the columns {given} instead of {wanted}",
                 where=self._where,
                 fix="select and cast the columns",
             )
@@ -96,11 +96,13 @@ class GivenRows:
         empty = [name for name, column in columns.items() if not self.schema.field(name).nullable and column.null_count]
         if empty:
             raise InputError(
-                f"rows have nulls in the columns {empty}", where=self._where, fix="leave such rows out, or fill them"
+                f"the rows have nulls in the columns {empty}",
+                where=self._where,
+                fix="remove these rows, or fill the nulls",
             )
 
     def _hashed(self, columns: Mapping[str, pa.Array], count: int) -> dict[str, pa.Array]:
-        """The keys, normalised, and their hashes, all of which this subtask owns."""
+        """Return the normalized keys and their hashes, all of which this subtask must own."""
         keys = {name: normalise_key(columns[name]) for name in self.keys}
         hashes: npt.NDArray[np.uint64] = np.full(count, HASH_SEED, dtype=np.uint64)
         if keys:

@@ -1,11 +1,11 @@
-"""A group of appended rows: what becomes one data file of the next checkpoint.
+"""Groups of appended rows, each of which becomes one data file of the next checkpoint.
 
-Small batches are gathered as pieces: copied together once there are many of them, and sorted into a run when they reach
-the size of a segment. Each row is copied a few times in all, and rows can be read from the moment they were appended.
+Small batches are collected as pieces: copied together once there are many of them, and sorted into a run when they
+reach the size of a segment. Each row is copied only a few times, and rows can be read as soon as they are appended.
 
-Under memory pressure a complete group, which takes no more rows, leaves memory whole: its runs are merged into one
-Parquet file, which is the file of the checkpoint already. Of a group that is not complete single runs leave, and the
-checkpoint has to read them again; it is the last one to be chosen, because it was used last.
+Under memory pressure a complete group, which accepts no more rows, is evicted as a whole: its runs are merged into one
+Parquet file, which already is the file of the checkpoint. A group that is not complete is evicted run by run, and the
+checkpoint has to read the runs again. It is the last one to be chosen, because it was used last.
 """
 
 import contextlib
@@ -32,20 +32,20 @@ from statebed.state.time_keyed.row_runs import merged_runs
 MAX_PIECES = 128
 """Number of small pieces that are copied into one."""
 PARTS_OF_SEGMENT = 4
-"""While runs are merged, a segment's bytes divided by this are gathered and sorted at a time."""
+"""Runs are merged in parts of a segment's bytes divided by this number."""
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
-    """Rows of a group that are in no run yet."""
+class GroupPiece:
+    """Rows of a group that are not in a run yet."""
 
     rows: pa.Table
     entry: pb.FileEntry
-    """What its rows span."""
+    """Span of its rows."""
     hold: Hold
     nbytes: int
     level: int
-    """How often its rows were copied together."""
+    """Number of times its rows were copied together."""
 
 
 class RowGroup:
@@ -57,23 +57,23 @@ class RowGroup:
         self._owner = owner
         self._lock = threading.Lock()
         self._gathering = threading.Lock()
-        self._pieces: tuple[Piece, ...] = ()
+        self._pieces: tuple[GroupPiece, ...] = ()
         self._runs: tuple[Segment, ...] = ()
         self._offer: Offer | None = None
         self._repeats = False
         self.complete = False
-        """Whether it takes no more rows."""
+        """Whether it accepts no more rows."""
         self.appended_bytes = 0.0
-        """Bytes of all rows that were appended, by their values alone; deletions do not lower it."""
+        """Bytes of all appended rows, measured by their values; deletions do not lower it."""
 
     @property
     def runs(self) -> tuple[Segment, ...]:
-        """The sorted runs, oldest first."""
+        """Sorted runs, oldest first."""
         return self._runs
 
     @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The rows that are in no run yet."""
+    def pieces(self) -> tuple[GroupPiece, ...]:
+        """Rows that are not in a run yet."""
         return self._pieces
 
     @property
@@ -89,21 +89,21 @@ class RowGroup:
 
     @property
     def loose_bytes(self) -> int:
-        """Bytes of rows that are in no run yet."""
+        """Bytes of rows that are not in a run yet."""
         return sum(piece.nbytes for piece in self._pieces)
 
     @property
     def repeats(self) -> bool:
-        """Whether rows of it may have the same key and time."""
+        """Whether some of its rows may have the same key and time."""
         return self._repeats or len(self._runs) > 1
 
     def spans(self) -> list[pb.FileEntry]:
-        """What its rows span, as entries of files would say it."""
+        """Return the spans of its rows as file entries."""
         with self._lock:
             return [*(one.entry for one in self._runs), *(one.entry for one in self._pieces)]
 
     def pinned(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
-        """Runs and loose rows as of now; the caller unpins each run."""
+        """Pin and return the current runs and the loose rows; the caller unpins each run."""
         with self._lock:
             for run in self._runs:
                 run.pin()
@@ -111,20 +111,20 @@ class RowGroup:
 
     # ---- changes ---------------------------------------------------------------------------------------------
 
-    def charged(self, rows: pa.Table) -> Piece:
+    def charged(self, rows: pa.Table) -> GroupPiece:
         """Charge rows that are about to be added, and make room for them."""
         nbytes = shown_bytes(rows)
         rows = rows if held_bytes(rows) <= WASTE_FACTOR * nbytes else copied(rows)
         hold = self._tiers.memory.hold(self._owner, Purpose.SEGMENTS, rows)
-        return Piece(rows, spanned(rows, self._spec), hold, nbytes, level=0)
+        return GroupPiece(rows, spanned(rows, self._spec), hold, nbytes, level=0)
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: GroupPiece) -> None:
         """Add a piece to the loose rows."""
         with self._lock:
             self._pieces = (*self._pieces, piece)
 
     def add_run(self, rows: pa.Table) -> None:
-        """Add rows that are sorted already. Room is made by the caller."""
+        """Add rows that are already sorted. The caller makes room for them."""
         self._repeats |= repeats(rows, self._spec.key_columns)
         run = self._new_run(rows)
         with self._lock:
@@ -132,9 +132,9 @@ class RowGroup:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """Keep pieces and runs as they are: no thread sorts them meanwhile, so loose rows cannot leave memory.
+        """Keep pieces and runs unchanged: no other thread can sort them, so loose rows cannot be evicted.
 
-        Whoever holds the group still makes no room, and waits for nothing.
+        The caller must not make room or wait for anything inside this context.
         """
         seconds = self._tiers.memory.wait_seconds
         if not self._gathering.acquire(timeout=seconds):
@@ -149,7 +149,7 @@ class RowGroup:
             self._gathering.release()
 
     def remove_where(self, is_gone: Callable[[pb.FileEntry], bool]) -> list[Segment]:
-        """Forget, unread, pieces and runs by what they span; returns the runs, which the caller closes. While still."""
+        """Remove pieces and runs by span, unread; return the runs, which the caller closes. Call while `still`."""
         with self._lock:
             gone = [run for run in self._runs if is_gone(run.entry)]
             loose = [piece for piece in self._pieces if is_gone(piece.entry)]
@@ -161,13 +161,13 @@ class RowGroup:
         return gone
 
     def forget(self, runs: Iterable[Segment]) -> None:
-        """Forget runs that live on elsewhere."""
+        """Forget runs that are still used elsewhere."""
         gone = {id(run) for run in runs}
         with self._lock:
             self._runs = tuple(run for run in self._runs if id(run) not in gone)
 
     def gather(self) -> None:
-        """Copy many small pieces together. Does nothing while another thread gathers."""
+        """Copy many small pieces together; do nothing while another thread does."""
         if not self._gathering.acquire(blocking=False):
             return
         try:
@@ -175,7 +175,7 @@ class RowGroup:
             while (same := [piece for piece in self._pieces if piece.level == level]) and len(same) >= MAX_PIECES:
                 rows = copied(pa.concat_tables([piece.rows for piece in same]))
                 hold = self._tiers.memory.pin(self._owner, Purpose.SEGMENTS, rows)
-                piece = Piece(rows, spanned(rows, self._spec), hold, shown_bytes(rows), level + 1)
+                piece = GroupPiece(rows, spanned(rows, self._spec), hold, shown_bytes(rows), level + 1)
                 self._replace(same, (piece,), ())
                 level += 1
         finally:
@@ -188,7 +188,7 @@ class RowGroup:
         self.offer_loose()
 
     def spill(self) -> None:
-        """Move all rows to local disk: a complete group as one file."""
+        """Spill all rows to local disk, a complete group as one file."""
         with self.still():
             self._seal()
             for run in self._runs:
@@ -196,7 +196,7 @@ class RowGroup:
         self.offer_loose()
 
     def seal_unless_busy(self) -> None:
-        """As `seal`; does nothing while another thread does it."""
+        """Sort the loose rows into a run unless another thread is doing so."""
         if self._gathering.acquire(blocking=False):
             try:
                 self._seal()
@@ -205,7 +205,7 @@ class RowGroup:
             self.offer_loose()
 
     def offer_loose(self) -> None:
-        """Let loose rows leave memory under pressure, too."""
+        """Let loose rows be evicted under memory pressure, too."""
         memory = self._tiers.memory
         with self._lock:
             nbytes, offer = self.loose_bytes, self._offer
@@ -220,14 +220,14 @@ class RowGroup:
             memory.withdraw(offer)
 
     def close(self) -> None:
-        """Forget all rows; runs that are pinned go with their last pin."""
+        """Discard all rows; pinned runs are closed with their last pin."""
         with self.still():
             runs = self._emptied()
         for run in runs:
             run.close()
 
     def abandon(self) -> None:
-        """Forget all rows at once; whoever still reads them fails."""
+        """Discard all rows immediately; reads in progress fail."""
         with self.still():
             runs = self._emptied()
         for run in runs:
@@ -248,7 +248,7 @@ class RowGroup:
         return run
 
     def _spill_loose(self) -> bool:
-        """Sort what is loose into a run, and move it to disk; False while another thread gathers."""
+        """Sort the loose rows into a run and spill it; return False if another thread is sorting."""
         if not self._gathering.acquire(blocking=False):
             return False
         try:
@@ -262,7 +262,7 @@ class RowGroup:
         return True
 
     def _spill_run(self, run: Segment) -> bool:
-        """Move a run to disk, the whole group with it if it is complete; False while another thread gathers."""
+        """Spill a run, or the whole group if it is complete; return False if another thread is sorting."""
         if not self._gathering.acquire(blocking=False):
             return False
         try:
@@ -285,7 +285,7 @@ class RowGroup:
             one.close()
 
     def _merged(self, runs: tuple[Segment, ...]) -> Segment:
-        """All runs, which are in memory, as one file on local disk."""
+        """Merge all runs, which are in memory, into one file on local disk."""
         limit = max(1, self._tiers.memory.segment_bytes // PARTS_OF_SEGMENT)
         previous: pa.Table | None = None
         with ParquetSpill(self._spec, self._tiers.folder, owned=WHOLE_SPACE) as spill:
@@ -310,8 +310,8 @@ class RowGroup:
         self._replace(loose, (), (run,))
         return run
 
-    def _replace(self, old: list[Piece], new: tuple[Piece, ...], runs: tuple[Segment, ...]) -> None:
-        """Replace pieces by others, or by runs, in one step for readers."""
+    def _replace(self, old: list[GroupPiece], new: tuple[GroupPiece, ...], runs: tuple[Segment, ...]) -> None:
+        """Replace pieces by others, or by runs, atomically for readers."""
         gone = {id(piece) for piece in old}
         with self._lock:
             self._pieces = (*new, *(piece for piece in self._pieces if id(piece) not in gone))

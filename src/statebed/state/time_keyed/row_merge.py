@@ -1,9 +1,9 @@
-"""Rows of many sorted sources as one sorted stream, holding about one piece of each source that is open.
+"""K-way merge of sorted sources into one sorted stream, with about one piece of each open source in memory.
 
-Each step puts out the rows up to the least of the last rows of all open pieces: nothing that comes later can belong
-before them. A source is opened only when the stream has come to its first bin, so sources that follow one another in
-time are open one at a time. Rows that are equal in all columns of the table's order are put into the order of their
-values, so that the order in which they came does not show.
+Each step emits the rows up to the smallest of the last rows of all open pieces: no later row can precede them. A source
+is opened only when the stream reaches its first bin, so sources that follow one another in time are open one at a time.
+Rows that are equal in all columns of the table's order are ordered by their values, so the result does not depend on
+the order of arrival.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +23,12 @@ from statebed.format.segment_writer import row_bytes
 
 Mask = npt.NDArray[np.bool_]
 Place = tuple[tuple[int, Any], ...]
-"""A row's values in the columns of the order, comparable with those of another row."""
+"""Values of a row in the columns of the order, comparable with those of another row."""
 
 Combine = Callable[[pa.Table], pa.Table]
-"""Makes rows of one key and time fewer. Gets all columns of files, whole groups in order, and gives them in order;
-where several of a group are left, in that of their values, too (as `ordered` does). The sequence of what it gives is
-the greatest of what went into it.
+"""Reduces the rows of each key and time. Receives all columns of files, whole groups in order, and returns rows in
+order; if several rows of a group remain, they are ordered by their values, too (as by `ordered`). The sequence of a
+returned row is the greatest of its inputs.
 """
 
 _NAN, _NULL = 1, 2
@@ -46,8 +46,8 @@ class SortedSource:
 
 
 def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
-    """The rows in the order of the table, and where that leaves them equal, in that of their values."""
-    # One chunk sorts and is taken from faster than many.
+    """Sort rows in the order of the table, and rows that are equal in it by their values."""
+    # Sorting and taking from one chunk is faster than from many.
     rows = rows.combine_chunks()
     if _is_strictly_ordered(rows):
         return rows
@@ -56,9 +56,9 @@ def ordered(rows: pa.Table, spec: SegmentSpec) -> pa.Table:
 
 
 def ordered_parts(rows: pa.Table, spec: SegmentSpec, *, limit: int) -> Iterator[pa.Table]:
-    """The rows in the order of the table, in parts of about `limit` bytes that are made one at a time.
+    """Yield the rows in the order of the table, in lazily built parts of about `limit` bytes.
 
-    Where a part ends depends on the set of rows alone, not on the order in which they came.
+    The boundaries depend on the set of rows alone, not on their order.
     """
     order = np.asarray(sort_indices(rows, spec.sort_columns))
     sizes = np.cumsum(row_bytes(rows)[order])
@@ -75,7 +75,7 @@ def ordered_parts(rows: pa.Table, spec: SegmentSpec, *, limit: int) -> Iterator[
 
 
 def cut(rows: pa.Table, *, limit: int) -> Iterator[pa.Table]:
-    """The rows in parts of at most `limit` bytes by their values, or of one row."""
+    """Yield the rows in parts of at most `limit` bytes by their values, or of one row."""
     sizes = np.cumsum(row_bytes(rows))
     start, spent = 0, 0.0
     while start < rows.num_rows:
@@ -85,12 +85,12 @@ def cut(rows: pa.Table, *, limit: int) -> Iterator[pa.Table]:
 
 
 def repeats(rows: pa.Table, keys: Sequence[str]) -> bool:
-    """Whether two of the sorted rows have the same key and time."""
+    """Return whether two of the sorted rows have the same key and time."""
     return bool(_same_as_next(rows, keys).any())
 
 
 def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
-    """Of sorted rows with one key and time, the last: the one with the greatest sequence."""
+    """Yield the last of sorted rows with one key and time: the one with the greatest sequence."""
     held: pa.Table | None = None
     for piece in pieces:
         if not piece.num_rows:
@@ -106,7 +106,7 @@ def newest(pieces: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table
 
 
 def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) -> Iterator[pa.Table]:
-    """Sorted rows, those of each key and time made fewer by a function that gets them together."""
+    """Yield sorted rows, with those of each key and time reduced by `combine`."""
     held: pa.Table | None = None
     for piece in pieces:
         if not piece.num_rows:
@@ -114,7 +114,7 @@ def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) 
         rows = piece if held is None else pa.concat_tables([held, piece])
         same = _same_as_next(rows, keys)
         different = np.flatnonzero(~same)
-        # The last key and time may go on in the next piece.
+        # The last key and time may continue in the next piece.
         whole = 0 if len(different) < 2 else int(different[-2]) + 1  # noqa: PLR2004 - the last row always differs
         held = rows.slice(whole)
         if whole:
@@ -125,7 +125,7 @@ def combined(pieces: Iterable[pa.Table], keys: Sequence[str], combine: Combine) 
 
 
 def merged(sources: Iterable[SortedSource], spec: SegmentSpec) -> Iterator[pa.Table]:
-    """All rows in order."""
+    """Yield all rows in order."""
     waiting = sorted(sources, key=lambda source: source.first_bin, reverse=True)
     heads: list[_SourceHead] = []
     while waiting or heads:
@@ -150,7 +150,7 @@ def _open(source: SortedSource, heads: "list[_SourceHead]") -> None:
 
 
 class _SourceHead:
-    """What is open of one source."""
+    """Open piece of one source."""
 
     def __init__(self, pieces: Iterator[pa.Table]) -> None:
         self._pieces = pieces
@@ -160,9 +160,9 @@ class _SourceHead:
         self.last_hash = 0
 
     def advance(self) -> bool:
-        """Have rows; False at the end."""
+        """Load the next rows if there are none; return False at the end."""
         while not self._rows.num_rows:
-            self._rows = pa.table({})  # before the next one is read, so that only one is held
+            self._rows = pa.table({})  # before the next piece is read, so that only one is in memory
             piece = next(self._pieces, None)
             if piece is None:
                 return False
@@ -179,7 +179,7 @@ class _SourceHead:
         return self._place
 
     def take_until(self, last_bin: int, last_hash: int, place: Place, spec: SegmentSpec) -> pa.Table:
-        """Take the rows up to a place, that one too."""
+        """Take the rows up to and including a place."""
         rows = self._rows
         bins, hashes = int64_values(rows[BIN]), uint64_values(rows[KEY_HASH])
         first, behind = (int(np.searchsorted(bins, last_bin, side=side)) for side in ("left", "right"))
@@ -205,14 +205,14 @@ def _place(rows: pa.Table, row: int, spec: SegmentSpec) -> Place:
 
 
 def _values(spec: SegmentSpec) -> list[str]:
-    """The columns by which rows are told apart that are equal in those of the order."""
+    """Return the columns that distinguish rows which are equal in the columns of the order."""
     return [field.name for field in spec.schema if field.name not in spec.sort_columns and is_sortable(field.type)]
 
 
 def _comparable(one: pa.Array) -> tuple[int, Any]:
     kind = one.type
     if pa.types.is_temporal(kind) and (whole := _WHOLE.get(kind.bit_width)) is not None:
-        # Python's own times do not reach as far.
+        # The range of Python's datetime is too small.
         one = one.view(whole)
     value = one[0].as_py()
     if value is None:
@@ -221,7 +221,9 @@ def _comparable(one: pa.Array) -> tuple[int, Any]:
 
 
 def _may_repeat(rows: pa.Table) -> bool:
-    """Whether sorted rows may be equal in the columns of the order: numbers show soon that most are not."""
+    """Return whether sorted rows may be equal in the columns of the order; numeric columns rule out most of them
+    quickly.
+    """
     same = np.ones(max(rows.num_rows - 1, 0), dtype=np.bool_)
     for name in (BIN, KEY_HASH, TIME, SEQUENCE):
         values = uint64_values(rows[name])
@@ -230,7 +232,7 @@ def _may_repeat(rows: pa.Table) -> bool:
 
 
 def _ends_of_equal_rows(rows: pa.Table, order: npt.NDArray[np.int64], spec: SegmentSpec) -> npt.NDArray[np.int64]:
-    """The ends of the runs of rows that are equal in the columns of the order, ascending."""
+    """Return the ends of the runs of rows that are equal in the columns of the order, ascending."""
     same = np.ones(len(order) - 1, dtype=np.bool_)
     for name in (BIN, KEY_HASH, TIME, SEQUENCE):
         values = uint64_values(rows[name])[order]
@@ -245,14 +247,14 @@ def _ends_of_equal_rows(rows: pa.Table, order: npt.NDArray[np.int64], spec: Segm
 
 
 def _is_strictly_ordered(rows: pa.Table) -> bool:
-    """Whether bins and hashes alone say that the rows are in order, as they do of many rows that operators write."""
+    """Return whether bins and hashes alone show that the rows are in order, as for most rows that operators write."""
     bins, hashes = int64_values(rows[BIN]), uint64_values(rows[KEY_HASH])
     later = (bins[1:] > bins[:-1]) | ((bins[1:] == bins[:-1]) & (hashes[1:] > hashes[:-1]))
     return bool(later.all())
 
 
 def _same_as_next(rows: pa.Table, keys: Sequence[str]) -> Mask:
-    """Which rows have the key and time of the next one."""
+    """Return a mask of the rows with the same key and time as the next row."""
     hashes, times = uint64_values(rows[KEY_HASH]), int64_values(rows[TIME])
     same = np.zeros(rows.num_rows, dtype=np.bool_)
     same[:-1] = (hashes[:-1] == hashes[1:]) & (times[:-1] == times[1:])

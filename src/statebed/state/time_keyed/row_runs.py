@@ -1,7 +1,7 @@
-"""Sorted runs that lie in mapped files, as one sorted stream: cut into cells, each small enough to be sorted.
+"""Merge of sorted runs in mapped files into one sorted stream, by cells that are small enough to be sorted.
 
-Any part of a mapped run can be had for nothing, so samples of all runs tell where to cut: every cell takes of each run
-what lies between two places in the order. However many runs there are, about one cell is in memory.
+Reading any part of a mapped run is cheap, so samples of all runs determine where to cut: each cell takes the rows of
+each run between two places in the order. However many runs there are, about one cell is in memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from statebed.format.segment import SegmentSpec
 from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered
 
 SAMPLES = 256
-"""Of each run."""
+"""Number of samples of each run."""
 TOO_LARGE = 2
-"""A cell of more than so many times what it should be holds one key, which samples cannot cut."""
+"""A cell larger than this many times its target size holds one key, which samples cannot cut."""
 
 
 def merged_runs(runs: Sequence[pa.Table], spec: SegmentSpec, *, limit: int) -> Iterator[pa.Table]:
-    """All rows in order; each run is sorted, has one chunk, and at least one row. Cells have about `limit` bytes."""
+    """Yield all rows in order, in cells of about `limit` bytes; each run is sorted, in one chunk, and not empty."""
     total = sum(int(run.nbytes) for run in runs)
     places = _places(runs, 1 + total // limit)
     cuts = [_cuts(run, places) for run in runs]
@@ -35,7 +35,7 @@ def merged_runs(runs: Sequence[pa.Table], spec: SegmentSpec, *, limit: int) -> I
 
 
 def _places(runs: Sequence[pa.Table], cells: int) -> list[tuple[int, int]]:
-    """Bin and hash after which each cell but the last ends."""
+    """Return the bin and hash after which each cell but the last ends."""
     bins, hashes, weights = [], [], []
     for run in runs:
         chosen = np.arange(0, run.num_rows, max(1, run.num_rows // SAMPLES), dtype=np.int64)
@@ -50,7 +50,7 @@ def _places(runs: Sequence[pa.Table], cells: int) -> list[tuple[int, int]]:
 
 
 def _cuts(run: pa.Table, places: Sequence[tuple[int, int]]) -> list[int]:
-    """The rows before which the cells of a run begin, and its end."""
+    """Return the positions at which the cells of a run begin, and its end."""
     bins, hashes = int64_values(run[BIN]), uint64_values(run[KEY_HASH])
     cuts = [0]
     for last_bin, last_hash in places:

@@ -1,8 +1,8 @@
-"""The rows of a time-keyed table at one moment, read without holding more than a piece of them.
+"""Consistent snapshot of a time-keyed table, read with about one piece in memory.
 
-A snapshot names immutable things: files, segments, loose rows and the tombstones of that moment. It pins the segments:
-whatever the table does meanwhile (spill, checkpoint, merge, delete), what the snapshot shows stays the same and can be
-read to its end, on any thread. Scans, checkpoints and compactions all read through it.
+A snapshot consists of immutable things: files, segments, loose rows and tombstones. It pins the segments: whatever
+happens to the table (spill, checkpoint, compaction, deletion), the contents of the snapshot stay the same and can be
+read to the end, on any thread. Scans, checkpoints and compactions all read through it.
 """
 
 import weakref
@@ -32,37 +32,37 @@ from statebed.state.time_keyed.row_merge import SortedSource, merged, ordered
 from statebed.state.time_keyed.row_runs import merged_runs
 
 Adapt = Callable[[pb.FileEntry, pa.Table], pa.Table]
-"""Rows of a file in the table's present schema."""
+"""Converts rows of a file to the table's current schema."""
 
 Settle = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
-"""Sorted rows in pieces, and what is left of them."""
+"""Replaces or combines rows with the same key and time in sorted pieces."""
 
 CELLS_IN_FILE = 4
-"""So many parts of what makes a file are sorted one after the other."""
+"""Number of cells that make up a file; they are sorted one after the other."""
 
 
 @dataclass(frozen=True)
 class WantedRows:
-    """Rows that a reader wants."""
+    """Selection of rows to read, by time and keys."""
 
     start_us: int = BEGINNING
     end_us: int = END
     keys: RowSet | None = None
     hashes: npt.NDArray[np.uint64] | None = field(default=None, compare=False)
-    """Only keys with one of these hashes, ascending; with `keys` theirs."""
+    """Ascending hashes of the selected keys; ignored if `keys` is set."""
 
     @property
     def endless(self) -> bool:
-        """Whether no time is too late: a row may have the last one there is."""
+        """Whether there is no upper bound, so that even the last valid time is selected."""
         return self.end_us == END
 
     @property
     def key_hashes(self) -> npt.NDArray[np.uint64] | None:
-        """Those of wanted keys, ascending; None: all."""
+        """Ascending hashes of the selected keys, or None for all keys."""
         return self.hashes if self.keys is None else self.keys.key_hashes
 
     def may_be_in(self, file: pb.FileEntry) -> bool:
-        """False when the file, or a segment that may become one, surely has no wanted row."""
+        """Return False if the file, or a segment that may become one, certainly has no selected row."""
         hashes = self.key_hashes
         if hashes is not None:
             ends = np.array([file.min_key_hash, file.max_key_hash], dtype=np.uint64)
@@ -71,7 +71,7 @@ class WantedRows:
         return bool((self.endless or file.min_time_us < self.end_us) and file.max_time_us >= self.start_us)
 
     def covers_half_of(self, file: pb.FileEntry) -> bool:
-        """Whether at least half of the file's span of time is wanted."""
+        """Return whether at least half of the file's time span is selected."""
         last = file.max_time_us if self.endless else min(file.max_time_us, self.end_us - 1)
         wanted = last - max(file.min_time_us, self.start_us) + 1
         return bool(2 * wanted >= file.max_time_us - file.min_time_us + 1)
@@ -85,14 +85,14 @@ EVERYTHING = WantedRows()
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Rows of files, of segments that are in no file yet, and loose ones. Made by `Snapshot.pinned`."""
+    """Rows of files, of segments that are not in a file yet, and loose rows. Made by `TimeKeyedState.snapshot`."""
 
     spec: SegmentSpec
     bin_us: int
     settle: Settle | None
-    """What is done with rows of one key and time, where that is anything."""
+    """Replaces or combines rows with the same key and time; None if all are kept."""
     live: LiveFiles
-    """Its tombstones hold for all rows; of its files only those of `files` are read."""
+    """Tombstones that apply to all rows; of the live files, only those in `files` are read."""
     files: tuple[tuple[pb.FileEntry, Segment], ...]
     fresh: tuple[Segment, ...]
     loose: tuple[pa.Table, ...]
@@ -102,25 +102,26 @@ class Snapshot:
     owner: str
 
     def pin(self) -> Callable[[], None]:
-        """Keep all segments; gives what lets go of them, which is also done when the snapshot itself goes."""
+        """Pin all segments; return a function that unpins them, also called when the snapshot is garbage-collected."""
         segments = [*(segment for _, segment in self.files), *self.fresh]
         for segment in segments:
             segment.pin()
         return weakref.finalize(self, _unpin, segments)
 
     def pieces(self, wanted: WantedRows = EVERYTHING) -> Iterator[pa.Table]:
-        """The visible rows with the columns of files, each piece in order, one read at a time.
+        """Yield the visible rows with the columns of files, read one sorted piece at a time.
 
-        Older generations are among them.
+        Includes rows of older generations.
         """
         for source in self._sources(wanted):
             yield from source.pieces
 
     def in_order(self, wanted: WantedRows = EVERYTHING) -> Iterator[pa.Table]:
-        """The visible rows in the order of files; of each generation the newest, and combined where rows are.
+        """Yield the visible rows in the order of files; only the newest generation, and combined if the table combines
+        rows.
 
-        Holds a piece of every file that it has come to. Where that would be too much, what is not in memory is copied
-        to mapped files first, and all is put into order part by part.
+        Holds one piece of every file that is open. If that takes too much memory, rows that are not in memory are first
+        copied to mapped files and then sorted part by part.
         """
         limit = file_bytes(self.tiers)
         if self._held_at_once(wanted) > limit:
@@ -144,7 +145,7 @@ class Snapshot:
             yield SortedSource(self._bin(first), self._visible(iter([rows]), None, wanted), in_memory=True)
 
     def _held_at_once(self, wanted: WantedRows) -> int:
-        """How much of files and segments is open at most while they are merged, about."""
+        """Return the approximate maximum size of files and segments that are open during a merge."""
         spans = [(file, min(ROW_GROUP_BYTES, UNPACKED * int(file.size))) for file, _ in self.files]
         spans += [(one.entry, one.nbytes) for one in self.fresh]
         spans = [(file, nbytes) for file, nbytes in spans if wanted.may_be_in(file)]
@@ -166,7 +167,7 @@ class Snapshot:
             pieces = (pa.Table.from_arrays(piece.columns, schema=schema) for piece in source.pieces)
             file = write_mapped(pieces, schema, self.tiers.folder)
             rows = file.read()
-            file.path.unlink()  # it is mapped, and goes with the last of its rows
+            file.path.unlink()  # mapped, and unmapped with the last reference to its rows
             runs += [pa.Table.from_batches([batch]) for batch in rows.to_batches() if batch.num_rows]
         if runs:
             # A cell is gathered, sorted and handed on.
@@ -182,7 +183,7 @@ class Snapshot:
         yield from self._visible((self.adapt(file, rows) for rows in groups), file, wanted)
 
     def _selection(self, wanted: WantedRows, owned: pb.HashRange | None = None) -> Selection:
-        # Row groups are chosen by bins, and a bin may begin before a time that is wanted.
+        # Row groups are selected by bin, and a bin may begin before the first selected time.
         first = None if wanted.start_us == BEGINNING else self._bin(wanted.start_us)
         end = None if wanted.endless else wanted.end_us
         return Selection(owned=owned, start_us=first, end_us=end, hashes=wanted.key_hashes)
@@ -203,7 +204,7 @@ class Snapshot:
 
 
 def filtered(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
-    """The wanted rows."""
+    """Return the rows for which `wanted` is true."""
     return rows if wanted.all() else rows.take(from_numpy(np.flatnonzero(wanted), pa.int64()))
 
 

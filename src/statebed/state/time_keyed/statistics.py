@@ -1,4 +1,4 @@
-"""Counts of a time-keyed table, taken from what is in memory anyway."""
+"""Statistics of a time-keyed table, from data that is in memory anyway."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from statebed.state.time_keyed.table_state import TimeKeyedState
 
 
 def statistics_of(state: TimeKeyedState, *, late_rows: int) -> TableStatistics:
-    """Count what is known without I/O."""
+    """Return the statistics that are known without I/O."""
     live = state.live
     segments = state.segments()
     held: Counter[Tier] = Counter()

@@ -1,4 +1,4 @@
-"""Time-keyed tables: rows in time bins, appended by epochs, deleted by ranges of time."""
+"""Definition of time-keyed tables: rows in time bins, appended by epochs, deleted by time range."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +10,12 @@ from statebed.format.schema import assign_field_ids
 from statebed.format.segment import segment_schema
 
 MAX_FILES = 8
-"""More files than this in one subtask's table are merged into one."""
+"""Maximum number of files in one subtask's table; more are compacted."""
 
 
 @dataclass(frozen=True)
 class TimeKeyedTable:
-    """The definition of a time-keyed table."""
+    """Definition of a time-keyed table."""
 
     name: str
     description: str
@@ -30,6 +30,6 @@ class TimeKeyedTable:
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        """The columns of its files."""
+        """Schema of its files."""
         names = [key.name for key in self.keys]
         return segment_schema(self.columns, sort_order=pb.BIN_FIRST, key_columns=names)

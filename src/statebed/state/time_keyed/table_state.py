@@ -1,12 +1,12 @@
-"""What a time-keyed table holds: live files with their segments, appended rows, tombstones. Its view speaks for it.
+"""State of a time-keyed table: live files with their segments, appended rows, and tombstones. Used through its view.
 
-It is changed by one thread. Others may take snapshots to merge files, and offer the edits that come of it: a lock is
-held while what is live and its segments are looked at or replaced together, never while room is made or files are read.
+One thread changes it. Other threads may take snapshots to compact files, and offer the resulting edits. A lock is held
+while the live files and their segments are read or replaced together, never while making room or reading files.
 
-A checkpoint is taken by that thread and written by another one. So there are two lists of live files: `live` is what
+A checkpoint is taken by that thread and written by another one, so there are two lists of live files: `live` is what
 the operator sees, `durable` what the last written checkpoint names. Rows that were taken stay readable as segments
-until the operator's thread absorbs the files that were made of them. Meanwhile every deletion leaves a tombstone, which
-hides its rows in files that are still to come.
+until the operator's thread absorbs the files made of them. Until then every deletion leaves a tombstone, which hides
+its rows in files that are still being written.
 """
 
 import threading
@@ -47,39 +47,39 @@ from statebed.state.upload import Upload
 from statebed.storage import ObjectStore
 
 Choose = Callable[[LiveFiles], Iterable[pb.FileEntry]]
-"""Which files of those that are live."""
+"""Chooses some of the live files."""
 
 _NUMBER = "_number"
 
 
 @dataclass(eq=False)
 class TakenRows:
-    """What one checkpoint took; the thread that writes it fills in what it made."""
+    """Rows and changes taken for one checkpoint; the thread that writes it fills in the results."""
 
     groups: tuple[RowGroup, ...]
-    """Appended rows; the thread that writes the checkpoint sorts what is loose."""
+    """Appended rows; the thread that writes the checkpoint sorts the loose ones."""
     live: LiveFiles
-    """Files, tombstones and sequence when it was taken."""
+    """Files, tombstones and sequence at the time it was taken."""
     dropped: frozenset[str]
-    """Files that left since the checkpoint before."""
+    """Files that were removed since the previous checkpoint."""
     edits: tuple[Edit, ...]
     kept: frozenset[int] = frozenset()
-    """Ids of the segments that became files as they are."""
+    """Ids of the segments that became files unchanged."""
     added: tuple[pb.FileEntry, ...] = ()
     removed: frozenset[str] = frozenset()
     done: bool = False
 
     def runs(self) -> list[Segment]:
-        """Its rows as far as they are sorted."""
+        """Return the sorted runs of its rows."""
         return [run for group in self.groups for run in group.runs]
 
     def spans(self) -> list[pb.FileEntry]:
-        """What its rows span."""
+        """Return the spans of its rows."""
         return [entry for group in self.groups for entry in group.spans()]
 
 
 class TimeKeyedState:
-    """The state of one table in the range of hashes that one subtask owns."""
+    """State of one table in the hash range that one subtask owns."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class TimeKeyedState:
         self.tiers = tiers
         self.owner = owner
         self.lost = False
-        """It was closed with rows that no checkpoint has: nothing is answered without them."""
+        """Whether it was closed with rows that no checkpoint has, so that reads must fail."""
         self.closed = False
         self.live = LiveFiles.restore(parts, owned=owned)
         self.durable = self.live
-        """Files and tombstones of the last written checkpoint; for the thread that writes checkpoints."""
+        """Files and tombstones of the last written checkpoint; used by the thread that writes checkpoints."""
         self._pending: tuple[TakenRows, ...] = ()
-        """Checkpoints that were taken and not absorbed yet, the oldest first."""
+        """Checkpoints that were taken but not absorbed yet, oldest first."""
         self._dropped: set[str] = set()
-        """Files that left since the last checkpoint was taken: the next one does not name them."""
+        """Files removed since the last checkpoint was taken; the next one does not name them."""
         self._staged: set[str] = set()
         """Files of the checkpoint that is being written."""
         self._store = store
@@ -145,30 +145,31 @@ class TimeKeyedState:
         self.encoded_rows = 0
         """Appended rows that checkpoints encoded."""
         self.reused_bytes = 0
-        """Bytes of spilled files that became data files of checkpoints as they were."""
+        """Bytes of spilled files that checkpoints uploaded unchanged as data files."""
         self.gone = Uses()
-        """Of segments that were there and are not any more."""
+        """Usage counts of segments that were closed."""
 
     # ---- files -----------------------------------------------------------------------------------------------
 
     def install(self, live: LiveFiles) -> None:
-        """Go on with other live files and tombstones: segments that are in no file any more are closed."""
+        """Switch to other live files and tombstones; close segments that are no longer part of a file."""
         nbytes = tombstones.held_bytes(live.tombstones)
         more = max(0, nbytes - self._charged.nbytes)
-        # Room is made first: when that fails, nothing has changed.
+        # Make room first: if that fails, nothing has changed.
         with self.tiers.memory.reserve(self.owner, Purpose.TOMBSTONES, more):
             gone = self._replaced(live, nbytes)
         for segment in gone:
             self._retire(segment)
 
     def delete_range(self, start_us: int, end_us: int) -> None:
-        """Delete a range of time: what lies inside leaves unread, a tombstone hides the rest."""
+        """Delete a time range: files and runs inside are removed unread, a tombstone hides the rest."""
 
         def is_inside(entry: pb.FileEntry) -> bool:
             return bool(start_us <= entry.min_time_us and entry.max_time_us < end_us)
 
-        # One tombstone of a few bytes comes at most: it is charged, and whoever grows next makes room for it. So
-        # nobody waits while the buffer is still, and what frees memory is not refused for lack of it.
+        # At most one tombstone of a few bytes is added: it is charged without making room, which is left to the next
+        # caller that grows. No thread then waits while the buffer is still, and a call that frees memory does not fail
+        # for lack of it.
         with self.buffer.still():
             fresh = [entry for entry in self.buffer.spans() if not is_inside(entry)]
             fresh += self._pending_spans(self._pending, self.live)
@@ -180,21 +181,21 @@ class TimeKeyedState:
             self._retire(segment)
 
     def segments(self) -> list[Segment]:
-        """All that are known: of files that were read, and of appended rows."""
+        """Return all known segments: of files that were read, and of appended rows."""
         with self._lock:
             pending = [run for taken in self._pending for run in taken.runs()]
             known = {id(one): one for one in (*self._segments.values(), *pending, *self.buffer.segments)}
             return list(known.values())
 
     def segments_of(self, files: Iterable[pb.FileEntry]) -> list[Segment]:
-        """The segments of live files; nothing is read."""
+        """Return the segments of live files; nothing is read."""
         with self._lock:
             return [self._segment_of(file) for file in files]
 
     def snapshot(
         self, choose: Choose, *, fresh: Sequence[Segment] | None = None, live: LiveFiles | None = None
     ) -> Snapshot:
-        """Some of the live files (`live`: of these), and appended rows: these segments, or all there are. On any
+        """Take a snapshot of chosen live files (of `live` if given), and of appended rows: `fresh`, or all. On any
         thread.
         """
         with self._lock:
@@ -220,18 +221,18 @@ class TimeKeyedState:
 
     @property
     def empty(self) -> pa.Table:
-        """No rows, with the columns of files."""
+        """Return an empty table with the columns of files."""
         return self.plain_schema.empty_table()
 
     def last_of_each(self, rows: pa.Table) -> pa.Table:
-        """Of a batch's rows with one key and time, the last."""
+        """Return the last of a batch's rows with one key and time."""
         numbered = rows.append_column(_NUMBER, from_numpy(np.arange(rows.num_rows, dtype=np.int64), pa.int64()))
         order = sort_indices(numbered, (*self.spec.sort_columns, _NUMBER))
         kept = pa.concat_tables(newest([numbered.take(order).combine_chunks()], self.keys))
         return kept.drop_columns([_NUMBER])
 
     def newest_of(self, values: pa.Table) -> pa.Table:
-        """Keys and times of the newest generations that equal one of these rows (`_key_hash`, keys, values)."""
+        """Return keys and times of the newest generations that equal one of these rows (`_key_hash`, keys, values)."""
         hashes = np.unique(uint64_values(values[KEY_HASH]))
         found = RowSet(values, keys=self.keys)
         columns = [*self.keys, TIME]
@@ -240,14 +241,14 @@ class TimeKeyedState:
         return pa.concat_tables([self.empty.select(columns), *equal])
 
     def adapt(self, file: pb.FileEntry, rows: pa.Table) -> pa.Table:
-        """Rows of a file, with the columns that rows have now."""
+        """Convert rows of a file to the current columns."""
         if file.schema_id == self.spec.schema_id:
             return rows
         adapted = adapt(rows, self._spec_of(file).schema, self.table.file_schema, self._defaults)
         return pa.Table.from_arrays(adapted.columns, schema=self.plain_schema)
 
     def new_files(self, snapshot: Snapshot) -> NewFiles:
-        """How files are written of rows that are visible in a snapshot."""
+        """Return the writer of files for the visible rows of a snapshot."""
         return NewFiles(
             tiers=self.tiers,
             spec=self.spec,
@@ -257,20 +258,20 @@ class TimeKeyedState:
         )
 
     def warm(self) -> None:
-        """Have copies of all files in the host's cache, if there is one."""
+        """Copy all files into the host's cache, if there is one."""
         if self._images is not None:
             for file in self.live.files:
                 self._images.rows(file, make=True)
 
     @property
     def schemas(self) -> tuple[pb.TableSchema, ...]:
-        """Schemas of all files, those that are written now too."""
+        """Schemas of all files, including the one written now."""
         return self._schemas
 
     # ---- checkpoints -----------------------------------------------------------------------------------------
 
     def take(self) -> "TakenRows":
-        """All that was appended and deleted since the last checkpoint, for another thread to write."""
+        """Take everything appended and deleted since the last checkpoint, for another thread to write."""
         self.absorb()
         with self._edit_lock:
             edits, self._edits = self._edits, ()
@@ -279,12 +280,12 @@ class TimeKeyedState:
             taken = TakenRows(groups, self.live, frozenset(self._dropped), edits)
             self._dropped = set()
             self._pending = (*self._pending, taken)
-            # What comes after the checkpoint is newer than what it holds.
+            # Rows appended after the checkpoint must be newer than its rows.
             self.live = replace(self.live, next_sequence=self.live.next_sequence + bool(groups))
         return taken
 
     def put_back(self, taken: "TakenRows") -> None:
-        """Undo the taking, after which nothing has happened."""
+        """Undo `take`."""
         with self._edit_lock:
             self._edits = (*taken.edits, *self._edits)
         with self._lock:
@@ -293,7 +294,7 @@ class TimeKeyedState:
             self.buffer.put_back(taken.groups)
 
     def base_of(self, taken: "TakenRows") -> LiveFiles:
-        """What the checkpoint builds on: files of the one before that have not left, tombstones as they were."""
+        """Return what the checkpoint builds on: remaining files of the previous one, and the tombstones taken."""
         hiding = taken.live.tombstones
         files = tuple(
             file
@@ -303,7 +304,7 @@ class TimeKeyedState:
         return replace(self.durable, files=files, tombstones=hiding, next_sequence=taken.live.next_sequence)
 
     def publish(self, taken: "TakenRows", live: LiveFiles) -> None:
-        """The checkpoint is in files, which can be read; the operator's thread absorbs them when it comes to it."""
+        """Publish the readable files of a written checkpoint; the operator's thread absorbs them later."""
         with self._lock:
             before, after = {file.path for file in self.durable.files}, {file.path for file in live.files}
             taken.added = tuple(file for file in live.files if file.path not in before)
@@ -313,7 +314,7 @@ class TimeKeyedState:
             taken.done = True
 
     def absorb(self) -> None:
-        """Go on with the files of checkpoints that were written since. On the operator's thread."""
+        """Switch to the files of checkpoints that were written since. On the operator's thread."""
         while self._pending and self._pending[0].done:
             taken, *rest = self._pending
             hiding = self.live.tombstones
@@ -336,11 +337,11 @@ class TimeKeyedState:
 
     @property
     def taken_rows(self) -> int:
-        """Rows that checkpoints took and that are in no live file yet."""
+        """Number of rows that checkpoints took and that are not in a live file yet."""
         return sum(group.rows for taken in self._pending for group in taken.groups)
 
     def mergeable(self) -> LiveFiles:
-        """The files that compactions may merge, and the tombstones that hide rows of them. On any thread."""
+        """Return the files that may be compacted, and the tombstones that hide rows in them. On any thread."""
         with self._lock:
             if not self._pending:
                 return self.live
@@ -349,18 +350,18 @@ class TimeKeyedState:
             )
 
     def spans(self) -> list[pb.FileEntry]:
-        """What rows span that are in no live file."""
+        """Return the spans of rows that are not in a live file."""
         return [*self.buffer.spans(), *self._pending_spans(self._pending, self.live)]
 
     def _pending_spans(self, pending: Iterable["TakenRows"], live: LiveFiles) -> list[pb.FileEntry]:
-        """What rows may span that come back in files of checkpoints that are being written: of merged files, too."""
+        """Return the possible spans of rows in files of checkpoints being written, including compacted files."""
         pending = tuple(pending)
         return [*(entry for taken in pending for entry in taken.spans()), *(live.files if pending else ())]
 
     # ---- uploads ---------------------------------------------------------------------------------------------
 
     def staged(self, segment: Segment, name_of: NameOf, *, applied_sequence: int = 0) -> tuple[pb.FileEntry, Upload]:
-        """A segment as a data file on its way to the store; from now on it is the segment of that file."""
+        """Turn a segment into a data file to upload; it becomes the segment of that file."""
         entry, upload = segment.staged(
             self._store, name_of=name_of, owned=self.live.owned, applied_sequence=applied_sequence
         )
@@ -375,26 +376,26 @@ class TimeKeyedState:
         return entry, upload
 
     def staged_file(self, file: ParquetFile, name_of: NameOf) -> tuple[pb.FileEntry, Upload]:
-        """The same of a file that was merged."""
+        """Turn a compacted file into a data file to upload."""
         segment = self.tiers.on_disk(file, spec=self.spec, owner=self.owner)
         return self.staged(segment, name_of, applied_sequence=int(file.entry.applied_sequence))
 
     # ---- edits -----------------------------------------------------------------------------------------------
 
     def job(self, choose: Choose, live: LiveFiles | None = None) -> TimeKeyedJob | None:
-        """The merge of some live files (`live`: of these); None if none is chosen. On any thread."""
+        """Return the compaction of chosen live files (of `live` if given), or None if none is chosen. On any thread."""
         snapshot = self.snapshot(choose, fresh=(), live=live or self.mergeable())
         if not snapshot.files:
             return None
         return job_of(snapshot, self.new_files(snapshot), bin_us=self.table.bin_us)
 
     def offer_edit(self, edit: Edit) -> None:
-        """Have an edit applied by the next checkpoint. On any thread."""
+        """Offer an edit to the next checkpoint. On any thread."""
         with self._edit_lock:
             self._edits = (*self._edits, edit)
 
     def close(self) -> None:
-        """Give up memory and local files; rows that no checkpoint has are lost."""
+        """Release memory and local files; rows that no checkpoint has are lost."""
         self.absorb()
         unwritten = [group for taken in self._pending for group in taken.groups]
         self.closed, self.lost = True, self.lost or self.buffer.rows > 0 or bool(unwritten)
@@ -405,7 +406,7 @@ class TimeKeyedState:
         with self._lock:
             segments, self._segments = self._segments, {}
         for segment in (*segments.values(), *self._leaving):
-            segment.abandon()  # an upload that failed has left its pin
+            segment.abandon()  # a failed upload leaves its pin
         with self._edit_lock:
             edits, self._edits = self._edits, ()
         for edit in edits:
@@ -420,8 +421,10 @@ class TimeKeyedState:
         absorbed: "TakenRows | None" = None,
         hidden: Iterable[str] = (),
     ) -> list[Segment]:
-        """Go on with other live files and `nbytes` of tombstones, without making room; gives the segments that are in
-        no file any more. `absorbed`: these are the files of a checkpoint, but for the `hidden` ones.
+        """Switch to other live files and `nbytes` of tombstones, without making room; return segments no longer in a
+        file.
+
+        `absorbed`: the files are those of this checkpoint, except the `hidden` ones.
         """
         named = {file.path for file in live.files}
         with self._lock:
@@ -438,7 +441,7 @@ class TimeKeyedState:
             return [self._segments.pop(path) for path in list(self._segments) if path not in named]
 
     def _pinned_rows(self) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...]]:
-        """Runs and loose rows that are in no live file; the caller unpins each run."""
+        """Pin and return the runs and loose rows that are not in a live file; the caller unpins each run."""
         found = [*(group.pinned() for taken in self._pending for group in taken.groups), self.buffer.pinned()]
         return tuple(run for runs, _ in found for run in runs), tuple(rows for _, some in found for rows in some)
 
@@ -453,17 +456,17 @@ class TimeKeyedState:
 
     def _deletions(self, live: LiveFiles) -> Deletions:
         if self._indexed[0] is not live.tombstones and live is not self.live:
-            return Deletions(live.tombstones, keys=self.keys)  # of a checkpoint: it is used once
+            return Deletions(live.tombstones, keys=self.keys)  # for a checkpoint, which uses it once
         if self._indexed[0] is not live.tombstones:
             self._indexed = (live.tombstones, Deletions(live.tombstones, keys=self.keys))
-            # No room is made here: a lock is held, and whoever reads next makes it.
+            # The lock is held, so no room is made here; the next read makes it.
             self._charged.set(tombstones.held_bytes(live.tombstones) + self._indexed[1].nbytes)
         return self._indexed[1]
 
     def _retire(self, segment: Segment) -> None:
         self.gone.add(segment.uses)
         segment.close()
-        # Somebody may still read it, or will never let go of it after a failure.
+        # It may still be read, or stay pinned forever after a failure.
         with self._lock:
             self._leaving = [one for one in (*self._leaving, segment) if not one.closed]
 
@@ -475,7 +478,7 @@ class TimeKeyedState:
         return spec
 
     def _spec(self, schema_id: int, schema: pa.Schema) -> SegmentSpec:
-        # A key may have had another name.
+        # A key may have had another name in an earlier schema.
         names = {field_id(field): field.name for field in schema}
         keys = (self.table.columns.field(name) for name in self.keys)
         return SegmentSpec(

@@ -1,13 +1,13 @@
-"""The view of a time-keyed table: rows with a time, appended in batches, read by ranges of time, kept for a retention.
+"""View of a time-keyed table: rows with a time, appended in batches, read by time range, kept for a retention.
 
-Appended rows are gathered in memory and leave it for local disk under pressure; a checkpoint makes data files of them,
-without writing again what was spilled already. Deleting reads nothing: files and segments that lie inside a deleted
-range of time leave, one tombstone hides the rest. Rows older than the watermark minus the retention leave in the same
-way. In a generational table, of several rows with one key and time the one appended last counts.
+Appended rows are collected in memory and spilled under memory pressure. A checkpoint turns them into data files,
+without rewriting what was spilled already. A deletion reads nothing: files and segments inside a deleted time range are
+removed, one tombstone hides the rest. Rows older than the watermark minus the retention are removed in the same way. In
+a generational table, the row appended last replaces others with the same key and time.
 
-Every row carries the table's sequence at the time it was appended; a deletion takes that sequence and raises it, so it
-hides what was there before and nothing that comes after. A view is for one thread. The controller of memory may move
-its segments at any time, and scans and compactions that have begun may go on in other threads.
+Every row carries the table's sequence at the time it was appended. A deletion takes that sequence and raises it, so it
+hides earlier rows and no later ones. A view is for one thread. The memory controller may move its segments at any time,
+and scans and compactions that have begun may continue on other threads.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ from statebed.storage import ObjectStore
 
 
 class TimeKeyedView:
-    """The state of one time-keyed table in the range of hashes that one subtask owns."""
+    """State of one time-keyed table in the hash range that one subtask owns."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class TimeKeyedView:
     ) -> None:
         """Restore from the metadata of one or more earlier subtasks, at any parallelism; no file is read yet.
 
-        `tiers` has the budget (None: that of the process), `owner` is whom memory is charged to (the table). `combine`
-        makes rows of one key and time fewer when files are written and merged; readers see either form. With a
-        `cache` files are read from copies that all processes of this host share.
+        `tiers` has the memory budget (default: that of the process). Memory is charged to `owner` (default: the table).
+        `combine` reduces rows with the same key and time when files are written and compacted; readers must accept both
+        forms. With a `cache`, files are read from copies that all processes of this host share.
         """
         self._state = TimeKeyedState(
             config,
@@ -83,19 +83,20 @@ class TimeKeyedView:
         self._kept_from_us = BEGINNING
         self._closed = ""
         self.late_rows = 0
-        """Rows that came when their time was over, and were not taken."""
+        """Number of rows dropped because their retention was over when they were appended."""
 
     @property
     def row_schema(self) -> pa.Schema:
-        """The columns of rows as programs see them: keys, `_time`, values."""
+        """Columns of rows as programs see them: keys, `_time`, values."""
         return self._given.schema
 
     # ---- rows ------------------------------------------------------------------------------------------------
 
     def append(self, rows: ArrowRows) -> None:
-        """Add rows: key and value columns, and `_time` without nulls. Rows whose retention is over are counted.
+        """Add rows: key and value columns, and `_time` without nulls. Rows whose retention is over are dropped and
+        counted.
 
-        All of them are taken, or none when this raises.
+        All rows are added, or none if this raises.
         """
         self._check_open()
         check_rows(rows, "rows", where=self._where)
@@ -114,9 +115,9 @@ class TimeKeyedView:
         keys: ArrowRows | None = None,
         hashed: bool = False,
     ) -> pa.Table:
-        """The rows with start_us <= time < end_us (None: from the beginning, to the end), by bin and key.
+        """Return the rows with start_us <= time < end_us (None: unbounded), by bin and key.
 
-        With `keys` (a table of key columns) those of these keys alone. `hashed` rows have `_key_hash` in front.
+        With `keys` (a table of key columns), only rows of these keys. With `hashed`, rows start with `_key_hash`.
         """
         wanted = self._wanted(start_us, end_us, keys)
         snapshot = self._state.snapshot(wanted.files_of)
@@ -130,10 +131,11 @@ class TimeKeyedView:
     def scan(
         self, start_us: int | None = None, end_us: int | None = None, *, keys: ArrowRows | None = None
     ) -> Iterator[pa.Table]:
-        """As `read`, in pieces of which one is held at a time; each is sorted, and they come in no order.
+        """Yield rows as `read` does, in pieces of which one is in memory at a time; each is sorted, but not across
+        pieces.
 
-        It shows the rows of the moment at which it was called, whatever is done to the table while it goes on. (Of a
-        generational table it holds a piece of each file.)
+        Shows the rows at the time of the call, whatever is done to the table later. For a generational table, one piece
+        of each file is in memory.
         """
         wanted = self._wanted(start_us, end_us, keys)
         snapshot = self._state.snapshot(wanted.files_of)
@@ -147,15 +149,15 @@ class TimeKeyedView:
         keys: ArrowRows | None = None,
         spare: bool = False,
     ) -> "list[Future[bool]]":
-        """Bring what may hold rows of this range (with `keys`: and of these keys) nearer, in the background.
+        """Load segments that may hold rows of this time range, and of `keys` if given, in the background.
 
-        Waiting for it is optional. `spare`: only into memory that is free, so that nothing else leaves it, and only
-        files that have more wanted times than others.
+        Waiting for the futures is optional. `spare`: load only into free memory, so that nothing is evicted, and only
+        files of which at least half of the time span is selected.
         """
         wanted = self._wanted(start_us, end_us, keys)
         state = self._state
         if state.closed:
-            return []  # nobody would take it away again
+            return []  # it would never be evicted again
         segments = state.segments_of(wanted.files_of(state.live))
         segments += [segment for segment in state.buffer.segments if wanted.may_be_in(segment.entry)]
         most = state.tiers.memory.low_bytes
@@ -165,7 +167,7 @@ class TimeKeyedView:
                 continue
             most -= segment.nbytes
             if most < 0:
-                break  # the first ones would leave again for the last
+                break  # loading more would evict the first ones
             nearer.append(segment.prefetch(spare=spare))
         return nearer
 
@@ -187,7 +189,7 @@ class TimeKeyedView:
         if not self._state.generational:
             self._delete(Deleted.VALUE, deleted)
             return
-        # A generation that is replaced must not come back when the newest one goes: that goes by key and time.
+        # Deleting only the newest generation would bring an older one back, so delete by key and time.
         found = self._state.newest_of(deleted)
         self._delete(Deleted.TIME_KEY, self._given.deleted(Deleted.TIME_KEY, found))
 
@@ -198,7 +200,7 @@ class TimeKeyedView:
         self._state.delete_range(*checked_range(start_us, end_us, where=self._where))
 
     def advance(self, watermark_us: int) -> None:
-        """Let the rows leave whose retention is over; the watermark never goes back."""
+        """Expire the rows whose retention is over; the watermark never goes back."""
         watermark_us = checked_micros(watermark_us, "watermark", where=self._where)
         kept_from = max(self._kept_from_us, watermark_us - self._retention_us)
         if kept_from > self._kept_from_us:
@@ -206,9 +208,9 @@ class TimeKeyedView:
             self.delete_times(BEGINNING, kept_from)
 
     def flush(self) -> None:
-        """Write what was appended to local disk now.
+        """Spill appended rows to local disk now.
 
-        It is read from there. Where a group of rows was written whole, the next checkpoint takes its file as it is.
+        They stay readable. If a group of rows was written whole, the next checkpoint uploads its file unchanged.
         """
         self._check_open()
         self._state.buffer.spill()
@@ -216,17 +218,17 @@ class TimeKeyedView:
     # ---- durability ------------------------------------------------------------------------------------------
 
     def metadata(self, *, subtask_index: int = 0) -> pb.TableSubtaskCheckpointMetadata:
-        """What is in files: everything up to the last checkpoint."""
+        """Return the metadata of what is in files: everything up to the last checkpoint."""
         self._state.absorb()
         return metadata_of(self._state.live.without_idle_tombstones(), subtask_index=subtask_index)
 
     def checkpoint(
         self, name_of: NameOf, *, most_files: int = MAX_FILES, most_bytes: int | None = None
     ) -> tuple[Upload, ...]:
-        """Everything appended since the last checkpoint as files, of which `metadata` then speaks.
+        """Write everything appended since the last checkpoint to files, which `metadata` then names.
 
-        Edits that were offered are applied. With more than `most_files` small files, or far too many tombstones, it
-        merges some itself, of about `most_bytes` and not of more than one file gets.
+        Offered edits are applied. With more than `most_files` small files, or far too many tombstones, it compacts some
+        files itself, of about `most_bytes` and at most the size of one file.
         """
         taken = self._state.take()
         try:
@@ -238,7 +240,8 @@ class TimeKeyedView:
         return uploads
 
     def take(self) -> TakenRows:
-        """All changes since the last checkpoint, for another thread to `write`. The view goes on meanwhile.
+        """Take all changes since the last checkpoint, for another thread to `write`. The view can be used in the
+        meantime.
 
         Checkpoints are written in the order in which they were taken. Changes whose writing fails are in no later
         checkpoint.
@@ -254,23 +257,24 @@ class TimeKeyedView:
         most_bytes: int | None = None,
         subtask_index: int = 0,
     ) -> tuple[pb.TableSubtaskCheckpointMetadata, tuple[Upload, ...]]:
-        """Make files of what was taken; `announce` gets each of them before the view may read it. On any one thread."""
+        """Write the files of a taken checkpoint; pass each upload to `announce` before it is read. On one thread."""
         live, uploads = written(
             self._state, taken, name_of, most_files=MAX_FILES, most_bytes=most_bytes, announce=announce
         )
         return metadata_of(live, subtask_index=subtask_index), uploads
 
     def abandon(self, taken: TakenRows) -> None:
-        """Give up edits of a checkpoint that is not going to be written. Its rows stay readable, and are in no file."""
+        """Give up the edits of a checkpoint that will not be written. Its rows stay readable, but are in no file."""
         if not taken.done:
             for edit in taken.edits:
                 edit.discard()
 
     def plan_compaction(self, *, most_bytes: int, everything: bool = False, alone: bool = True) -> TimeKeyedJob | None:
-        """A merge of files that is due, of at most so many bytes; or of everything that a merge can do anything for.
+        """Return a compaction that is due, of at most `most_bytes`, or of everything that it can improve; None if
+        nothing is.
 
-        `alone`: the smallest merge that is due is made however large it is.
-        On any thread, as is `run` of the merge.
+        `alone`: return at least the smallest compaction that is due, however large. Callable on any thread, as is `run`
+        of the result.
         """
         if everything:
             bin_us, full = self.table.bin_us, full_bytes(self._state.tiers)
@@ -280,34 +284,34 @@ class TimeKeyedView:
 
     @property
     def due_bytes(self) -> int:
-        """Bytes of files that are worth merging."""
+        """Size of files that are worth compacting."""
         return sum(file.size for file in self._due_files(self._state.mergeable(), most_bytes=ALL_BYTES))
 
     def warm(self) -> None:
-        """Have copies of all files in the host's cache, so that who is restored from them next decodes nothing."""
+        """Copy all files into the host's cache, so that the next subtask restored from them decodes nothing."""
         self._state.absorb()
         self._state.warm()
 
     def offer_edit(self, edit: Edit) -> None:
-        """Have the result of a compaction applied by the next checkpoint, or discarded. On any thread."""
+        """Offer the result of a compaction to the next checkpoint, which applies or discards it. On any thread."""
         self._state.offer_edit(edit)
 
     @property
     def edits(self) -> tuple[int, int]:
-        """How many edits were applied, and how many discarded because an input was gone."""
+        """Number of edits applied, and number discarded because an input was no longer live."""
         return self._state.edits_applied, self._state.edits_discarded
 
     def statistics(self) -> TableStatistics:
-        """Counts; reads nothing."""
+        """Return statistics; reads nothing."""
         self._state.absorb()
         return statistics_of(self._state, late_rows=self.late_rows)
 
     def close(self, reason: str = "its view was closed") -> None:
-        """Take no more rows and deletions. Reading goes on."""
+        """Refuse further rows and deletions; reads still work."""
         self._closed = self._closed or reason
 
     def release(self) -> None:
-        """Give up memory and local files. Without rows that no checkpoint has it can still be read, from the store."""
+        """Release memory and local files. If every row is in a checkpoint, reads from the store still work."""
         self.close()
         self._state.close()
 
@@ -316,7 +320,7 @@ class TimeKeyedView:
     def _check_open(self) -> None:
         if self._closed:
             raise InputError(
-                f"the table {self.table.name!r} takes no more writes: {self._closed}",
+                f"the table {self.table.name!r} accepts no more writes: {self._closed}",
                 fix="restore a new manager from the last committed record, and write to its tables",
             )
 
@@ -331,7 +335,7 @@ class TimeKeyedView:
         )
 
     def _completed(self, rows: ArrowRows) -> tuple[pa.Table, int]:
-        """The rows that are taken, and how many are late."""
+        """Return the rows to add, and the number of late rows."""
         state = self._state
         table = self._given.completed(rows, sequence=state.live.next_sequence)
         kept = int64_values(table[TIME]) >= self._kept_from_us
@@ -341,12 +345,12 @@ class TimeKeyedView:
         return table, int(len(kept) - np.count_nonzero(kept))
 
     def _beside(self, keys: ArrowRows, more: ArrowRows) -> pa.Table:
-        """The columns of both; a table without keys has none of the first."""
+        """Return a table with the columns of both; without key columns, only the latter."""
         check_rows(keys, "keys", where=self._where)
         check_rows(more, "values", where=self._where)
         if keys.schema.names and keys.num_rows != more.num_rows:
             raise InputError(
-                f"there are {keys.num_rows} keys and {more.num_rows} times or values",
+                f"got {keys.num_rows} keys, but {more.num_rows} times or values",
                 where=self._where,
                 fix="give one for each key",
             )
@@ -361,7 +365,7 @@ class TimeKeyedView:
     def _wanted(self, start_us: int | None, end_us: int | None, keys: ArrowRows | None) -> WantedRows:
         if self._state.lost:
             raise InputError(
-                f"the table {self.table.name!r} was given up with changes that no checkpoint has",
+                f"the table {self.table.name!r} was released with changes that no checkpoint contains",
                 fix="restore a new view from the last committed record",
             )
         self._state.absorb()

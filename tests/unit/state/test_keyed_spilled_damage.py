@@ -162,7 +162,7 @@ def test_p7_a_flipped_byte_of_a_spilled_block_is_found_by_whoever_reads_it_first
     (path,) = spilled_files(tiers)
     flip(path, part)
     for one in (read, "get", "scan", "upsert", "checkpoint", "checkpoint"):
-        with pytest.raises(CorruptObjectError, match="of the table 'totals' has other bytes") as caught:
+        with pytest.raises(CorruptObjectError, match="of the table 'totals' is damaged") as caught:
             READS[one](view)
         assert caught.value.where == str(path)
         assert "restore the state from the last committed record" in caught.value.fix
@@ -275,7 +275,7 @@ def test_p7_a_block_with_a_damaged_file_neither_comes_back_to_memory_nor_is_merg
         "merge": partial(block.merge, folder, most_bytes=BUDGET, piece_bytes=BUDGET // 64),
     }
     for _ in range(2):
-        with pytest.raises(CorruptObjectError, match="of the table 'totals' has other bytes") as caught:
+        with pytest.raises(CorruptObjectError, match="of the table 'totals' is damaged") as caught:
             moved[move]()
         assert caught.value.where == str(files[2])
     assert block.damaged

@@ -1,4 +1,4 @@
-"""What all processes of one user on a host share: local copies of data files, in a form that is mapped."""
+"""Copies of data files on local disk that all processes of one user on a host share, in a form that can be mapped."""
 
 from statebed.state.host_cache.cache import CacheCounts, HostCache
 

@@ -1,17 +1,18 @@
-"""Copies of data files that all processes of a host share: mapped, found by content, bounded in bytes, never trusted.
+"""Copies of data files that all processes of a host share: mapped, addressed by content, limited in bytes, never
+trusted.
 
-A copy is named after what it is made of (store, path with digest, layout), so it is never stale; it is written beside
-and renamed, so nobody sees half of one. When the bound is reached the copies that were not read for the longest time
-leave; who has mapped one reads on. Any process may be killed at any moment: at worst a file in the making is left,
-which the next one to make room removes.
+A copy is named after its source (store, path with digest, layout), so it is never stale. It is written to a temporary
+file and renamed, so no reader sees a partial one. When the limit is reached, the copies that were read least recently
+are removed; readers that have one mapped can continue. Any process may be killed at any moment: at worst a temporary
+file is left, which the next process that makes room removes.
 
-Whatever goes wrong here (no room, no right to write, a folder that somebody removed, a damaged copy) costs time and
-is counted and logged; the rows are then read from the store. Nothing waits for long, and nothing here raises, except
-for a folder that other users could write.
+Whatever fails here (no space, no permission, a removed folder, a damaged copy) costs time, is counted and is logged;
+the rows are then read from the store. Nothing waits for long, and nothing raises, except for a folder that other users
+could write.
 
-What is checked: at every opening the tail, the directory with its checksum and label, and the size of all parts. All
-other bytes once in the life of each process, and again when the file was written to since. Where address space is
-limited (RLIMIT_AS), files are read instead of mapped.
+Each time a copy is opened, its tail, its directory with checksum and label, and the size of all parts are checked. All
+other bytes are verified once per process, and again if the file was written since. If address space is limited
+(RLIMIT_AS), files are read instead of mapped.
 """
 
 import contextlib
@@ -35,9 +36,9 @@ from statebed.state.tiers.column_files import ColumnFile, ColumnFileWriter, colu
 
 _log = logging.getLogger(__name__)
 _RESTS_SECONDS = 10.0
-"""For so long nothing is written after the disk has refused it."""
+"""Time without writes after a disk error."""
 _FRESH_SECONDS = 1.0
-"""A copy that was read a moment ago is warm enough."""
+"""The access time of a copy is not updated if it was read less than this many seconds ago."""
 _REMEMBERED = 1 << 14
 
 Write = Callable[[ColumnFileWriter], None]
@@ -45,7 +46,7 @@ Identity = tuple[int, int, int, int]
 
 
 class _Checked:
-    """Which files this process has checked to the last byte; a file that is written to is another one."""
+    """Files that this process has fully verified. A file that is modified gets a new identity."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +67,7 @@ _checked = _Checked()
 
 @dataclass
 class CacheCounts:
-    """What happened, in this process. Counted without a lock: a race may lose one."""
+    """Event counts of this process. Counted without a lock, so a race may lose one."""
 
     hits: int = 0
     misses: int = 0
@@ -74,18 +75,20 @@ class CacheCounts:
     written_bytes: int = 0
     evicted: int = 0
     damaged: int = 0
-    """Copies that were not what was written, and were removed."""
+    """Copies that differed from what was written, and were removed."""
     failures: int = 0
-    """Times that something could not be read or written."""
+    """Number of failed reads and writes."""
 
 
 class HostCache:
-    """The copies of one user in a folder on local disk. Thread-safe; pickled, it is the same folder elsewhere."""
+    """Copies of one user in a folder on local disk. Thread-safe. A pickled cache refers to the same folder."""
 
     def __init__(self, folder: Path | str, limit_bytes: int) -> None:
-        """`folder` is made if it is not there, readable by its user alone; all copies take at most `limit_bytes`."""
+        """Create `folder` if it does not exist, readable only by its user. All copies together take at most
+        `limit_bytes`.
+        """
         if limit_bytes < 0:
-            raise InputError(f"a cache of {limit_bytes} bytes cannot work", fix="give 0 or more bytes")
+            raise InputError(f"the cache limit must be at least 0 bytes, got {limit_bytes}", fix="pass 0 or more bytes")
         self.limit_bytes = limit_bytes
         self.counts = CacheCounts()
         self._folder = CacheFolder(Path(folder), limit_bytes)
@@ -96,7 +99,7 @@ class HostCache:
         except OSError as error:
             if isinstance(error, SpillError):
                 raise
-            self._failed("make the folder of", error)
+            self._failed("create the folder of", error)
 
     def __reduce__(self) -> tuple[type["HostCache"], tuple[str, int]]:
         return HostCache, (str(self.folder), self.limit_bytes)
@@ -107,16 +110,16 @@ class HostCache:
 
     @property
     def used(self) -> int:
-        """Bytes of disk that copies take now."""
+        """Bytes on disk that copies take now."""
         return self._folder.used()
 
     @property
     def writable(self) -> bool:
-        """Whether it is worth preparing a copy: not for a while after the disk has refused one."""
+        """Whether it is worth preparing a copy. False for a while after a disk error."""
         return self.limit_bytes > 0 and time.monotonic() >= self._rests_until
 
     def open(self, label: str, *, in_memory: bool = False) -> ColumnFile | None:
-        """The copy with this label; None: there is none. `in_memory`: not mapped, whatever is possible."""
+        """Open the copy with this label, or return None if there is none. With `in_memory`, it is never mapped."""
         path = self._path(label)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -130,7 +133,7 @@ class HostCache:
             found = self._opened(descriptor, path, label, in_memory=in_memory)
         except CorruptObjectError as error:
             self.counts.damaged += 1
-            _log.warning("a damaged copy is read from the store again: %s", error)
+            _log.warning("removed a damaged copy, its rows are read from the store: %s", error)
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
@@ -143,9 +146,9 @@ class HostCache:
         return found
 
     def add(self, label: str, kinds: Mapping[str, npt.DTypeLike], write: Write, *, most: int, nbytes: int) -> bool:
-        """Write a copy, of at most so many values in fixed-width columns and about so many bytes in all.
+        """Write a copy with at most `most` values in each fixed-width column and about `nbytes` in total.
 
-        False: there is none now. What `write` itself raises is raised, unless the disk refused something.
+        Return whether the copy exists now. Errors of `write` are raised, unless they are disk errors.
         """
         if nbytes > self.limit_bytes or not self.writable:
             return False
@@ -163,7 +166,7 @@ class HostCache:
                 size = room.keep(path)
         except OSError as error:
             if isinstance(error, StatebedError) and not isinstance(error, SpillError):
-                raise  # not of this disk: `write` reads the store
+                raise  # not an error of this disk, because `write` reads the store
             self._failed("write a copy to", error)
             return False
         self.counts.written += 1
@@ -186,7 +189,7 @@ class HostCache:
         _checked.add(identity)
         now = time.time_ns()
         if now - status.st_atime_ns > _FRESH_SECONDS * 1e9:
-            # The time of reading alone, so that a file that was written to is known by its time of writing.
+            # Set only the access time, because the modification time shows whether the file was written.
             with contextlib.suppress(OSError):
                 os.utime(descriptor, ns=(now, status.st_mtime_ns))
         return found
@@ -194,11 +197,11 @@ class HostCache:
     def _failed(self, what: str, error: BaseException) -> None:
         self.counts.failures += 1
         self._rests_until = time.monotonic() + _RESTS_SECONDS
-        _log.warning("cannot %s the host's cache %s, going on without: %s", what, self.folder, error)
+        _log.warning("cannot %s the host's cache %s, continuing without it: %s", what, self.folder, error)
 
 
 def is_address_space_limited() -> bool:
-    """Whether mapped files count against a limit of this process."""
+    """Return whether mapped files count towards a limit of this process."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 

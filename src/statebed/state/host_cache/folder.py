@@ -1,11 +1,12 @@
-"""The folder of a host's cache: room in it is taken under a file lock, and made by removing what was read least lately.
+"""The folder of a host's cache. Space in it is reserved under a file lock, and freed by removing the least recently
+read files.
 
-    lock                 its lock, and in it the bytes that are taken, about: never less than there are
+    lock                 its lock, which contains an upper bound of the bytes in use
     {digest}.columns     copies
-    {process}-{token}.making     files in the making, each locked by its writer while that lives
+    {process}-{token}.making     temporary files, each locked by its writer while that lives
 
-Bytes are counted before they are written and a name is given afterwards, so after a kill too much is counted, never too
-little; whoever finds the bound reached looks at all files, and counts anew.
+Bytes are counted before they are written, and files are renamed afterwards, so a kill can make the count too high but
+never too low. A process that reaches the limit looks at all files, and counts again.
 """
 
 import contextlib
@@ -28,27 +29,29 @@ _WAIT_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
 _STEP_SECONDS = 0.002
 _KEPT = 0.9
-"""Room is made down to this part of the bound, so that it need not be made for every file."""
+"""Files are removed until this fraction of the limit is in use, so that not every new file has to make room."""
 _BLOCK = 512
 _MOST_FILES = 1 << 14
-"""A small file counts as so small a part of the bound: there are never more files, and looking at all takes little."""
+"""Maximum number of files. Each counts as at least 1/n of the limit, so scanning all of them stays cheap."""
 _LEFT_OVER_SECONDS = 5.0
-"""Between its creation and its locking by its writer, a file in the making is not taken for a left-over."""
+"""Age up to which a temporary file is never a leftover, because its writer may not have locked it yet."""
 
 
 @dataclass
 class Room:
-    """A place for one file."""
+    """Space reserved for one file."""
 
     folder: "CacheFolder"
     temporary: Path
     nbytes: int
-    """What is counted for it."""
+    """Bytes counted for the file."""
     evicted: int = 0
     kept: bool = field(default=False, init=False)
 
     def hold(self, descriptor: int) -> None:
-        """Say that its writer lives; whoever looks for left-overs may hold it for a moment to find out."""
+        """Lock the temporary file, which shows that its writer is alive. A process that looks for leftovers may hold it
+        briefly.
+        """
         deadline = time.monotonic() + _LOOK_SECONDS
         while True:
             try:
@@ -61,7 +64,7 @@ class Room:
                 return
 
     def keep(self, path: Path) -> int:
-        """Give the whole file its name; gives its bytes."""
+        """Rename the complete file, and return its size."""
         size = _size(self.temporary.stat())
         counted = self.folder.counted(size)
         if counted > self.nbytes:
@@ -74,25 +77,25 @@ class Room:
 
 
 class CacheFolder:
-    """One folder with a bound. Thread-safe, and safe between processes."""
+    """A folder with a size limit. Safe for threads and processes."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self.path = path
         self.limit_bytes = limit_bytes
 
     def make(self) -> None:
-        """Create the folder, private to this user; refuse one that another user could read or replace."""
+        """Create the folder, private to this user. Raise if another user could read or replace it."""
         check_parents(self.path)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_private(self.path, what="the folder of the host's cache")
 
     def used(self) -> int:
-        """Bytes of all files, looked up."""
+        """Return the total size of the files, by scanning them."""
         return sum(size for _, size, _ in self._files())
 
     @contextlib.contextmanager
     def room(self, nbytes: int) -> Iterator[Room]:
-        """A place for a file of about so many bytes; other files leave for it."""
+        """Reserve space for a file of about `nbytes` bytes, removing other files if needed."""
         if not self.path.is_dir():
             self.make()
         temporary = self.path / f"{os.getpid()}-{secrets.token_hex(8)}{_MAKING}"
@@ -107,7 +110,7 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """The open lock file, held; TimeoutError when others hold it for long."""
+        """Hold the lock and yield the open lock file. Raise TimeoutError if others hold it for too long."""
         deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -124,17 +127,17 @@ class CacheFolder:
     def _lock(self, descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The folder may have been removed and made again meanwhile.
+            # The folder may have been removed and created again in the meantime.
             return (self.path / _LOCK).stat().st_ino == os.fstat(descriptor).st_ino
         except (BlockingIOError, FileNotFoundError):
             return False
 
     def counted(self, nbytes: int) -> int:
-        """What a file of so many bytes counts."""
+        """Return how many bytes to count for a file of this size."""
         return max(nbytes, self.limit_bytes // _MOST_FILES)
 
     def take(self, lock: int, nbytes: int) -> int:
-        """Count more bytes, and make room where there is none; gives how many files left. With the lock."""
+        """Count more bytes, making room if needed, and return the number of files removed. Call with the lock."""
         counted = os.pread(lock, _NUMBER.size, 0)
         used = _NUMBER.unpack(counted)[0] if len(counted) == _NUMBER.size else self.limit_bytes
         evicted = 0
@@ -144,7 +147,9 @@ class CacheFolder:
         return evicted
 
     def _evict(self, nbytes: int) -> tuple[int, int]:
-        """Remove the coldest files, and those in the making whose writers are gone."""
+        """Remove the coldest files, and temporary files whose writers are gone. Return the bytes in use and the number
+        removed.
+        """
         files = self._files()
         used = sum(self.counted(size) for _, size, _ in files)
         evicted = 0
@@ -160,13 +165,13 @@ class CacheFolder:
         return used, evicted
 
     def remove_left_overs(self) -> None:
-        """Remove files in the making whose writers are gone."""
+        """Remove temporary files whose writers are gone."""
         for _, _, path in self._files():
             if path.suffix == _MAKING and _is_left_over(path):
                 path.unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[int, int, Path]]:
-        """All files, left-overs first and then the coldest first: when they were read, and their bytes."""
+        """Return access time, size and path of all files, temporary ones first, then the coldest first."""
         found = []
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -179,7 +184,7 @@ class CacheFolder:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether the writer of a file in the making is gone."""
+    """Return whether the writer of a temporary file is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -194,5 +199,5 @@ def _is_left_over(path: Path) -> bool:
 
 
 def _size(status: os.stat_result) -> int:
-    """Bytes of disk, without holes."""
+    """Return the bytes on disk, without holes."""
     return min(status.st_blocks * _BLOCK, status.st_size) or status.st_size

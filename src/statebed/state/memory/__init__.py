@@ -1,1 +1,1 @@
-"""One budget of memory for all tables of a process: who holds what, and what leaves when there is too much."""
+"""One memory budget for all tables of a process: accounting by owner, and eviction when it is exceeded."""

@@ -1,7 +1,7 @@
-"""How much memory the state of a process may take when nobody says so.
+"""Default memory budget for the state of a process.
 
-`STATEBED_MEMORY` says it (bytes, or 512m, 2g); else it is a quarter of the machine's memory, or of what the control
-group of the process allows, and at most 4 GiB.
+The variable `STATEBED_MEMORY` sets it (bytes, or 512m, 2g). Otherwise it is a quarter of the memory of the machine, or
+of the limit of the process's control group, and at most 4 GiB.
 """
 
 import os
@@ -12,20 +12,20 @@ from statebed.quantities import parse_bytes
 
 VARIABLE = "STATEBED_MEMORY"
 SHARE = 4
-"""State takes one of so many parts of the memory that there is."""
+"""State takes 1/n of the available memory."""
 MOST = 4 << 30
 
 _GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 def budget_of(environment: Mapping[str, str] = os.environ) -> int:
-    """The budget of this process in bytes."""
+    """Return the budget of this process in bytes."""
     given = environment.get(VARIABLE, "")
     return parse_bytes(given, where=VARIABLE) if given else min(MOST, available_memory() // SHARE)
 
 
 def guarantees_of(shares: Mapping[str, float], budget: int) -> dict[str, int]:
-    """Bytes of a budget that operators and tables keep, from their shares of it.
+    """Convert guaranteed shares of a budget, by operator or table, to bytes.
 
     >>> guarantees_of({"joined": 0.4}, 1 << 30) == {"joined": int(0.4 * (1 << 30))}
     True
@@ -34,7 +34,7 @@ def guarantees_of(shares: Mapping[str, float], budget: int) -> dict[str, int]:
 
 
 def available_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """The memory of the machine, or less where the control group of this process is allowed less."""
+    """Return the memory of the machine, or the limit of this process's control group if that is lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *(limit for name in _GROUP_LIMITS if (limit := _limit(groups / name)) is not None)])
 

@@ -1,18 +1,18 @@
-"""One budget of memory for all tables of a process.
+"""One memory budget for all tables of a process.
 
-Whoever keeps state charges it here, by owner (a table) and purpose. Above the high watermark the coldest offered
-segments, over all owners, are moved to disk until the low watermark is reached. The thread that grows does the moving:
-it slows down, and is never refused for lack of memory. Only above the budget itself does it also wait for segments that
-other threads are moving, with a deadline.
+All state is charged here, by owner (a table) and purpose. Above the high watermark, the coldest offered segments of all
+owners are moved to disk until the low watermark is reached. The thread that adds data does the moving: it slows down,
+but is never refused for lack of memory. Only above the budget itself does it also wait for segments that other threads
+are moving, with a deadline.
 
-What a process takes beside the budget is one batch and one row group: what is being sorted, encoded or read. pyarrow's
+Beyond the budget, a process takes one batch and one row group: the data being sorted, encoded or read. pyarrow's
 default allocator also keeps freed pages for a while, up to half the budget as measured; jemalloc
-(ARROW_DEFAULT_MEMORY_POOL=jemalloc) does not. tests/model/test_memory_measured.py holds both to it.
+(ARROW_DEFAULT_MEMORY_POOL=jemalloc) does not. tests/model/test_memory_measured.py checks both.
 
-Growth that cannot be made room for, because the disk fails or the deadline passes, is taken back before the error is
-raised: nothing was taken in, nothing is lost. Nothing is called and nothing is waited for while the lock is held. What
-is in use at the moment says so when it is asked to move, and another segment moves in its place: its own thread makes
-room before its next step.
+If no room can be made for a charge, because the disk fails or the deadline passes, the charge is undone before the
+error is raised: nothing was added, and nothing is lost. While the lock is held, nothing is called and nothing waits. A
+segment that is in use refuses to move, and another one moves instead; the thread that uses it makes room before its
+next step.
 """
 
 import contextlib
@@ -35,14 +35,16 @@ from statebed.state.memory.sizes import Held, Root, pieces, root_buffers
 
 R = TypeVar("R", pa.RecordBatch, pa.Table)
 SEGMENTS_IN_BUDGET = 16
-"""A segment takes at most this part of the budget, so that moving one is a small step."""
+"""A segment takes at most 1/n of the budget, so that moving one is a small step."""
 MAX_SEGMENT_BYTES = 8 << 20
 _NOTED_GROWTH = 1.05
-"""Who holds the memory at its peak is noted when it has grown by this: a copy for every charge would cost."""
+"""The accounts at the peak are recorded when the peak has grown by this factor, because copying them for every charge
+would be slow.
+"""
 
 
 class Purpose(enum.Enum):
-    """What memory is used for."""
+    """Use of charged memory."""
 
     SEGMENTS = "segments"
     TOMBSTONES = "tombstones"
@@ -58,30 +60,30 @@ Account = tuple[str, Purpose]
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """Who holds what, at one moment."""
+    """State of the accounts at one moment."""
 
     budget: int
     used: int
     peak: int
     spilling: int
-    """Bytes on their way to disk; they are part of `used` until they are there."""
+    """Bytes being moved to disk. They are part of `used` until they are there."""
     accounts: Mapping[Account, int]
     guarantees: Mapping[str, int]
-    """Bytes that an operator or a table keeps whatever others want, by its name."""
+    """Bytes guaranteed to an operator or a table, by name."""
     held: Mapping[str, int]
-    """Bytes in use by each of those names; by other owners under their own names."""
+    """Bytes in use by each name that has a guarantee, and by each other owner."""
     held_at_peak: Mapping[str, int]
-    """The same when `peak` was reached."""
+    """The value of `held` when `peak` was reached."""
     borrowed: Mapping[str, int]
-    """What they use beyond their guarantees."""
+    """Bytes in use beyond the guarantee, by name."""
     at_peak: Mapping[Account, int]
-    """Who held what when `peak` was reached, or a little before."""
+    """Bytes in use by account when `peak` was reached, or slightly before."""
     events: Mapping[str, int]
     """Counts since the start: spills, spilled_bytes, failed_spills, busy, waits, overcommits."""
 
 
 Spill = Callable[[], bool | None]
-"""Moves a segment to disk and releases its charges. False: it is in use and stays."""
+"""Moves a segment to disk and releases its charges. Returns False if it is in use and stays."""
 
 
 @dataclass
@@ -95,19 +97,19 @@ class Offer:
     last_used: int
     clock: Iterator[int] = field(repr=False)
     moving: int | None = None
-    """Its bytes when it began to move; None: it does not move."""
+    """Bytes of the segment when it began to move, or None if it is not moving."""
 
     @property
     def spilling(self) -> bool:
         return self.moving is not None
 
     def touch(self, at: int | None = None) -> None:
-        """Say that it was just used, or at a moment of the controller's."""
+        """Mark the segment as used now, or at a moment returned by `MemoryController.moment`."""
         self.last_used = next(self.clock) if at is None else at
 
 
 class Reservation:
-    """Bytes charged by number: tombstones, indexes, buffers of reads, writes and merges."""
+    """A charge of a number of bytes: tombstones, indexes, buffers of reads, writes and compactions."""
 
     def __init__(self, controller: "MemoryController", account: Account) -> None:
         self._controller = controller
@@ -115,7 +117,9 @@ class Reservation:
         self.nbytes = 0
 
     def resize(self, nbytes: int) -> None:
-        """Charge `nbytes` instead of what was charged so far. When more cannot be had, nothing has changed."""
+        """Charge `nbytes` instead of the current amount, making room if it grows. If that fails, nothing has
+        changed.
+        """
         before = self.nbytes
         self.set(nbytes)
         if nbytes > before:
@@ -126,7 +130,7 @@ class Reservation:
                 raise
 
     def set(self, nbytes: int) -> None:
-        """Charge `nbytes` instead without making room: for what room was made for already."""
+        """Charge `nbytes` instead of the current amount without making room, which the caller has already done."""
         before, self.nbytes = self.nbytes, nbytes
         self._controller._add(self._account, nbytes - before)  # noqa: SLF001 - one class in two parts
 
@@ -141,25 +145,25 @@ class Reservation:
 
 
 class Hold:
-    """Arrow data charged by the allocations it keeps alive; one that others hold too is charged once."""
+    """A charge of Arrow data by the allocations it keeps alive. An allocation with several holders is charged once."""
 
     def __init__(self, controller: "MemoryController", account: Account, data: Held) -> None:
         self._controller = controller
         self._account = account
-        # The data is kept, so that no other allocation can get the same address while it is charged.
+        # Keeping the data prevents another allocation from getting the same address while this one is charged.
         self._data: Held | None = data
         self._roots = root_buffers(data)
         controller._pin(account, self._roots)  # noqa: SLF001 - one class in two parts
 
     def release(self) -> None:
-        """The data is no longer kept here; a second call does nothing."""
+        """Release the data and its charge. A second call does nothing."""
         if self._data is not None:
             self._data = None
             self._controller._unpin(self._account, self._roots)  # noqa: SLF001 - one class in two parts
 
 
 class MemoryController:
-    """Thread-safe.
+    """Accounts and limits the memory of all tables of a process. Thread-safe.
 
     >>> memory = MemoryController(64 << 20)
     >>> with memory.reserve("rides", Purpose.MERGES, 1 << 20):
@@ -178,27 +182,31 @@ class MemoryController:
         guarantees: Mapping[str, int] | None = None,
         wait_seconds: float = 60.0,
     ) -> None:
-        """`guarantees` are bytes by owner: an operator ("joined"), one of its tables ("joined.left"), or an owner's
-        whole name. A table with a guarantee of its own does not count in that of its operator.
+        """Set the budget in bytes, and the watermarks as fractions of it.
+
+        `guarantees` are bytes by owner: an operator ("joined"), one of its tables ("joined.left"), or the full name of
+        an owner. A table with its own guarantee does not count towards that of its operator.
         """
-        checked_number(budget, "memory budget", where="MemoryController", fix="give bytes: 64 << 20")
+        checked_number(
+            budget, "memory budget", where="MemoryController", fix="pass a number of bytes, for example 64 << 20"
+        )
         self._guarantees = dict(guarantees or {})
         self._groups: dict[str, str] = {}
         if budget <= 0 or not 0 < low <= high <= 1:
             raise InputError(
-                f"a memory budget of {budget} bytes with watermarks {low} and {high} cannot work",
-                fix="give a budget above 0, and watermarks 0 < low <= high <= 1",
+                f"invalid memory budget of {budget} bytes with watermarks {low} and {high}",
+                fix="pass a budget above 0, and watermarks 0 < low <= high <= 1",
             )
         if sum(self._guarantees.values()) > budget:
             raise InputError(
-                f"the guarantees of {sorted(self._guarantees)} sum up to more than the budget of {budget} bytes",
+                f"the guarantees of {sorted(self._guarantees)} add up to more than the budget of {budget} bytes",
                 fix="lower the guarantees or raise the budget",
             )
         self.budget = budget
         self.high_bytes = int(budget * high)
         self.low_bytes = int(budget * low)
         self.wait_seconds = wait_seconds
-        # What a view held is given back when garbage is collected: at any moment, with the lock held by this thread.
+        # Garbage collection of a view may release charges at any moment, while this thread holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._accounts: Counter[Account] = Counter()
         self._holders: dict[Root, list[Account]] = {}
@@ -215,11 +223,11 @@ class MemoryController:
 
     @property
     def segment_bytes(self) -> int:
-        """How large segments should be: large enough for the disk, small against the budget."""
+        """Target size of segments: large enough for efficient disk access, small compared with the budget."""
         return max(1, min(MAX_SEGMENT_BYTES, self.budget // SEGMENTS_IN_BUDGET))
 
     def pin(self, owner: str, purpose: Purpose, data: Held) -> Hold:
-        """Charge data without making room for it: for data that takes the place of other data."""
+        """Charge data without making room, because it replaces other data."""
         return Hold(self, (owner, purpose), data)
 
     def hold(self, owner: str, purpose: Purpose, data: Held) -> Hold:
@@ -233,20 +241,20 @@ class MemoryController:
         return hold
 
     def charge(self, owner: str, purpose: Purpose, nbytes: int) -> Reservation:
-        """Charge a number of bytes without making room for them: for what makes room itself."""
+        """Charge a number of bytes without making room, which the caller does if needed."""
         reservation = Reservation(self, (owner, purpose))
         reservation.set(nbytes)
         return reservation
 
     def reserve(self, owner: str, purpose: Purpose, nbytes: int = 0) -> Reservation:
-        """Charge a number of bytes, and make room for them; ends with `release` or a `with` block."""
+        """Charge a number of bytes and make room for them. Ends with `release` or a `with` block."""
         reservation = Reservation(self, (owner, purpose))
         reservation.resize(nbytes)
         return reservation
 
     @contextlib.contextmanager
     def try_reserve(self, owner: str, purpose: Purpose, nbytes: int) -> Iterator[bool]:
-        """Charge a number of bytes only if they fit below the low watermark; nothing leaves memory for them."""
+        """Charge a number of bytes only if they fit below the low watermark, without evicting anything."""
         with self._changed:
             fits = not self._under_pressure and self._used + nbytes <= self.low_bytes
             reservation = self.charge(owner, purpose, nbytes if fits else 0)
@@ -254,8 +262,10 @@ class MemoryController:
             yield fits
 
     def offer(self, owner: str, nbytes: int, spill: Spill) -> Offer:
-        """Offer a segment for eviction. `spill` moves it and releases its charges, answers False because it is in use,
-        or raises; it may be called by any thread. The offer has lapsed once it has moved, and stands until then.
+        """Offer a segment for eviction.
+
+        `spill` moves the segment and releases its charges, returns False if the segment is in use, or raises. Any
+        thread may call it. The offer ends when the segment has been moved.
         """
         offer = Offer(next(self._numbers), owner, nbytes, spill, next(self._clock), self._clock)
         with self._changed:
@@ -263,28 +273,30 @@ class MemoryController:
         return offer
 
     def moment(self) -> int:
-        """A position in time, for what is used together."""
+        """Return a position in time, to mark several segments as used together."""
         return next(self._clock)
 
     def resize(self, offer: Offer, nbytes: int) -> None:
-        """The offered segment has grown or shrunk."""
+        """Update the size of an offered segment."""
         with self._changed:
             offer.nbytes = nbytes
 
     def withdraw(self, offer: Offer) -> None:
-        """The segment is gone or is wanted in memory. It may be on its way already."""
+        """Withdraw an offer, because the segment is gone or wanted in memory. It may already be moving."""
         with self._changed:
             self._offers.pop(offer.number, None)
             self._changed.notify_all()
 
     def split(self, batch: R) -> Iterator[R]:
-        """The rows in order, in pieces that fit into a segment, each in memory of its own, made one at a time."""
+        """Yield the rows in order, in pieces that fit into a segment, each copied if needed, one at a time."""
         return pieces(batch, limit=self.segment_bytes)
 
     def make_room(self) -> None:
-        """Move segments to disk while there is pressure; wait for those that others move only above the budget."""
+        """Move segments to disk while there is pressure. Wait for segments that other threads move only above the
+        budget.
+        """
         if getattr(self._moving, "now", False):
-            return  # what moving itself charges must not wait for moving
+            return  # charges made by a move must not wait for moves
         deadline = time.monotonic() + self.wait_seconds
         busy: set[int] = set()
         while True:
@@ -302,7 +314,7 @@ class MemoryController:
                 busy.add(victim.number)
 
     def restart_peak(self) -> None:
-        """Count the peak from now on."""
+        """Measure the peak from now on."""
         with self._changed:
             self._peak = self._noted = self._used
             self._at_peak = dict(self._accounts)
@@ -351,7 +363,7 @@ class MemoryController:
         return self._used > self.budget and self._spilling > 0
 
     def _move(self, victim: Offer) -> bool:
-        """Move one segment, on this thread, with no lock held; False when it is in use."""
+        """Move one segment, on this thread and with no lock held. Return False if it is in use."""
         self._moving.now = True
         outcome = "failed_spills"
         try:
@@ -371,14 +383,14 @@ class MemoryController:
     def _late(self) -> SpillTimeoutError:
         owners = sorted({offer.owner for offer in self._offers.copy().values() if offer.spilling})
         return SpillTimeoutError(
-            f"{self._spilling} bytes were not moved to disk within {self.wait_seconds:g} s, while {self._used} bytes "
+            f"{self._spilling} bytes were not written to disk within {self.wait_seconds:g} s, while {self._used} bytes "
             f"of a budget of {self.budget} are in use",
             where=f"segments of {', '.join(owners)}",
-            fix="look at the disk that holds the spill folder: it is slow, or hangs; then repeat the call",
+            fix="check the disk that holds the spill folder, which is slow or hangs; then repeat the call",
         )
 
     def _by_group(self, accounts: Mapping[Account, int]) -> Counter[str]:
-        """Bytes by the name that a guarantee is given to, or by owner where there is none."""
+        """Return the bytes by name of the guarantee, or by owner if there is none."""
         used: Counter[str] = Counter()
         for (owner, _), nbytes in accounts.items():
             used[self._group(owner)] += nbytes
@@ -418,7 +430,7 @@ class MemoryController:
                     del self._holders[root]
                     freed += root[1]
                 elif paid:
-                    # Who came next pays from now on.
+                    # The charge passes to the next holder.
                     self._charge(holders[0], root[1])
                     freed += root[1]
             self._charge(account, -freed)

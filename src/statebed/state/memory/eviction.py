@@ -1,4 +1,4 @@
-"""What leaves first: a pure decision, shared by the memory of a process and by its cache on local disk."""
+"""Choice of what to evict first: a pure function, used for the memory of a process and for its cache on local disk."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that can leave."""
+    """An item that can be evicted."""
 
     number: int
-    """Tells it apart."""
+    """Number that identifies the candidate."""
     owner: str
     nbytes: int
     last_used: int
-    """A position in time; greater is later."""
+    """Position in time; greater is later."""
 
 
 def choose_victims(
@@ -24,11 +24,10 @@ def choose_victims(
     used: Mapping[str, int] | None = None,
     guarantees: Mapping[str, int] | None = None,
 ) -> list[Candidate]:
-    """Choose the coldest candidates that together free `to_free` bytes, or all that may leave. Of equally cold ones the
-    largest leaves first: fewer have to move.
+    """Choose the coldest candidates that together free `to_free` bytes, or all that may be evicted.
 
-    An owner that uses more than it was guaranteed gives back first. Then follow owners without a guarantee. An owner
-    within its guarantee keeps what it has, however much others want.
+    Among equally cold candidates the largest comes first, so that fewer have to move. Owners above their guarantee are
+    evicted first, then owners without a guarantee. An owner within its guarantee keeps what it has.
 
     >>> rides = Candidate(1, "rides", nbytes=10, last_used=3)
     >>> bids = Candidate(2, "bids", nbytes=10, last_used=7)
@@ -54,7 +53,7 @@ def choose_victims(
 
 
 def borrowed(used: Mapping[str, int], guarantees: Mapping[str, int]) -> dict[str, int]:
-    """How much each owner uses beyond its guarantee; those that borrow nothing are left out."""
+    """Return how much each owner uses beyond its guarantee, leaving out owners that use no more."""
     beyond = {owner: nbytes - guarantees.get(owner, 0) for owner, nbytes in used.items()}
     return {owner: nbytes for owner, nbytes in beyond.items() if nbytes > 0}
 

@@ -1,9 +1,9 @@
-"""Freed memory goes back to the system, but not at once.
+"""Return of freed memory to the system.
 
-The C library keeps what was freed for later use, in pieces between what is still in use; numpy's arrays come from
-there. pyarrow's allocator, where the columns of tables and the buffers of encoders come from, keeps pages of its own.
-After a segment has left memory, or files were written, that would be most of what was taken. On the other hand pages
-that are given back after each batch have to be had again for the next one, which can cost a third of its time.
+The C library, which numpy allocates from, keeps freed memory for later use, in fragments between memory that is still
+in use. pyarrow's allocator, which serves columns of tables and buffers of encoders, keeps its own pages. After a
+segment was evicted or files were written, that would be most of the memory they took. On the other hand, pages that are
+returned after each batch have to be requested again for the next one, which can cost a third of its time.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
-    """A function that glibc has; other C libraries have none of that name."""
+    """Return a function of glibc, or None if the C library has none of that name."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
@@ -33,19 +33,19 @@ _LEAST, _MOST = 256 << 10, 32 << 20
 
 
 def give_back_pages() -> None:
-    """Give whole pages that are free back to the system; takes a millisecond or two."""
+    """Return unused whole pages to the system. Takes a millisecond or two."""
     pa.default_memory_pool().release_unused()
     if _malloc_trim is not None:
         _malloc_trim(0)
 
 
 def keep_pages(budget: int) -> None:
-    """For a process whose state has this budget: how much of what was freed its allocators keep.
+    """Limit how much freed memory the allocators of a process keep, given the budget of its state.
 
-    The C library keeps a small part of the budget. Left alone it learns what to keep from the first large arrays that
-    are freed, and may end up with giving everything back after each batch. Where the budget is small, pyarrow's memory
-    comes from there too: its default allocator keeps about as much as was ever in use, which would be the greater part
-    of what such a process takes. Without effect where the user has chosen, and with other C libraries.
+    The C library keeps a small part of the budget. By default it adapts to the first large arrays that are freed, and
+    may end up returning everything after each batch. If the budget is small, pyarrow uses the C library too: its
+    default allocator keeps about as much as was ever in use, which would be most of the memory of such a process. Has
+    no effect if the user has configured the allocator, or with other C libraries.
     """
     if _mallopt is None or any(name in os.environ for name in _CHOSEN_BY_USER):
         return

@@ -1,9 +1,10 @@
-"""Bytes that Arrow data really holds, which is neither what it shows nor what pyarrow's pool counts.
+"""Size of the memory that Arrow data keeps alive, which is neither the size of its values nor what pyarrow's pool
+counts.
 
-A slice pins all of its parent; columns share buffers; arrays over numpy memory count nothing in the pool. So bytes are
-counted by root buffers: each buffer is followed to the allocation it is a part of, and every byte counts once, however
-many tables show it. What lies behind memory that another library lent (a numpy view of a larger array, once wrapped)
-cannot be seen.
+A slice keeps all of its parent alive, columns share buffers, and arrays over numpy memory do not count in the pool.
+Bytes are therefore counted by root buffers: each buffer is traced to the allocation that it is part of, and every byte
+counts once, however many tables refer to it. Memory behind a buffer of another library (a numpy view of a larger array,
+once wrapped) is invisible.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,11 +24,11 @@ Root: TypeAlias = tuple[int, int]
 R = TypeVar("R", pa.RecordBatch, pa.Table)
 
 WASTE_FACTOR = 1.25
-"""Rows that pin more than this many times their own bytes are copied."""
+"""Rows that keep more than this many times their own bytes alive are copied."""
 
 
 def root_buffers(*data: Held) -> frozenset[Root]:
-    """The allocations that `data` keeps alive."""
+    """Return the allocations that `data` keeps alive."""
     found: set[Root] = set()
     for one in data:
         _add_roots(one, found)
@@ -35,33 +36,35 @@ def root_buffers(*data: Held) -> frozenset[Root]:
 
 
 def held_bytes(*data: Held) -> int:
-    """Bytes that would be free if all of `data` were gone: shared ones count once."""
+    """Return the bytes that would be freed if all of `data` were released. Shared bytes count once."""
     return _union(root_buffers(*data))
 
 
 def shown_bytes(data: ArrowRows) -> int:
-    """Bytes of the rows themselves: what a copy of them would take."""
+    """Return the bytes of the rows themselves, which is the size of a copy of them."""
     return int(data.nbytes)
 
 
 def compacted(data: R) -> R:
-    """The same rows; copied if they pin much more than they show."""
+    """Return the same rows, copied if they keep much more memory alive than they need."""
     if held_bytes(data) <= WASTE_FACTOR * shown_bytes(data):
         return data
     return copied(data)
 
 
 def copied(data: R) -> R:
-    """The same rows in memory of their own, one chunk per column."""
+    """Return a copy of the rows, with one chunk per column."""
     return data.take(from_numpy(np.arange(data.num_rows, dtype=np.int64), pa.int64()))
 
 
 def pieces(data: R, *, limit: int) -> Iterator[R]:
-    """The rows in order, in copies that show at most `limit` bytes each (or have one row); one is made at a time."""
+    """Yield the rows in order, in pieces of at most `limit` bytes (or one row) each, copied if needed, one at a
+    time.
+    """
     if data.num_rows <= 1 or shown_bytes(data) <= limit:
         yield compacted(data)
         return
-    # Rows differ in size, so a piece is measured, not calculated.
+    # Rows differ in size, so each piece is measured rather than calculated.
     half = data.num_rows // 2
     yield from pieces(data.slice(0, half), limit=limit)
     yield from pieces(data.slice(half), limit=limit)
@@ -96,7 +99,7 @@ def _may_hold_dictionaries(kind: pa.DataType) -> bool:
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
-    """Dictionaries at any depth: `buffers` leaves them out."""
+    """Yield dictionaries at any depth, which `buffers` leaves out."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         yield array.dictionary
@@ -128,7 +131,7 @@ def _numpy_root(array: npt.NDArray[np.generic]) -> Root:
 
 
 def _union(roots: Iterable[Root]) -> int:
-    """The bytes that the allocations cover together."""
+    """Return the number of bytes in the union of the allocations."""
     total = end = 0
     for address, size in sorted(roots):
         total += max(0, address + size - max(address, end))

@@ -1,12 +1,12 @@
-"""Columns in one file on local disk that is mapped: each lies in one piece, though all of them grow piece by piece.
+"""Columns in a mapped file on local disk. Each column is contiguous, although all of them are written piece by piece.
 
     columns of fixed width | an Arrow IPC stream of the others | directory | tail
 
-A column of fixed width has room for the most values that it can get; what it does not use stays a hole, which takes no
-disk. Columns of other types follow as one Arrow IPC stream with a record batch for each piece. The directory (msgpack)
-says what the file is (its label), and where each part lies with its CRC-32C; the tail has the size and the checksum of
-the directory, and a magic word. A file whose tail, directory and size agree is whole; all its other bytes can be
-checked, too: those of a spilled file when it is first read.
+A fixed-width column has room for the maximum number of its values; the unused part stays a hole, which takes no disk
+space. Columns of other types follow as one Arrow IPC stream with a record batch for each piece. The directory (msgpack)
+holds the label of the file, and the position and CRC-32C of each part. The tail holds the size and checksum of the
+directory, and a magic word. A file is complete if its tail, directory and size agree. All other bytes can be verified
+too; those of a spilled file are verified when it is first read.
 """
 
 import contextlib
@@ -30,11 +30,11 @@ from statebed.state.tiers.spill_files import LOST_FIX, Checksummed, new_descript
 from statebed.state.tiers.spill_folder import SpillFolder
 
 Values = npt.NDArray[np.generic]
-_RESTORE_FIX = "restore the state from the last committed record, and look at the local disk"
+_RESTORE_FIX = "restore the state from the last committed record, and check the local disk"
 _ALIGNED = 64
 _MAGIC = b"SBCOLS01"
 _TAIL = struct.Struct("<II8s")
-"""Size of the directory, its checksum, the magic word."""
+"""Size of the directory, its checksum, and the magic word."""
 
 
 class _ColumnPart(msgspec.Struct, array_like=True, frozen=True):
@@ -42,7 +42,7 @@ class _ColumnPart(msgspec.Struct, array_like=True, frozen=True):
     size: int
     checksum: int
     kind: str
-    """The numpy type; empty: the Arrow IPC stream."""
+    """Numpy type, or an empty string for the Arrow IPC stream."""
 
 
 class _ColumnDirectory(msgspec.Struct, array_like=True, frozen=True):
@@ -53,34 +53,34 @@ class _ColumnDirectory(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True)
 class ColumnFile:
-    """A mapped file: no memory of the process beyond clean pages, which the kernel drops at will."""
+    """A mapped file. It takes no memory of the process but clean pages, which the kernel can drop at any time."""
 
     path: Path
     size: int
-    """Bytes of disk, without holes."""
+    """Bytes on disk, without holes."""
     fixed: Mapping[str, Values]
     others: pa.Table | None
 
 
 class SpilledColumns:
-    """A file that this process has written: mapped at once, opened when first read, and checked then.
+    """A file written by this process. It is mapped immediately, but opened and verified when it is first read.
 
-    Once it was found to be damaged, it is never read.
+    Once found to be damaged, it is not read again.
     """
 
     def __init__(self, data: mmap.mmap, path: Path, *, size: int, label: str) -> None:
         self.path = path
         self.size = size
-        """Bytes of disk, without holes."""
+        """Bytes on disk, without holes."""
         self._data = data
         self._label = label
         self._columns: ColumnFile | None = None
         self.damaged = False
-        """Whether it was read and found to be damaged."""
+        """Whether the file was read and found to be damaged."""
 
     def read(self) -> ColumnFile:
-        """Its columns, checked."""
-        # Two threads may both open and check it, which is harmless.
+        """Return the columns, verified on the first call."""
+        # Two threads may both open and verify it, which is harmless.
         columns = self._columns
         if columns is None:
             self.check_sound()
@@ -92,30 +92,30 @@ class SpilledColumns:
         return columns
 
     def check_sound(self) -> None:
-        """Raise if it was found to be damaged; it is not read for that."""
+        """Raise if the file was found to be damaged. Does not read it."""
         if self.damaged:
             raise self._damage()
 
     def _open(self) -> ColumnFile:
-        # Who reads mapped pages behind the end of a file is killed.
+        # Reading mapped pages beyond the end of a file kills the process.
         if self._data.size() != len(self._data):
             raise _damaged(self.path)
         return column_file(pa.py_buffer(self._data), self.path, label=self._label, check=True)
 
     def _damage(self) -> CorruptObjectError:
-        what = f"a spilled file of {self._label} has other bytes than were written"
+        what = f"a spilled file of {self._label} is damaged: its bytes differ from those written"
         return CorruptObjectError(what, where=str(self.path), fix=_RESTORE_FIX)
 
     def remove(self) -> None:
-        """Remove the file; whoever reads it at the moment reads on."""
+        """Remove the file. Readers that have it mapped can continue."""
         self.path.unlink(missing_ok=True)
 
 
 class ColumnFileWriter:
-    """A file in the making; left unfinished, it is removed."""
+    """Writes a column file. If it is left unfinished, the file is removed."""
 
     def __init__(self, path: Path, kinds: Mapping[str, npt.DTypeLike], *, most: int, label: str = "") -> None:
-        """Fixed-width columns of at most so many values."""
+        """Create a file whose fixed-width columns have at most `most` values each."""
         self._path = path
         self._label = label
         self._finished = False
@@ -132,7 +132,7 @@ class ColumnFileWriter:
 
     @classmethod
     def in_folder(cls, folder: SpillFolder, kinds: Mapping[str, npt.DTypeLike], *, most: int, label: str) -> Self:
-        """One that lives no longer than this process; its label says whose it is, for who finds it damaged."""
+        """Create a file that lives no longer than this process. The label names its owner in errors about damage."""
         return cls(folder.new_file(".columns"), kinds, most=most, label=label)
 
     def __enter__(self) -> Self:
@@ -145,24 +145,24 @@ class ColumnFileWriter:
             self._path.unlink(missing_ok=True)
 
     def append(self, name: str, values: Values) -> None:
-        """More values of a fixed-width column."""
+        """Append values to a fixed-width column."""
         data = np.ascontiguousarray(values, dtype=self._kinds[name]).view(np.uint8)
         with spill_errors(self._path):
             self._fixed[name].write(data.data)
 
     def append_others(self, rows: pa.Table) -> None:
-        """More rows of the other columns."""
+        """Append rows of the other columns."""
         with spill_errors(self._path):
             if self._others is None:
                 self._others = pa.ipc.new_stream(pa.PythonFile(self._stream, mode="w"), rows.schema)
             self._others.write_table(rows)
 
     def count(self, name: str) -> int:
-        """How many values a fixed-width column has so far."""
+        """Return the number of values in a fixed-width column so far."""
         return self._fixed[name].size // self._kinds[name].itemsize
 
     def written(self, name: str) -> Values:
-        """The values that a fixed-width column has so far, mapped."""
+        """Map the values that a fixed-width column has so far."""
         start, kind, count = self._fixed[name].start, self._kinds[name], self.count(name)
         if not count:
             return np.zeros(0, dtype=kind)
@@ -170,7 +170,7 @@ class ColumnFileWriter:
             return np.asarray(np.memmap(self._path, kind, mode="r", offset=start, shape=(count,)))
 
     def seal(self) -> None:
-        """Write the directory: the file is whole now, and stays."""
+        """Write the directory, which completes the file: from now on it is kept."""
         with spill_errors(self._path):
             if self._others is not None:
                 self._others.close()
@@ -192,7 +192,7 @@ class ColumnFileWriter:
         self._finished = True
 
     def finish(self) -> SpilledColumns:
-        """Seal the file and map it."""
+        """Complete the file and map it."""
         self.seal()
         try:
             data = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size, access=mmap.ACCESS_READ)
@@ -204,13 +204,15 @@ class ColumnFileWriter:
 
 
 def mapped(descriptor: int) -> pa.Buffer:
-    """The bytes of an open file, mapped; they stay when it is closed or removed."""
+    """Map the bytes of an open file. They stay readable after it is closed or removed."""
     size = os.fstat(descriptor).st_size
     return pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
 
 
 def column_file(data: pa.Buffer, path: Path, *, label: str, check: bool) -> ColumnFile:
-    """The columns of a file with these bytes, once they are known to be whole; `check` looks at every byte."""
+    """Return the columns in a buffer, after checking that it is complete. With `check`, verify the checksum of every
+    part.
+    """
     directory = _directory(data, path, label=label)
     fixed = {
         name: np.frombuffer(_part(data, part, path, check=check), np.dtype(part.kind))
@@ -251,4 +253,6 @@ def _part(data: pa.Buffer, part: _ColumnPart, path: Path, *, check: bool) -> pa.
 
 
 def _damaged(path: Path) -> CorruptObjectError:
-    return CorruptObjectError("a spilled segment has other bytes than were written", where=str(path), fix=LOST_FIX)
+    return CorruptObjectError(
+        "a spilled segment is damaged: its bytes differ from those written", where=str(path), fix=LOST_FIX
+    )

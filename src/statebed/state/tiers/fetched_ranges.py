@@ -1,9 +1,9 @@
-"""Byte ranges of data files that were fetched from the store, kept on local disk while the cache has room.
+"""Byte ranges of data files fetched from the store, kept on local disk as long as they fit into the cache.
 
-Whoever reads a file by key needs a small part of each row group, and soon another part of the same one: a block of a
-keyed table is smaller than a row group, and the next key of a time-keyed table lies in the one that was read last. A
-range that was fetched is read from local disk from then on, so each one is fetched once. Data files never change, so a
-copy is never stale. A copy that is lost or damaged is fetched again.
+A read by key needs a small part of each row group, and soon after another part of the same one: a block of a keyed
+table is smaller than a row group, and the next key of a time-keyed table is often in the row group that was read last.
+A range that was fetched is read from local disk afterwards, so each one is fetched only once. Data files never change,
+so a copy is never stale. A copy that is lost or damaged is fetched again.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class _Copy:
     checksum: int
 
     def read(self) -> bytes | None:
-        """The bytes; None: they are lost or damaged."""
+        """Return the bytes, or None if they are lost or damaged."""
         with contextlib.suppress(OSError):
             data = self.path.read_bytes()
             return data if crc32c(data) == self.checksum else None
@@ -36,7 +36,7 @@ class _Copy:
 
 
 class FetchedRanges:
-    """The copies of one process; they count as part of its cache on local disk. Thread-safe."""
+    """Copies held by one process, which count towards its cache on local disk. Thread-safe."""
 
     def __init__(self, folder: SpillFolder, cache: LocalCache) -> None:
         self._folder = folder
@@ -45,7 +45,7 @@ class FetchedRanges:
         self._copies: dict[Range, tuple[_Copy, CachedFile | None]] = {}
 
     def fetch(self, store: ObjectStore, path: str, start: int, length: int) -> bytes:
-        """Part of a data file: from its copy, or from the store, after which there is a copy."""
+        """Return part of a data file from its copy. If there is none, fetch it from the store and keep a copy."""
         wanted = (store.url, path, start, length)
         with self._lock:
             copy, cached = self._copies.get(wanted, (None, None))
@@ -60,7 +60,7 @@ class FetchedRanges:
         return data
 
     def forget(self, store: ObjectStore, path: str, start: int, length: int) -> None:
-        """The range failed its check: it was fetched wrong."""
+        """Drop the copy of a range that failed its checksum, so that it is fetched again."""
         wanted = (store.url, path, start, length)
         with self._lock:
             _, cached = self._copies.get(wanted, (None, None))
@@ -76,7 +76,7 @@ class FetchedRanges:
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.write(data)
         except OSError:
-            path.unlink(missing_ok=True)  # without a copy it is fetched again
+            path.unlink(missing_ok=True)  # the range is fetched again when it is needed
             return
         with self._lock:
             replaced = self._copies.get(wanted)
@@ -87,7 +87,7 @@ class FetchedRanges:
                 self._cache.remove(replaced[1])
         cached = self._cache.add(len(data), lambda: self._drop(wanted))
         with self._lock:
-            # The cache may have dropped it at once.
+            # The cache may have dropped it already.
             if wanted in self._copies:
                 self._copies[wanted] = (self._copies[wanted][0], cached)
 

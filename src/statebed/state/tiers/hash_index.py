@@ -1,8 +1,8 @@
-"""Where hashes stand in a sorted run: the one index of all tables' segments, in memory and in mapped files alike.
+"""Index of hashes in a sorted run, which segments of all tables use, in memory and in mapped files.
 
-A directory of the hashes' upper bits says where the rows begin that start with given bits. Hashes are spread evenly, so
-that place is a step or two away. In memory it is built when a run has been asked often enough for that to pay; a run
-that goes to a mapped file takes a directory along, which then takes no memory.
+A directory of the upper bits of the hashes holds the first row for each value of these bits. Hashes are spread evenly,
+so the wanted row is only a step or two further. In memory, the directory is built when a run has been searched often
+enough for that to pay. A mapped file stores a directory, which then takes no memory.
 """
 
 from dataclasses import dataclass
@@ -18,57 +18,59 @@ Starts = npt.NDArray[np.int32]
 
 _SMALL_RUN = 4096
 _WORTH_A_DIRECTORY = 16
-"""Runs that are replaced before a sixteenth as many keys were looked up as they have rows do without one: what a search
-takes longer is what a directory takes for sixteen rows.
+"""A directory is built after the number of keys looked up reaches 1/n of the number of rows: a lookup without one costs
+about as much more as a directory costs for n rows.
 """
 _CROWDED = 16
-"""More rows than this in one place of the directory, and a binary search is faster."""
+"""If one entry of the directory has more rows than this, a binary search is faster."""
 _AT_ONCE = 1 << 16
-"""Rows that are counted at a time, so that building a directory takes little memory beside it."""
+"""Number of rows counted at a time, so that building a directory takes little extra memory."""
 
 
 class HashIndex:
-    """Finds hashes in a sorted array of them."""
+    """Finds hashes in a sorted array."""
 
     def __init__(self, hashes: Hashes) -> None:
         self._hashes = hashes
         self._directory: _HashDirectory | None = None
         self._looked_up = 0
         self.held_bytes = 0
-        """Bytes of memory beside the hashes."""
+        """Bytes of memory besides the hashes."""
 
     @classmethod
     def stored(cls, hashes: Hashes, starts: Starts) -> "HashIndex":
-        """With a directory that `starts_to_store` made."""
+        """Create an index with a stored directory, which `starts_to_store` built."""
         index = cls(hashes)
         if len(starts):
             lowest, shift = _span(hashes, places_per_row=0.5)
             index._directory = _HashDirectory(starts, lowest, shift, crowded=False)
         else:
-            # Never one in memory.
+            # No directory is ever built in memory.
             index._directory = _HashDirectory(starts, np.uint64(0), np.uint64(0), crowded=True)
         return index
 
     @classmethod
     def built(cls, hashes: Hashes) -> "HashIndex":
-        """With its directory from the beginning; it never changes."""
+        """Create an index with a directory that is built immediately."""
         starts = starts_to_store(hashes)
         index = cls.stored(hashes, starts)
         index.held_bytes = starts.nbytes
         return index
 
     def succeeds(self, older: "HashIndex") -> None:
-        """Be asked as often as an index of fewer of these hashes was."""
+        """Take over the number of lookups from the index of an older run, so that a directory is built as early."""
         self._looked_up = max(self._looked_up, older._looked_up)  # noqa: SLF001 - of this class
 
     def between(self, start: int, end: int) -> "HashIndex":
-        """The index of some neighbouring rows; it takes no memory beside this one."""
+        """Return the index of a range of rows, which takes no additional memory."""
         return _IndexPart(self, start, end)
 
     def find(self, wanted: Hashes) -> tuple[Rows, Mask]:
-        """For each wanted hash, in ascending order, the first row with it or a greater one, and whether it has it."""
+        """Return the first row with each wanted hash or a greater one, and a mask of exact matches. `wanted` is
+        ascending.
+        """
         if self._directory is None:
-            # What was asked before counts: the overlay of new keys is another run with every batch.
+            # Earlier lookups count too, because the run of new keys is replaced with every batch.
             worth = self._looked_up >= len(self._hashes) // _WORTH_A_DIRECTORY
             self._looked_up += len(wanted)
             if not worth or len(self._hashes) < _SMALL_RUN:
@@ -78,14 +80,14 @@ class HashIndex:
         return self._directory.find(self._hashes, wanted)
 
     def spans(self, wanted: Hashes) -> tuple[Rows, Rows]:
-        """For each wanted hash that is here, in ascending order, its first row, and the one behind its last."""
+        """Return the start and end of the rows of each wanted hash that is in the index. `wanted` is ascending."""
         at, equal = self.find(wanted)
         equal[1:] &= wanted[1:] != wanted[:-1]
         return at.compress(equal), np.searchsorted(self._hashes, wanted.compress(equal), side="right")
 
 
 class _IndexPart(HashIndex):
-    """The index of neighbouring rows, by that of all of them."""
+    """Index of a range of rows, backed by the index of all rows."""
 
     def __init__(self, whole: HashIndex, start: int, end: int) -> None:
         super().__init__(whole._hashes[start:end])  # noqa: SLF001 - of this class
@@ -102,7 +104,9 @@ class _IndexPart(HashIndex):
 
 
 def starts_to_store(hashes: Hashes) -> Starts:
-    """A directory to be stored beside the hashes, not longer than they are; empty when there is no good one."""
+    """Build a directory to store beside the hashes, at most as long as they are. Return an empty one if it would not
+    help.
+    """
     if len(hashes) >= _SMALL_RUN:
         directory = _HashDirectory.of(hashes, places_per_row=0.5)
         if not directory.crowded:
@@ -112,7 +116,7 @@ def starts_to_store(hashes: Hashes) -> Starts:
 
 @dataclass(frozen=True)
 class _HashDirectory:
-    """Where the rows begin whose hashes start with given bits, over the span of hashes that the run has."""
+    """First row for each value of the leading bits of a hash, over the range of hashes in the run."""
 
     starts: Starts
     lowest: np.uint64
@@ -156,7 +160,7 @@ class _HashDirectory:
         next_row, left = at.take(below) + 1, wanted.take(below)
         while len(below):
             at[below] = next_row
-            # Behind the last row stands what is smaller than all that got there.
+            # Clipping to the last row is safe: its hash is smaller than all that are still searched.
             there = hashes.take(next_row, mode="clip")
             equal[below] = there == left
             still = np.flatnonzero((there < left) & (next_row < len(hashes)))
@@ -169,13 +173,13 @@ def _searched(hashes: Hashes, wanted: Hashes) -> tuple[Rows, Mask]:
         found: tuple[Rows, Mask] = loops.search(hashes, wanted)
         return found
     at = np.searchsorted(hashes, wanted)
-    # A hash that is greater than all of them is not equal to the last one.
+    # A hash greater than all others is clipped to the last one, which it does not equal.
     return at, hashes.take(at, mode="clip") == wanted if len(hashes) else np.zeros(len(wanted), dtype=np.bool_)
 
 
 def _span(hashes: Hashes, *, places_per_row: float) -> tuple[np.uint64, np.uint64]:
-    """The lowest hash, and by how much a distance from it is shifted to give a place."""
+    """Return the lowest hash, and the shift that maps the distance from it to a directory entry."""
     bits = (len(hashes) - 1).bit_length() - (1 if places_per_row < 1 else 0)
     span = int(hashes[-1]) - int(hashes[0])
-    # A processor knows no shift by 64.
+    # Shifting a 64-bit number by 64 is undefined.
     return hashes[0], np.uint64(min(max(span.bit_length() - bits, 0), 63))

@@ -1,9 +1,8 @@
-"""Rows of a segment in memory by hash, found without looking at the others.
+"""Lookup by hash in the rows of a segment in memory, without scanning all of them.
 
-Rows of a time-keyed table are sorted by bin and then by hash, so that a range of times is a slice. The index is the
-rows in the order of their hashes, by number, and the one index of sorted hashes over these. It is built once reads by
-hash have looked at so many rows that building it would have cost no more, and only where there is room for it: without
-it rows are found as well, by looking at all of them.
+Rows of a time-keyed table are sorted by bin and then by hash, so that a range of times is a slice. The index holds the
+row numbers in the order of the hashes, and a `HashIndex` over these. It is built once reads by hash have scanned as
+many rows as building it costs, and only if memory is free. Without it, rows are found by scanning.
 """
 
 import threading
@@ -22,27 +21,27 @@ from statebed.state.tiers.hash_index import HashIndex
 from statebed.state.tiers.selection import Selection
 
 SMALL_SEGMENT = 1 << 14
-"""Fewer rows are looked at as fast as they are found."""
+"""Segments with fewer rows are scanned, which is as fast."""
 WORTH_AN_INDEX = 6
-"""So many reads that look at all rows take as long as building the index does."""
+"""Number of full scans that take as long as building the index."""
 ROWS_PER_HASH = 4
-"""With fewer rows than this for each wanted hash, or for each row found, looking at all of them is faster."""
+"""Scanning is faster if there are fewer rows than this per wanted hash, or per row found."""
 BUILDING_BYTES = 32
-"""Of each row, while the index is built: its hash, twice where rows are in several chunks; the order, and what sorting
-takes; its number; and the directory.
+"""Bytes per row while the index is built: the hash (twice if rows are in several chunks), the order, memory for
+sorting, the row number, and the directory.
 """
 
 
 class RowIndex:
-    """Where rows with given hashes stand in a table."""
+    """Finds the rows of a table that have given hashes."""
 
     def __init__(self, table: pa.Table) -> None:
         column = table[KEY_HASH]
         hashes, own = uint64_values(column), column.num_chunks > 1
         self._numbers: npt.NDArray[np.int32] | None = None
-        """Of rows in the order of their hashes; None: that is their own."""
+        """Row numbers in the order of the hashes, or None if the rows are in that order."""
         if bool((hashes[1:] < hashes[:-1]).any()):
-            # Each bin is in order already, which this sort makes use of.
+            # A stable sort exploits that each bin is sorted already.
             order = np.argsort(hashes, kind="stable")
             self._numbers, hashes, own = order.astype(np.int32), hashes.take(order), True
         self._index = HashIndex.built(hashes)
@@ -50,7 +49,9 @@ class RowIndex:
         self.nbytes = self._index.held_bytes + numbers + (hashes.nbytes if own else 0)
 
     def find(self, wanted: Hashes, *, most: int) -> Rows | None:
-        """The rows with one of the wanted hashes, which ascend, in order; None: they are more than `most`."""
+        """Return the rows with one of the wanted hashes (ascending), in order, or None if there are more than
+        `most`.
+        """
         starts, ends = self._index.spans(wanted)
         counts = ends - starts
         before = np.cumsum(counts)
@@ -63,10 +64,10 @@ class RowIndex:
 
 
 class IndexedRows:
-    """Rows in memory, and their index where it pays. Thread-safe."""
+    """Rows in memory, and their index if it pays. Thread-safe."""
 
     def __init__(self, table: pa.Table, memory: MemoryController, *, owner: str, offer: Offer) -> None:
-        """`offer`: of the rows; it offers the index with them."""
+        """Wrap rows in memory. `offer` is their offer for eviction, which includes the index."""
         self.table = table
         self._memory = memory
         self._owner = owner
@@ -84,12 +85,12 @@ class IndexedRows:
         return 0 if index is None else index.nbytes
 
     def read(self, selection: Selection) -> pa.Table:
-        """As `Selection.apply`, through the index where that is faster."""
+        """Return the same rows as `Selection.apply`, through the index if that is faster."""
         rows = None if selection.hashes is None else self._found(selection, selection.hashes)
         return selection.apply(self.table) if rows is None else selection.apply_to(self.table, rows)
 
     def release(self) -> None:
-        """The rows leave memory, and the index with them."""
+        """Release the index when the rows leave memory."""
         with self._lock:
             self._released = True
             charge, self._charge, self._index = self._charge, None, None
@@ -97,7 +98,7 @@ class IndexedRows:
             charge.release()
 
     def _found(self, selection: Selection, wanted: Hashes) -> Rows | None:
-        """Rows with wanted hashes; None: all are to be looked at."""
+        """Return the rows with wanted hashes, or None if all rows have to be scanned."""
         count = self.table.num_rows
         if count < SMALL_SEGMENT or len(wanted) * ROWS_PER_HASH > count:
             return None
@@ -108,7 +109,7 @@ class IndexedRows:
         return index.find(owned, most=count // ROWS_PER_HASH)
 
     def _built(self) -> RowIndex | None:
-        """The index, if it pays by now and there is room for it."""
+        """Return the index, building it if that pays by now and memory is free. Return None if there is no index."""
         nbytes = BUILDING_BYTES * self.table.num_rows
         with self._lock:
             self._scans += 1

@@ -1,8 +1,8 @@
-"""A segment: an immutable, sorted run of rows of one table, wherever it is.
+"""A segment: an immutable sorted run of rows of one table, in any tier.
 
-It may be in several tiers at once, and is read from the nearest: reads go on while it moves, because the old place is
-given up only once the new one is installed. Its file is kept when it is loaded back, so that leaving memory a second
-time costs nothing. Who reads it in parts pins it: a pinned segment that is closed goes when the last pin does.
+It may be in several tiers at once, and is read from the nearest. Reads continue while it moves, because the old copy is
+released only after the new one is installed. Its file is kept when it is loaded back, so that evicting it a second time
+costs nothing. A reader that reads it in parts pins it: a pinned segment that is closed is released with the last pin.
 """
 
 import threading
@@ -28,19 +28,19 @@ from statebed.state.upload import Upload
 from statebed.storage import ObjectStore, put_verified
 
 UNPACKED = 4
-"""About how many times the bytes of its Parquet file a segment takes in memory."""
+"""Estimated size of a segment in memory, as a multiple of its Parquet file."""
 
 if TYPE_CHECKING:
     from statebed.state.tiers.shared_tiers import Tiers
 
 
 class Segment:
-    """Sorted rows that do not change, wherever they are. Thread-safe. `Tiers` makes them."""
+    """Immutable sorted rows in any tier, created by `Tiers`. Thread-safe."""
 
     def __init__(self, tiers: "Tiers", entry: pb.FileEntry, *, spec: SegmentSpec, owner: str) -> None:
         self._tiers = tiers
         self._schema = row_schema(spec)
-        # A snapshot lets go of it when garbage is collected: at any moment, with the lock held by this thread.
+        # Garbage collection of a snapshot may release the segment at any moment, while this thread holds the lock.
         self._lock = threading.RLock()
         self._resident: IndexedRows | None = None
         self._hold: Hold | None = None
@@ -57,17 +57,17 @@ class Segment:
         self.spec = spec
         self.owner = owner
         self.entry = entry
-        """What its rows span, as the entry of its file says it, or would."""
+        """Entry of its data file, with the bounds of its rows. Its path may be unset."""
         self.rows = int(entry.rows)
         self.nbytes = int(entry.size)
-        """What the rows take in memory; for one that never was there, the size of its file."""
+        """Bytes of the rows in memory, or the size of the file if they have never been in memory."""
         self.uses = Uses()
         self.leave: Callable[[], bool] = self.spill
-        """What memory pressure calls to have the rows moved to disk; False: they are in use and stay."""
+        """Called under memory pressure to move the rows to disk. Returns False if they are in use and stay."""
 
     @classmethod
     def in_memory(cls, tiers: "Tiers", rows: pa.Table, *, spec: SegmentSpec, owner: str) -> "Segment":
-        """As `Tiers.segment`, for rows that are known to be right and that take the place of others."""
+        """Create a segment like `Tiers.segment`, from rows that are known to be valid and replace others in memory."""
         rows = compacted(rows)
         segment = cls(tiers, spanned(rows, spec), spec=spec, owner=owner)
         segment._install(rows, tiers.memory.pin(owner, Purpose.SEGMENTS, rows))
@@ -75,21 +75,21 @@ class Segment:
 
     @classmethod
     def on_disk(cls, tiers: "Tiers", file: ParquetFile, *, spec: SegmentSpec, owner: str) -> "Segment":
-        """As `Tiers.on_disk`."""
+        """Create a segment like `Tiers.on_disk`."""
         segment = cls(tiers, file.entry, spec=spec, owner=owner)
         segment._local = file
         return segment
 
     @property
     def tier(self) -> Tier:
-        """The nearest tier that has it."""
+        """Nearest tier that has the segment."""
         with self._lock:
             if self._resident is not None:
                 return Tier.MEMORY
             return Tier.DISK if self._local is not None else Tier.STORE
 
     def bytes_by_tier(self) -> dict[Tier, int]:
-        """What it takes in memory and on local disk."""
+        """Return the bytes that it takes in memory and on local disk."""
         with self._lock:
             return {
                 Tier.MEMORY: 0 if self._resident is None else self.nbytes + self._resident.index_bytes,
@@ -97,7 +97,7 @@ class Segment:
             }
 
     def read(self, selection: Selection = ALL_ROWS) -> pa.Table:
-        """The wanted rows, in order, from the nearest tier."""
+        """Return the selected rows, in order, from the nearest tier."""
         self._join_prefetch()
         return self._read(selection)
 
@@ -117,23 +117,26 @@ class Segment:
             try:
                 return self._read_local(local, selection)
             except MissingFileError:
-                # The cache dropped the copy a moment ago, or somebody else removed it.
+                # The cache has just dropped the copy, or someone else has removed it.
                 if not self._forget(local):
                     raise
 
     def row_groups(self, selection: Selection = ALL_ROWS) -> Iterator[pa.Table]:
-        """As `read`, about a row group at a time, which is charged until the next one is asked for. For who pins it."""
+        """Yield the same rows as `read`, about one row group at a time, each charged until the next is requested.
+
+        The caller has to pin the segment.
+        """
         for nbytes, read in self._nearest_row_groups(selection):
             with self._tiers.memory.reserve(self.owner, Purpose.READS, nbytes):
                 yield with_row_schema(read(), self._schema)
 
     @property
     def closed(self) -> bool:
-        """Whether it has given everything up."""
+        """Whether all memory and files have been released."""
         return self._closed
 
     def pin(self) -> None:
-        """Put off `close` until `unpin`."""
+        """Postpone `close` until `unpin`."""
         with self._lock:
             self._pins += 1
 
@@ -145,7 +148,9 @@ class Segment:
             self.close()
 
     def spill(self) -> bool:
-        """Leave memory for local disk. Readable throughout; when the disk fails, it is where it was."""
+        """Move the rows from memory to local disk. They stay readable throughout; if the disk fails, they stay in
+        memory.
+        """
         with self._lock:
             resident = self._resident
             given_up = self._take_out_of_memory() if self._local is not None else None
@@ -162,7 +167,7 @@ class Segment:
         return True
 
     def load(self) -> None:
-        """Be in memory; colder segments leave for it. Its file stays."""
+        """Load the rows into memory, evicting colder segments if needed. The file is kept."""
         if self.tier is Tier.MEMORY:
             return
         rows = self._read(ALL_ROWS)
@@ -170,10 +175,10 @@ class Segment:
         self._install(rows, hold)
 
     def prefetch(self, *, spare: bool = False) -> "Future[bool]":
-        """Come nearer in the background: from the store to local disk, and to memory.
+        """Bring the segment nearer in the background: from the store to local disk, and to memory.
 
-        `spare`: to memory only, and only if that is free, so that nothing else leaves it. A read that comes meanwhile
-        waits for such a load instead of reading the file a second time, or cancels it if it has not begun.
+        With `spare`, load it to memory only, and only if memory is free, so that nothing is evicted. A read in the
+        meantime waits for such a load instead of reading the file a second time, or cancels it if it has not begun.
         """
         self.pin()
         loading = self._tiers.load_soon(self._use_spare_memory if spare else self._come_nearer, owner=self.owner)
@@ -183,7 +188,7 @@ class Segment:
         return loading
 
     def upload(self, store: ObjectStore, *, name_of: Callable[[str], str], owned: pb.HashRange) -> pb.FileEntry:
-        """Put the segment's data file into the store, named by its digest."""
+        """Upload the segment's data file to the store, named by its digest."""
         entry, upload = self.staged(store, name_of=name_of, owned=owned)
         with self._tiers.memory.charge(self.owner, Purpose.WRITES, upload.size):
             put_verified(store, upload.path, upload.content())
@@ -193,9 +198,9 @@ class Segment:
     def staged(
         self, store: ObjectStore, *, name_of: Callable[[str], str], owned: pb.HashRange, applied_sequence: int = 0
     ) -> tuple[pb.FileEntry, Upload]:
-        """The segment as a data file that is to be uploaded. A spilled Parquet file goes as it is, from where it is.
+        """Prepare the upload of the segment as a data file. A spilled Parquet file is uploaded unchanged.
 
-        Until the upload tells that the store has it, the segment is pinned.
+        The segment is pinned until the upload reports that the store has it.
         """
         data, entry = self._data_file(owned)
         entry.path = name_of(entry.path)
@@ -211,7 +216,7 @@ class Segment:
         return entry, Upload(entry.path, int(entry.size), content, resident=resident, on_stored=on_stored)
 
     def attach(self, stored: StoredFile) -> None:
-        """The store has it too: its local file may be dropped when the cache is full."""
+        """Record that the store has the segment too, so that the cache may drop its local file."""
         with self._lock:
             if self._closed:
                 return
@@ -221,7 +226,7 @@ class Segment:
             self._count_local(local)
 
     def close(self) -> None:
-        """Give up memory and local files, once nobody pins it; the store keeps its copy."""
+        """Release memory and local files once no pin is left. The store keeps its copy."""
         with self._lock:
             self._closing = True
             if self._pins:
@@ -229,7 +234,7 @@ class Segment:
         self.abandon()
 
     def abandon(self) -> None:
-        """Give up memory and local files at once; whoever still reads it fails."""
+        """Release memory and local files immediately. Reads in progress may fail."""
         with self._lock:
             self._closing = self._closed = True
             self._stored = None
@@ -238,10 +243,10 @@ class Segment:
         self._drop_local()
 
     def _data_file(self, owned: pb.HashRange) -> tuple[bytes | ParquetFile, pb.FileEntry]:
-        """The data file, and its entry with the digest in place of a path."""
+        """Return the data file, and its entry with the digest in place of the path."""
         with self._lock:
             local, stored = self._local, self._stored
-        # What the store has, too, the cache may drop at any time.
+        # The cache may drop the local file at any time if the store has the segment.
         if local is not None and local.digest and stored is None:
             entry = pb.FileEntry()
             entry.CopyFrom(local.entry)
@@ -273,7 +278,7 @@ class Segment:
 
     def _checked(self, stored: StoredFile | None) -> StoredFile:
         if stored is None:
-            raise InputError(f"a segment of table {self.spec.table!r} was read after it was closed")
+            raise InputError(f"a segment of the table {self.spec.table!r} was read after it was closed")
         return stored
 
     def _come_nearer(self) -> None:
@@ -284,7 +289,9 @@ class Segment:
         self.load()
 
     def _use_spare_memory(self) -> None:
-        """Load the rows if they fit below the low watermark of the budget and are no cheap read where they are."""
+        """Load the rows if they fit below the low watermark of the budget, unless reading them from where they are is
+        cheap.
+        """
         with self._lock:
             local, stored = self._local, self._stored
             resident = self._resident is not None
@@ -294,7 +301,7 @@ class Segment:
         with self._tiers.memory.try_reserve(self.owner, Purpose.READS, nbytes) as reserved:
             if not reserved:
                 return
-            # The reservation stands for the rows while they are read.
+            # The reservation covers the rows while they are read.
             source = local or self._checked(stored)
             rows = with_row_schema(source.read(ALL_ROWS), self._schema)
         self._install(rows, self._tiers.memory.pin(self.owner, Purpose.SEGMENTS, rows))
@@ -302,7 +309,7 @@ class Segment:
         self._prefetched = True
 
     def _join_prefetch(self) -> None:
-        """Wait for a load that has begun; cancel one that has not."""
+        """Wait for a prefetch that has begun, and cancel one that has not."""
         loading, self._loading = self._loading, None
         if loading is not None and not loading.cancel():
             wait([loading], timeout=self._tiers.memory.wait_seconds)
@@ -314,7 +321,7 @@ class Segment:
             self.uses.prefetch_hits += in_memory
 
     def _fetch(self, stored: StoredFile) -> None:
-        """Have a local copy of the stored file, unless the cache is too small for it."""
+        """Copy the stored file to local disk, unless it is too large for the cache."""
         if not self._tiers.cache.fits(stored.size):
             return
         with self._tiers.memory.reserve(self.owner, Purpose.RESTORES, stored.size):
@@ -359,7 +366,7 @@ class Segment:
             hold.release()
 
     def _keep_local(self, local: ParquetFile) -> None:
-        """Install a file; it is removed again where there is one already, or where the segment was closed."""
+        """Install a local file, or remove it if there is one already or the segment was closed."""
         with self._lock:
             redundant = self._closed or self._local is not None
             if not redundant:
@@ -371,7 +378,7 @@ class Segment:
             self._count_local(local)
 
     def _count_local(self, local: ParquetFile) -> None:
-        """Let the cache count the file, once; it may drop it at once."""
+        """Count the file towards the cache, once. The cache may drop it immediately."""
         with self._lock:
             if self._local is not local or self._counted is local:
                 return
@@ -385,7 +392,7 @@ class Segment:
             self._tiers.cache.remove(cached)
 
     def _forget(self, local: ParquetFile) -> bool:
-        """After its file was not found: whether the rows can be had elsewhere."""
+        """Drop a local file that was not found, and return whether the rows are available elsewhere."""
         with self._lock:
             changed = self._local is not local
             elsewhere = self._resident is not None or self._stored is not None

@@ -1,4 +1,4 @@
-"""Rows of segments: what a read wants of them, and the one shape that they have in every tier."""
+"""Selection of rows from segments, and the schema that rows have in every tier."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,29 +17,29 @@ from statebed.format.segment import SegmentSpec
 from statebed.state.memory.sizes import ArrowRows
 
 FEW_HASHES = 64
-"""For so many hashes row groups are chosen hash by hash."""
+"""Up to this number of hashes, row groups are selected for each hash separately."""
 FEW_VALUES = 1024
-"""So many are looked for one by one."""
+"""Up to this number of values are searched for without filtering them by their leading bits first."""
 LEAST_BITS = 10
 BITS_FOR_EACH = 16
-"""Of the table of leading bits: of other values about one in so many gets through."""
+"""Entries per wanted hash in the table of leading bits; about one in this many other values passes the filter."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows and columns that a read wants; None does not limit."""
+    """Rows and columns to read. None means no limit."""
 
     columns: tuple[str, ...] | None = None
     owned: pb.HashRange | None = None
     start_us: int | None = None
-    """First bin (or time, in a table without bins) that is wanted."""
+    """First bin to read, or first time in a table without bins."""
     end_us: int | None = None
-    """First bin (or time) that is not."""
+    """End of the bins (or times) to read, exclusive."""
     hashes: npt.NDArray[np.uint64] | None = dataclasses.field(default=None, compare=False)
-    """Only rows with one of these key hashes, ascending; other keys may have the same hash."""
+    """Key hashes to read, ascending. Other keys may have the same hash."""
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """Exactly the wanted rows; neighbours come as a slice, others as a copy."""
+        """Return exactly the selected rows, as a slice if they are contiguous, otherwise as a copy."""
         wanted = np.ones(table.num_rows, dtype=np.bool_)
         if self.owned is not None:
             wanted &= in_range(uint64_values(table[KEY_HASH]), self.owned)
@@ -50,7 +50,7 @@ class Selection:
         return self._taken(table, np.flatnonzero(wanted))
 
     def apply_to(self, table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
-        """As `apply`, where it is known which rows, in order, have wanted hashes in the owned range."""
+        """Apply the selection to `rows`, in order, which are known to have wanted hashes in the owned range."""
         if self._limits_times:
             clock = table[_clock(table.column_names)]
             rows = rows.compress(self._in_time(int64_values(clock.take(from_numpy(rows, pa.int64())))))
@@ -77,7 +77,7 @@ class Selection:
         return rows.take(from_numpy(indices, pa.int64()))
 
     def needed(self, names: list[str]) -> list[str]:
-        """The columns that must be read to apply this."""
+        """Return the columns that must be read to apply the selection."""
         if self.columns is None:
             return names
         deciding = [KEY_HASH] if self.owned is not None or self.hashes is not None else []
@@ -86,7 +86,7 @@ class Selection:
         return [*self.columns, *(name for name in deciding if name not in self.columns)]
 
     def hash_ranges(self) -> list[pb.HashRange]:
-        """Ranges that together have all wanted hashes: one for each where there are few, else one for all."""
+        """Return ranges that cover all wanted hashes: one for each if there are few, otherwise one for all."""
         if self.hashes is None or not len(self.hashes):
             return []
         ends = [(one, one) for one in self.hashes.tolist()]
@@ -99,18 +99,18 @@ ALL_ROWS = Selection()
 
 
 def _clock(names: list[str]) -> str:
-    """The column that times are selected by."""
+    """Return the column by which times are selected."""
     return BIN if BIN in names else TIME
 
 
 def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Which values are among the wanted ones, which ascend."""
+    """Return a mask of the values that are in `wanted`, which is ascending."""
     found = np.zeros(len(values), dtype=np.bool_)
     if not len(wanted):
         return found
     maybe = np.arange(len(values), dtype=np.int64)
     if len(values) > max(FEW_VALUES, len(wanted) // 4):
-        # Most values are told apart by their leading bits: where they are many, looking those up in a table is faster.
+        # With many values, filtering them by their leading bits first is faster, because that rules most of them out.
         shift = np.uint64(64 - max(LEAST_BITS, (BITS_FOR_EACH * len(wanted)).bit_length()))
         marked = np.zeros(1 << (64 - int(shift)), dtype=np.bool_)
         marked[(wanted >> shift).view(np.int64)] = True
@@ -121,24 +121,26 @@ def among(values: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt
 
 
 def row_schema(spec: SegmentSpec) -> pa.Schema:
-    """The columns of a table's rows: those of its files, without field ids."""
+    """Return the columns of a table's rows: those of its files, without field ids."""
     return pa.schema([field.remove_metadata() for field in spec.schema])
 
 
 def with_row_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Some columns, as read from any tier, with the fields that `schema` has for them."""
+    """Return the columns, as read from any tier, with their fields in `schema`."""
     return with_fields(table, pa.schema([schema.field(name) for name in table.column_names]))
 
 
 def conformed(rows: ArrowRows, *, spec: SegmentSpec) -> pa.Table:
-    """The rows with exactly the columns of the table, in their order; refuses others."""
+    """Return the rows with exactly the columns of the table, in order. Raise if they differ."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     schema = row_schema(spec)
     if not table.schema.equals(schema, check_metadata=True):
         table = _with_columns_of(table, schema, spec)
     for field in schema:
         if not field.nullable and table[field.name].null_count:
-            raise InputError(f"the column {field.name!r} holds nulls, which it may not", where=f"table {spec.table!r}")
+            raise InputError(
+                f"the column {field.name!r} holds nulls, but is not nullable", where=f"table {spec.table!r}"
+            )
     return table
 
 
@@ -149,7 +151,7 @@ def _with_columns_of(table: pa.Table, schema: pa.Schema, spec: SegmentSpec) -> p
         raise InputError(
             f"rows with the columns {_described(table.schema)} do not fit the columns {_described(schema)}",
             where=f"table {spec.table!r}",
-            fix="give exactly the columns of the table's segments, with their types",
+            fix="pass exactly the columns of the table's segments, with their types",
         )
     return pa.Table.from_arrays([table[name] for name in schema.names], schema=schema)
 

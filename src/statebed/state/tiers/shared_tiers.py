@@ -1,6 +1,7 @@
-"""What the segments of a process share: the budget, a folder on local disk, a cache of the store, loading threads.
+"""Resources that the segments of a process share: the budget, a folder on local disk, a cache of the store, loader
+threads.
 
-One `Tiers` serves all tables of a process (`Tiers.shared`), so that there is one budget for all of them.
+One `Tiers` serves all tables of a process (`Tiers.shared`), so there is a single budget for all of them.
 """
 
 import os
@@ -35,7 +36,7 @@ LOADS_AT_ONCE = 64
 
 
 class Tiers:
-    """What the segments of a process share: the budget, a folder on local disk, a cache, loading threads."""
+    """Resources that the segments of a process share: the budget, a folder on local disk, a cache, loader threads."""
 
     _sharing: ClassVar[threading.Lock] = threading.Lock()
     _shared: ClassVar["tuple[int, Tiers] | None"] = None
@@ -47,7 +48,13 @@ class Tiers:
         folder: SpillFolder | Path | str | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
     ) -> None:
-        check_kind(memory, MemoryController, "memory", where="Tiers", fix="give MemoryController(64 << 20) or its like")
+        check_kind(
+            memory,
+            MemoryController,
+            "memory",
+            where="Tiers",
+            fix="pass a MemoryController, for example MemoryController(64 << 20)",
+        )
         self.memory = memory
         self.folder = folder if isinstance(folder, SpillFolder) else SpillFolder(folder)
         self.cache = LocalCache(cache_bytes)
@@ -56,17 +63,18 @@ class Tiers:
         self._loading: dict[Future[bool], str] = {}
         self._places = threading.BoundedSemaphore(LOADS_AT_ONCE)
         self.merging = threading.Lock()
-        """Held by whoever merges files in the background: one at a time, so that they take little of the budget.
+        """Held by the thread that compacts files in the background: one at a time, so that compactions take little of
+        the budget.
 
-        A token and no lock: whoever has it may wait for room, because nobody who reads, writes or makes room waits for
-        it, and merges wait with a deadline.
+        The holder may wait for memory, because no reader, writer or evicting thread ever waits for this lock, and
+        compactions wait for it with a deadline.
         """
 
     @classmethod
     def shared(cls) -> "Tiers":
-        """The one of this process, made when it is first asked for; its budget is STATEBED_MEMORY, or a default."""
+        """Return the instance of this process, created on first use. Its budget is STATEBED_MEMORY, or a default."""
         with cls._sharing:
-            # A forked child has none of its parent's threads, and must not touch its folder.
+            # A forked child has none of its parent's threads, and must not use its folder.
             if cls._shared is None or cls._shared[0] != os.getpid():
                 budget = budget_of()
                 keep_pages(budget)
@@ -74,14 +82,14 @@ class Tiers:
             return cls._shared[1]
 
     def segment(self, rows: pa.Table, *, spec: SegmentSpec, owner: str) -> Segment:
-        """A new segment of rows that are sorted as `spec` says. When no room can be made for it, there is none."""
+        """Create a segment of rows sorted as `spec` says. If no memory can be freed for it, raise and keep nothing."""
         rows = conformed(rows, spec=spec)
         disorder = first_disorder(rows, spec.sort_columns)
         if not rows.num_rows or disorder is not None:
             raise InputError(
                 "a segment has no rows" if disorder is None else f"row {disorder} of a segment is out of order",
                 where=f"table {spec.table!r}",
-                fix=f"give at least one row, sorted by {', '.join(spec.sort_columns)} (sort_segment)",
+                fix=f"pass at least one row, sorted by {', '.join(spec.sort_columns)} (sort_segment)",
             )
         segment = Segment.in_memory(self, rows, spec=spec, owner=owner)
         try:
@@ -94,18 +102,18 @@ class Tiers:
     def stored(
         self, entry: pb.FileEntry, store: ObjectStore, *, spec: SegmentSpec, owner: str, file: StoredFile | None = None
     ) -> Segment:
-        """The segment of a data file in the store; nothing is read yet. `file`: how it is read, if not as it lies."""
+        """Create the segment of a data file in the store. Reads nothing yet; `file` overrides how it is read."""
         segment = Segment(self, entry, spec=spec, owner=owner)
         segment.attach(file or StoredFile(entry, store, self.ranges))
         return segment
 
     def on_disk(self, file: ParquetFile, *, spec: SegmentSpec, owner: str) -> Segment:
-        """The segment of a data file that lies on local disk and nowhere else; it is the segment's from now on."""
+        """Create the segment of a data file that exists only on local disk. The segment takes ownership of the file."""
         return Segment.on_disk(self, file, spec=spec, owner=owner)
 
     def load_soon(self, load: Callable[[], Any], *, owner: str) -> "Future[bool]":
-        """Run `load` on a loading thread. A hint: with too much waiting already, or when this is closed, the answer is
-        False at once.
+        """Run `load` on a loader thread. This is only a hint: if too many loads are waiting, or after `close`, the
+        future is False.
         """
         refused: Future[bool] = Future()
         refused.set_result(False)
@@ -126,7 +134,7 @@ class Tiers:
 
         try:
             loading = self._loaders.submit(run)
-        except RuntimeError:  # it is closed
+        except RuntimeError:  # `close` was called
             self._places.release()
             return refused
         self._loading[loading] = f"a load of rows of {owner}"
@@ -134,9 +142,9 @@ class Tiers:
         return loading
 
     def close(self) -> None:
-        """End the loading threads and remove the local files; segments are of no use afterwards.
+        """End the loader threads and remove the local files. Segments cannot be used afterwards.
 
-        The files are kept when a load does not end in time: close it again then.
+        If a load does not end in time, the files are kept; call `close` again later.
         """
         self._loaders.shutdown(wait=False, cancel_futures=True)
         running = [(what, loading) for loading, what in self._loading.copy().items()]

@@ -1,7 +1,7 @@
-"""Local copies of what the store has: bounded in bytes, the coldest leaves first.
+"""Accounting of local copies of data in the store: limited in bytes, evicting the coldest first.
 
-Only files that the store has, too, are counted and dropped here. A segment that was spilled and is in no checkpoint yet
-exists nowhere else, and stays.
+Only files that are also in the store are counted and dropped here. A spilled segment that is in no checkpoint yet
+exists nowhere else, and is kept.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from statebed.state.memory.eviction import Candidate, choose_victims
 
 @dataclass
 class CachedFile:
-    """One local copy; `drop` removes it, and is called with no lock held."""
+    """One local copy. `drop` removes it, and is called with no lock held."""
 
     number: int
     nbytes: int
@@ -24,13 +24,13 @@ class CachedFile:
 
 
 class LocalCache:
-    """Which local copies there are, and how warm. Thread-safe."""
+    """Local copies and when they were last used. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 0:
-            raise InputError(f"a cache of {capacity} bytes cannot work", fix="give 0 or more bytes")
+            raise InputError(f"the cache capacity must be at least 0 bytes, got {capacity}", fix="pass 0 or more bytes")
         self.capacity = capacity
-        # A view's files leave when garbage is collected: at any moment, with the lock held by this thread.
+        # Garbage collection of a view may remove files at any moment, while this thread holds the lock.
         self._lock = threading.RLock()
         self._files: dict[int, CachedFile] = {}
         self._numbers = itertools.count(1)
@@ -42,11 +42,11 @@ class LocalCache:
             return sum(file.nbytes for file in self._files.copy().values())
 
     def fits(self, nbytes: int) -> bool:
-        """Whether a file of this size can be kept at all."""
+        """Return whether a file of this size fits into the cache at all."""
         return nbytes <= self.capacity
 
     def add(self, nbytes: int, drop: Callable[[], None]) -> CachedFile:
-        """Count a local copy; others leave for it, or the new one itself where it does not fit."""
+        """Count a local copy, evicting others if needed, or the new one itself if it does not fit."""
         file = CachedFile(next(self._numbers), nbytes, drop, next(self._clock))
         with self._lock:
             self._files[file.number] = file
@@ -63,10 +63,10 @@ class LocalCache:
         return file
 
     def touch(self, file: CachedFile) -> None:
-        """Say that it was just read."""
+        """Mark a copy as just used."""
         file.last_used = next(self._clock)
 
     def remove(self, file: CachedFile) -> None:
-        """The copy is gone."""
+        """Stop counting a copy that is gone."""
         with self._lock:
             self._files.pop(file.number, None)

@@ -1,8 +1,8 @@
-"""Segments as files: Parquet, local or in the store; and mapped Arrow IPC for rows that are put aside for a while.
+"""Segments as files: Parquet on local disk or in the store, and mapped Arrow IPC files for rows set aside temporarily.
 
-All are checked on the first read, and damage is named. A mapped file takes no memory of the process beyond clean
-pages, which the kernel drops at will. A Parquet file has the very bytes that a checkpoint of the same rows has, so it
-becomes a data file of a checkpoint without being written again.
+All are verified when first read, and damage is reported. A mapped file takes no memory of the process but clean pages,
+which the kernel can drop at any time. A Parquet file has the same bytes as the data file of a checkpoint of the same
+rows, so it becomes one without being rewritten.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ from statebed.state.tiers.spill_folder import SpillFolder, spill_error
 from statebed.storage import ObjectStore
 
 RowGroups: TypeAlias = Iterator[tuple[int, Callable[[], pa.Table]]]
-"""For each row group that may hold wanted rows about how much memory it takes, and how to read it."""
+"""Approximate memory and read function of each row group that may hold selected rows."""
 
-LOST_FIX = "restart from the last checkpoint, and look at the local disk"
+LOST_FIX = "restart from the last checkpoint, and check the local disk"
 
 
 class MappedFile:
-    """Rows as one Arrow IPC file, mapped when first read, and checked then."""
+    """Rows in one Arrow IPC file, mapped and verified when first read."""
 
     def __init__(self, path: Path, *, size: int, checksum: int) -> None:
         self.path = path
@@ -45,8 +45,8 @@ class MappedFile:
         self._table: pa.Table | None = None
 
     def read(self) -> pa.Table:
-        """All rows, checked."""
-        # Two threads may both map and check it, which is harmless.
+        """Return all rows, verified on the first call."""
+        # Two threads may both map and verify it, which is harmless.
         table = self._table
         if table is None:
             table = self._table = self._open()
@@ -57,13 +57,13 @@ class MappedFile:
             data = file.read_buffer()
         if data.size != self.size or int(google_crc32c.value(data)) != self._checksum:
             raise CorruptObjectError(
-                "a spilled segment has other bytes than were written", where=str(self.path), fix=LOST_FIX
+                "a spilled segment is damaged: its bytes differ from those written", where=str(self.path), fix=LOST_FIX
             )
         return pa.ipc.open_file(data).read_all()
 
 
 class ParquetFile:
-    """Rows as a data file of a checkpoint, of which only needed row groups and columns are read."""
+    """Rows in a data file of a checkpoint on local disk. Only the row groups and columns needed are read."""
 
     def __init__(self, path: Path, entry: pb.FileEntry, *, digest: str) -> None:
         self.path = path
@@ -80,7 +80,9 @@ class ParquetFile:
             return read_parquet(self.entry, get_range, selection)
 
     def row_groups(self, selection: Selection) -> RowGroups:
-        """The wanted rows in parts, checked. The file is opened at once, and may be removed meanwhile."""
+        """Return the selected rows by row group, verified. The file is opened immediately, and may be removed
+        afterwards.
+        """
         with _reading(self.path):
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -89,26 +91,28 @@ class ParquetFile:
                 return os.pread(descriptor, length, start)
 
         groups = parquet_row_groups(self.entry, get_range, selection)
-        # An iterator may be given up at any time, even before its first step.
+        # The iterator may be dropped at any time, even before its first step.
         weakref.finalize(groups, os.close, descriptor)
         return groups
 
     def content(self) -> bytes:
-        """The whole file, checked."""
+        """Return the whole file, verified."""
         with _reading(self.path):
             data = self.path.read_bytes()
         if len(data) != self.size or crc32c(data) != self.entry.crc32c:
             raise CorruptObjectError(
-                "a spilled segment has other bytes than were written", where=str(self.path), fix=LOST_FIX
+                "a spilled segment is damaged: its bytes differ from those written", where=str(self.path), fix=LOST_FIX
             )
         return data
 
 
 class StoredFile:
-    """A data file in the store, of which only needed row groups and columns are fetched."""
+    """A data file in the store. Only the row groups and columns needed are fetched."""
 
     def __init__(self, entry: pb.FileEntry, store: ObjectStore, ranges: FetchedRanges | None = None) -> None:
-        """`ranges` keeps what is read by key, where the next keys are likely to be."""
+        """Refer to a file in the store. `ranges` keeps the parts fetched by reads by key, since the next keys are
+        likely to need them.
+        """
         self.entry = entry
         self.size = int(entry.size)
         self._store = store
@@ -116,14 +120,14 @@ class StoredFile:
 
     @property
     def is_near(self) -> bool:
-        """Whether a copy on this host can be mapped, so that reading it costs little."""
+        """Whether a copy on this host can be mapped, which makes reading it cheap."""
         return False
 
     def read(self, selection: Selection) -> pa.Table:
         return read_parquet(self.entry, self._get_range(selection), selection, forget=self._forget)
 
     def row_groups(self, selection: Selection) -> RowGroups:
-        """The wanted rows in parts, checked."""
+        """Return the selected rows by row group, verified."""
         return parquet_row_groups(self.entry, self._get_range(selection), selection, forget=self._forget)
 
     def _forget(self, path: str, start: int, length: int) -> None:
@@ -136,14 +140,14 @@ class StoredFile:
         return partial(self._ranges.fetch, self._store)
 
     def content(self) -> bytes:
-        """The whole file, checked."""
+        """Return the whole file, verified."""
         return fetch(self._store, self.entry.path, size=self.size, crc=self.entry.crc32c)
 
 
 def read_parquet(
     entry: pb.FileEntry, get_range: GetRange, selection: Selection, *, forget: Forget | None = None
 ) -> pa.Table:
-    """The wanted rows of a data file, wherever it is: footer first, then what may hold them."""
+    """Return the selected rows of a data file: read its footer first, then the row groups that may hold them."""
     reader = SegmentReader(entry, get_range, forget=forget)
     return _read_groups(reader, _chosen_groups(reader, selection), selection)
 
@@ -151,7 +155,7 @@ def read_parquet(
 def parquet_row_groups(
     entry: pb.FileEntry, get_range: GetRange, selection: Selection, *, forget: Forget | None = None
 ) -> RowGroups:
-    """As `read_parquet`, one row group after the other."""
+    """Yield the same rows as `read_parquet`, one row group at a time."""
     reader = SegmentReader(entry, get_range, forget=forget)
     for group in _chosen_groups(reader, selection):
         nbytes = int(reader.metadata.row_group(group).total_byte_size)
@@ -173,7 +177,7 @@ def _read_groups(reader: SegmentReader, groups: list[int], selection: Selection)
 
 
 def write_mapped(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFolder) -> MappedFile:
-    """Rows that come in pieces as a file that can be mapped; nothing is left behind when it cannot be written."""
+    """Write rows that come in pieces to a file that can be mapped. Leaves nothing behind if the disk fails."""
     path = folder.new_file(".arrow")
     size = checksum = 0
 
@@ -190,14 +194,14 @@ def write_mapped(pieces: Iterable[pa.Table], schema: pa.Schema, folder: SpillFol
 
 
 def write_parquet(table: pa.Table, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange) -> ParquetFile:
-    """The rows as the data file that a checkpoint would write."""
+    """Write the rows as the data file that a checkpoint would write."""
     with ParquetSpill(spec, folder, owned=owned) as spill:
         spill.write(table)
         return spill.finish()
 
 
 class ParquetSpill:
-    """A data file in the making on local disk, written in parts; left unfinished, it is removed."""
+    """Writes a data file to local disk in parts. If it is left unfinished, the file is removed."""
 
     def __init__(self, spec: SegmentSpec, folder: SpillFolder, *, owned: pb.HashRange, level: int = 0) -> None:
         self._path = folder.new_file(".parquet")
@@ -219,7 +223,7 @@ class ParquetSpill:
             self._path.unlink(missing_ok=True)
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows that follow those before."""
+        """Append rows in sort order."""
         with spill_errors(self._path):
             self._writer.write(rows)
 
@@ -233,7 +237,7 @@ class ParquetSpill:
 
 
 def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
-    """A local copy of a data file of the store."""
+    """Copy a data file of the store to local disk."""
     data, path = stored.content(), folder.new_file(".parquet")
     _create(path, lambda descriptor: _write_all(descriptor, data))
     local = pb.FileEntry()
@@ -243,7 +247,7 @@ def write_copy(stored: StoredFile, folder: SpillFolder) -> ParquetFile:
 
 
 def _create(path: Path, write: Callable[[int], None]) -> None:
-    """A new file that only this user can read."""
+    """Create a file that only this user can read, and remove it if writing fails."""
     with spill_errors(path):
         try:
             descriptor = new_descriptor(path, os.O_WRONLY)
@@ -258,13 +262,13 @@ def _create(path: Path, write: Callable[[int], None]) -> None:
 
 
 def new_descriptor(path: Path, access: int) -> int:
-    """A new file that only this user can read, opened."""
+    """Create and open a file that only this user can read."""
     return os.open(path, access | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 @contextlib.contextmanager
 def spill_errors(path: Path) -> Iterator[None]:
-    """What the disk refuses is an error of spilling."""
+    """Turn disk errors into a SpillError."""
     try:
         yield
     except OSError as error:
@@ -273,7 +277,7 @@ def spill_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """A file that is gone, and what else the disk refuses to read."""
+    """Turn a missing file into a MissingFileError, and other disk errors into a SpillError."""
     try:
         yield
     except StatebedError:
@@ -291,7 +295,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 class Checksummed:
-    """A part of a file that grows from `start` on, and the checksum of its bytes; pyarrow can write to it."""
+    """A part of a file that grows from `start` on, with the checksum of its bytes. pyarrow can write to it."""
 
     def __init__(self, descriptor: int, start: int) -> None:
         self._descriptor = descriptor
@@ -310,11 +314,11 @@ class Checksummed:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """Do nothing, because nothing is buffered."""
 
     def close(self) -> None:
         self.closed = True
 
 
 def _missing(path: Path) -> MissingFileError:
-    return MissingFileError("a spilled segment is not there any more", where=str(path), fix=LOST_FIX)
+    return MissingFileError("a spilled segment no longer exists", where=str(path), fix=LOST_FIX)

@@ -1,8 +1,9 @@
-"""The folder on local disk that belongs to one process, and the removal of what dead processes left.
+"""The folder on local disk of one process, and the removal of folders that dead processes left.
 
-Spilled files are worth nothing once their process is gone: checkpoints are in the store. Each process makes a folder
-of its own, readable by its user alone, beside a lock file that it keeps locked while it lives. The kernel opens
-that lock however the process ends, so whoever comes next can tell leftovers from the folders of living processes.
+Spilled files are worthless once their process is gone, because checkpoints are in the store. Each process creates a
+separate folder, readable only by its user, beside a lock file that stays locked while the process lives. The kernel
+releases that lock however the process ends, so the next process can distinguish leftovers from the folders of living
+processes.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from statebed.state.private_folders import check_parents, check_private
 
 _LOCK_SUFFIX = ".lock"
 _ATTEMPTS = 100
-_FIX = "give a folder on a local disk that this user can write, with room for the state"
+_FIX = "pass a folder on a local disk that this user can write to, with enough space for the state"
 
 
 class SpillFolder:
@@ -32,23 +33,23 @@ class SpillFolder:
         try:
             check_parents(self._root)
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if root is None:  # its name can be guessed, so somebody else may have made it first
+            if root is None:  # the name is predictable, so another user may have created it first
                 check_private(self._root, what="the folder for spilled state")
             self.removed = remove_leftovers(self._root)
             self._lock, self.path = _make(self._root)
         except OSError as error:
             if isinstance(error, SpillError):
                 raise
-            raise spill_error("cannot make a folder for spilled state", self._root, error) from error
+            raise spill_error("cannot create a folder for spilled state", self._root, error) from error
         self._end = weakref.finalize(self, _remove, self._lock, self.path, os.getpid())
 
     def new_file(self, suffix: str) -> Path:
-        """A path that no other file of this process has."""
-        # With the process: a forked child counts on from the same number.
+        """Return a path that no other file of this process has."""
+        # The process id is part of the name because a forked child continues with the same numbers.
         return self.path / f"{os.getpid()}_{next(self._numbers)}{suffix}"
 
     def close(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder with all of its files."""
         self._end()
 
 
@@ -57,7 +58,7 @@ def spill_error(what: str, path: Path, error: Exception) -> SpillError:
 
 
 def remove_leftovers(root: Path) -> tuple[str, ...]:
-    """Remove the folders of processes that are gone; gives their names. Those of living processes stay."""
+    """Remove the folders of dead processes, and return their names."""
     removed = []
     for lock in sorted(root.glob(f"*{_LOCK_SUFFIX}")):
         try:
@@ -67,7 +68,7 @@ def remove_leftovers(root: Path) -> tuple[str, ...]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            continue  # its process lives
+            continue  # its process is alive
         else:
             shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
             lock.unlink(missing_ok=True)
@@ -84,7 +85,7 @@ def _make(root: Path) -> tuple[int, Path]:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between its creation and its locking another process may have taken the file for a leftover.
+            # Another process may have taken the file for a leftover before it was locked.
             if lock.stat().st_ino == os.fstat(descriptor).st_ino:
                 folder.mkdir(mode=0o700)
                 return descriptor, folder
@@ -96,13 +97,15 @@ def _make(root: Path) -> tuple[int, Path]:
             raise
         os.close(descriptor)
     raise SpillError(
-        f"{_ATTEMPTS} folders for spilled state were removed by other processes", where=str(root), fix=_FIX
+        f"{_ATTEMPTS} attempts to create a folder for spilled state failed: other processes removed it",
+        where=str(root),
+        fix=_FIX,
     )
 
 
 def _remove(descriptor: int, folder: Path, process: int) -> None:
     if os.getpid() != process:
-        return  # a forked child must not remove what its parent uses
+        return  # a forked child must not remove its parent's files
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
         folder.with_suffix(_LOCK_SUFFIX).unlink()

@@ -1,4 +1,4 @@
-"""Where segments can be, how often they were used, and what rows of one span."""
+"""Tiers of segments, counters of their use, and the bounds of their rows."""
 
 import enum
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from statebed.format.segment import SegmentSpec
 
 
 class Tier(enum.Enum):
-    """Where a segment can be, nearest first."""
+    """Place where a segment can be, nearest first."""
 
     MEMORY = "memory"
     DISK = "local disk"
@@ -23,7 +23,7 @@ class Tier(enum.Enum):
 
 @dataclass
 class Uses:
-    """How often a segment moved and was read. Counted without a lock: a race may lose one."""
+    """Number of moves and reads of a segment. Counted without a lock, so a race may lose one."""
 
     spills: int = 0
     """Moves from memory to local disk."""
@@ -34,17 +34,17 @@ class Uses:
     prefetches: int = 0
     """Loads into memory by a prefetch."""
     prefetch_hits: int = 0
-    """Prefetched segments that were read from memory before they left it."""
+    """Prefetched segments that were read from memory before they were evicted."""
 
     def count(self, *, in_memory: bool) -> None:
-        """A read."""
+        """Count a read."""
         if in_memory:
             self.hits += 1
         else:
             self.loads += 1
 
     def add(self, other: "Uses") -> None:
-        """Count what another has counted."""
+        """Add the counts of another segment."""
         self.spills += other.spills
         self.loads += other.loads
         self.hits += other.hits
@@ -53,7 +53,7 @@ class Uses:
 
 
 def spanned(rows: pa.Table, spec: SegmentSpec) -> pb.FileEntry:
-    """What rows span, as the entry of their file would say it; they have at least one row."""
+    """Return the bounds of rows (at least one) in the form of a file entry."""
     hashes, sequences = uint64_values(rows[KEY_HASH]), uint64_values(rows[SEQUENCE])
     times = int64_values(rows[TIME].drop_null()) if TIME in rows.column_names else np.empty(0, dtype=np.int64)
     return pb.FileEntry(
